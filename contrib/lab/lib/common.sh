@@ -1,0 +1,223 @@
+# shellcheck shell=bash
+# Settings, messages, locks, processes and control groups that every verb shares.
+
+LAB_NAME=${KAT_LAB_NAME:-kat-lab}
+LAB_BASE=${KAT_LAB_DIR:-/var/tmp/kat-lab}
+LAB_CACHE=${KAT_LAB_CACHE:-/var/cache/kat-lab}
+LAB_STATE=$LAB_BASE/$LAB_NAME
+LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
+
+# All inside the lab's own network namespace: side by side labs use the same addresses.
+# shellcheck disable=SC2034 # used by the files beside this one
+{
+    LAB_BRIDGE=lab0
+    LAB_NET=192.168.77
+    LAB_GATEWAY=$LAB_NET.1
+    LAB_MAX_NODES=20
+}
+
+say() { printf 'kat-lab: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+usage_error() { say "$@"; say "try 'kat-lab help'"; exit 2; }
+not_yet() { say "not yet: $*"; exit 2; }
+
+check_settings() {
+    [[ $LAB_NAME =~ ^[a-z][a-z0-9-]{0,30}$ ]] ||
+        usage_error "KAT_LAB_NAME must be lower-case letters, digits and dashes, at most 31: $LAB_NAME"
+    [[ $LAB_BASE == /?* && $LAB_CACHE == /?* ]] ||
+        usage_error "KAT_LAB_DIR and KAT_LAB_CACHE must be absolute paths"
+    [[ $LAB_TIMEOUT =~ ^[1-9][0-9]*$ ]] || usage_error "KAT_LAB_TIMEOUT must be seconds: $LAB_TIMEOUT"
+    ((EUID == 0)) || die "machines need root: run it with sudo"
+}
+
+check_node() {
+    [[ $1 =~ ^n([1-9][0-9]?)$ && ${BASH_REMATCH[1]} -le $LAB_MAX_NODES ]] ||
+        usage_error "no such machine: $1 (machines are n1 to n$LAB_MAX_NODES)"
+}
+
+node_address() { printf '%s.%d\n' "$LAB_NET" $((10 + ${1#n})); }
+node_dir() { printf '%s/machines/%s\n' "$LAB_STATE" "$1"; }
+
+# The machines that this lab knows, in the order of their numbers.
+nodes() {
+    local dir
+    for dir in "$LAB_STATE"/machines/n*/; do
+        [[ -d $dir ]] && basename "$dir"
+    done | sort -V
+}
+
+# One verb at a time changes a lab; the lock goes with the process, and the file with 'down'.
+# File descriptor 8: whatever is left running is started with 8>&-.
+lock_lab() {
+    local file=$LAB_BASE/.$LAB_NAME.lock
+    while true; do
+        mkdir -p "$LAB_BASE"
+        exec 8>"$file" || die "can't write $file"
+        if ! flock --nonblock 8; then
+            say "another kat-lab works on $LAB_NAME: waiting for it"
+            flock --timeout 1200 8 || die "another kat-lab still holds $file"
+        fi
+        # A 'down' that held it may have removed the file.
+        [[ $file -ef /proc/self/fd/8 ]] && return
+    done
+}
+
+unlock_for_good() {
+    rm -f "$LAB_BASE/.$LAB_NAME.lock"
+    rmdir "$LAB_BASE" 2>/dev/null || true
+}
+
+# wait_for SECONDS COMMAND...: polls until the command succeeds.
+wait_for() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < deadline)) || return 1
+        sleep 0.05
+    done
+}
+
+# need COMMAND PACKAGE...: installs by apt what is missing.
+need_commands() {
+    local missing=() pair
+    for pair in "$@"; do
+        command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+    done
+    ((${#missing[@]})) || return 0
+    mkdir -p "$LAB_CACHE"
+    (
+        flock 9
+        say "installing with apt: ${missing[*]}"
+        install() { DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends "$@"; }
+        install "${missing[@]}" || { apt-get update && install "${missing[@]}"; }
+    ) 9>"$LAB_CACHE/.apt.lock" >&2 || die "apt could not install: ${missing[*]}"
+}
+
+install_what_is_missing() {
+    need_commands mmdebstrap:mmdebstrap systemd-nspawn:systemd-container ip:iproute2 \
+        /usr/bin/python3:python3 nsenter:util-linux
+}
+
+host_has_systemd() { [[ -d /run/systemd/system ]]; }
+
+# ---- processes, recorded as "pid starttime" ------------------------------------------------
+
+# The 22nd field of /proc/PID/stat; the name in it may hold blanks and brackets.
+start_time() {
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    stat=${stat##*) }
+    # shellcheck disable=SC2086
+    set -- $stat
+    [[ $1 != Z ]] || return 1
+    printf '%s\n' "${20}"
+}
+
+record_pid() { printf '%s %s\n' "$1" "$(start_time "$1")" >"$2.new" && mv "$2.new" "$2"; }
+
+# Prints the pid in FILE if that very process still lives.
+recorded_pid() {
+    local pid began
+    [[ -r $1 ]] && read -r pid began <"$1" || return 1
+    [[ $pid && $began && $(start_time "$pid") == "$began" ]] || return 1
+    printf '%s\n' "$pid"
+}
+
+kill_recorded() {
+    local pid
+    pid=$(recorded_pid "$1") && kill -KILL "$pid" 2>/dev/null
+    rm -f "$1"
+}
+
+# ---- control groups: everything that the lab starts is in one of its own ----------------------
+
+# The unified hierarchy; on hosts with v1 controllers it lies beside them.
+cgroup_root() {
+    if [[ $(stat -f -c %T /sys/fs/cgroup) == cgroup2fs ]]; then
+        echo /sys/fs/cgroup
+    elif [[ -e /sys/fs/cgroup/unified/cgroup.procs ]]; then
+        echo /sys/fs/cgroup/unified
+    else
+        die "this machine has no cgroup v2 hierarchy, and systemd-nspawn needs one"
+    fi
+}
+
+cgroup_of() { printf '%s/kat-lab/%s/%s\n' "$(cgroup_root)" "$LAB_NAME" "$1"; }
+
+cgroup_empty() { [[ ! -d $1 ]] || grep -qx 'populated 0' "$1/cgroup.events" 2>/dev/null || [[ ! -d $1 ]]; }
+
+# Kills every process in a group, and removes it in every hierarchy.
+cgroup_remove() {
+    local group twin
+    group=$(cgroup_of "$1")
+    if [[ -d $group ]]; then
+        if [[ -e $group/cgroup.kill ]]; then
+            echo 1 >"$group/cgroup.kill"
+        else
+            # shellcheck disable=SC2038 # what is piped are pids
+            find "$group" -name cgroup.procs -exec cat {} + | xargs --no-run-if-empty kill -KILL || true
+        fi
+        wait_for 20 cgroup_empty "$group" || die "processes in $group do not end"
+    fi
+    # systemd-nspawn makes the same path under the v1 hierarchy named systemd.
+    for twin in "$group" /sys/fs/cgroup/systemd/"${group#"$(cgroup_root)"/}"; do
+        [[ -d $twin ]] || continue
+        find "$twin" -depth -type d -exec rmdir {} + 2>/dev/null || true
+        rmdir "$(dirname "$twin")" "$(dirname "$(dirname "$twin")")" 2>/dev/null || true
+    done
+}
+
+# ---- starting what stays ------------------------------------------------------------------------
+
+unit_of() { printf 'kat-lab-%s-%s.service\n' "$LAB_NAME" "$1"; }
+
+# launch NAME LOG PIDFILE [SYSTEMD-RUN OPTION...] -- COMMAND...: in the lab's network, apart from this
+# process. Where the host runs systemd it is a unit, else a process in a control group of the lab's.
+# What runs under that name without a record, after a crash, is ended first.
+launch() {
+    local name=$1 log=$2 pidfile=$3 group options=()
+    shift 3
+    while [[ $1 != -- ]]; do
+        options+=("$1")
+        shift
+    done
+    shift
+    set -- nsenter --net="/run/netns/$LAB_NAME" -- "$@"
+    if host_has_systemd; then
+        stop_unit "$name"
+        systemd-run --quiet --collect --unit="$(unit_of "$name")" --property=StandardOutput="append:$log" \
+            --property=StandardError="append:$log" "${options[@]}" -- "$@"
+        record_pid "$(systemctl show --property=MainPID --value "$(unit_of "$name")")" "$pidfile"
+        return
+    fi
+    cgroup_remove "run-$name"
+    group=$(cgroup_of "run-$name")
+    mkdir -p "$group"
+    (
+        echo "$BASHPID" >"$group/cgroup.procs"
+        exec setsid "$@"
+    ) </dev/null >>"$log" 2>&1 8>&- &
+    record_pid $! "$pidfile"
+}
+
+unit_gone() { ! systemctl is-active --quiet "$1" && ! systemctl is-failed --quiet "$1"; }
+
+# As the plug would: SIGKILL to all that is in it.
+stop_unit() {
+    local unit
+    unit=$(unit_of "$1")
+    unit_gone "$unit" && return
+    systemctl kill --signal=KILL "$unit" 2>/dev/null || true
+    systemctl stop "$unit" 2>/dev/null || true
+    systemctl reset-failed "$unit" 2>/dev/null || true
+    wait_for 20 unit_gone "$unit" || die "$unit does not end"
+}
+
+# The names of this lab's units, also of those that no record is left of.
+unit_names() {
+    local unit
+    systemctl list-units --all --plain --no-legend "kat-lab-$LAB_NAME-*.service" | while read -r unit _; do
+        [[ $unit =~ ^kat-lab-$LAB_NAME-(n[0-9]+|registry|outside)\.service$ ]] || continue
+        printf '%s\n' "${BASH_REMATCH[1]}"
+    done
+}

@@ -1,0 +1,56 @@
+# shellcheck shell=bash
+# The lab's network namespace: a bridge, the registry, and a small outside world.
+
+in_lab() { nsenter --net="/run/netns/$LAB_NAME" -- "$@"; }
+
+netns_exists() { [[ -e /run/netns/$LAB_NAME ]]; }
+
+ensure_network() {
+    if netns_exists; then
+        [[ -e $LAB_STATE/netns ]] ||
+            die "a network namespace named $LAB_NAME exists that this lab did not make: set KAT_LAB_NAME"
+    else
+        : >"$LAB_STATE/netns"
+        ip netns add "$LAB_NAME"
+    fi
+    in_lab ip link show "$LAB_BRIDGE" >/dev/null 2>&1 && return
+    in_lab ip link set lo up
+    in_lab ip link add "$LAB_BRIDGE" type bridge forward_delay 0
+    in_lab ip address add "$LAB_GATEWAY/24" dev "$LAB_BRIDGE"
+    in_lab ip link set "$LAB_BRIDGE" up
+}
+
+start_service() {
+    recorded_pid "$LAB_STATE/$1.pid" >/dev/null && return
+    launch "$1" "$LAB_STATE/log/$1.log" "$LAB_STATE/$1.pid" -- "${@:2}"
+}
+
+answers() {
+    in_lab /usr/bin/python3 -c 'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=2)' \
+        "http://$LAB_GATEWAY:$1" 2>/dev/null
+}
+
+ensure_services() {
+    cat >"$LAB_STATE/registry.yml" <<EOF
+version: 0.1
+log: {level: warn, accesslog: {disabled: true}}
+storage:
+  filesystem: {rootdirectory: $LAB_STATE/registry}
+  delete: {enabled: true}
+http: {addr: "$LAB_GATEWAY:5000"}
+EOF
+    start_service registry "$LAB_CACHE/registry/usr/bin/docker-registry" serve "$LAB_STATE/registry.yml"
+    start_service outside /usr/bin/python3 "$LAB_LIB/outside.py" "$LAB_GATEWAY"
+    wait_for 30 answers 5000/v2/ ||
+        { tail -n 20 "$LAB_STATE/log/registry.log" >&2; die "the registry does not answer"; }
+    wait_for 30 answers 8000/ ||
+        { tail -n 20 "$LAB_STATE/log/outside.log" >&2; die "the outside world does not answer"; }
+}
+
+# The machine's end of the cable on the bridge.
+link_of() { printf 'vb-%s\n' "$1"; }
+link_up() { in_lab ip -o link show dev "$(link_of "$1")" 2>/dev/null | grep -q '[<,]UP[,>]'; }
+link_exists() { in_lab ip link show dev "$(link_of "$1")" >/dev/null 2>&1; }
+
+cut_link() { in_lab ip link set dev "$(link_of "$1")" down; }
+heal_link() { in_lab ip link set dev "$(link_of "$1")" up; }

@@ -1,0 +1,88 @@
+# shellcheck shell=bash
+# The root file system of the machines, and the registry's program: built once, kept in the cache.
+
+ROOT_VERSION=1
+ROOT_SUITE=trixie
+ROOT_PACKAGES=(
+    systemd systemd-sysv systemd-resolved libnss-resolve libpam-systemd libnss-systemd udev dbus dbus-user-session
+    podman crun passt uidmap passwd catatonit fuse-overlayfs
+    nftables iproute2 iputils-ping kmod netbase
+    etcd-server etcd-client
+    busybox-static ca-certificates curl jq python3-minimal bsdextrautils procps less
+)
+
+# shellcheck disable=SC2086 # names by blanks
+root_packages() { printf '%s\n' "${ROOT_PACKAGES[@]}" ${KAT_LAB_PACKAGES:-} | sort -u; }
+
+root_path() {
+    local key
+    key=$({ echo "$ROOT_VERSION $ROOT_SUITE"; root_packages; cat "$LAB_LIB/customize-root"; } | sha256sum)
+    printf '%s/root-%s\n' "$LAB_CACHE" "${key:0:12}"
+}
+
+# The mirror is the machine's own: nothing here names one.
+apt_mirror() {
+    local codename
+    # shellcheck source=/dev/null
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    # shellcheck disable=SC2016
+    apt-get indextargets --format '$(CODENAME) $(COMPONENT) $(SITE)' 'Created-By: Packages' |
+        awk -v codename="$codename" '$1 == codename && $2 == "main" { print $3; exit }'
+}
+
+# Proxies, certificates and date checks as on this machine; one option a line.
+apt_options() {
+    apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
+}
+
+ensure_root() {
+    local root
+    root=$(root_path)
+    [[ -d $root ]] && return
+    mkdir -p "$LAB_CACHE"
+    (
+        flock 9
+        [[ -d $root ]] || build_root "$root"
+    ) 9>"$LAB_CACHE/.root.lock"
+}
+
+build_root() {
+    local root=$1 new=$1.new mirror option options=() log=$LAB_CACHE/root.log
+    mirror=$(apt_mirror)
+    [[ $mirror ]] || die "apt on this machine has no Debian mirror with 'main': see 'apt-get indextargets'"
+    while read -r option; do
+        [[ $option ]] && options+=(--aptopt="$option")
+    done < <(apt_options)
+    say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
+    rm -rf --one-file-system "$new"
+    if ! mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
+        --aptopt='APT::Install-Recommends "false"' "${options[@]}" \
+        --include="$(root_packages | paste -sd,)" \
+        --customize-hook="$LAB_LIB/customize-root" \
+        "$ROOT_SUITE" "$new" "$mirror" >"$log" 2>&1 9>&-; then
+        tail -n 30 "$log" >&2
+        rm -rf --one-file-system "$new"
+        die "the root file system could not be built; all of it is in $log"
+    fi
+    mv "$new" "$root"
+    say "built $root ($(du -sh "$root" | cut -f1))"
+}
+
+# Debian's registry, unpacked and not installed: no service of the host starts.
+ensure_registry_program() {
+    local program=$LAB_CACHE/registry/usr/bin/docker-registry
+    [[ -x $program ]] && return
+    mkdir -p "$LAB_CACHE"
+    (
+        flock 9
+        [[ -x $program ]] && exit 0
+        say "fetching Debian's docker-registry with apt"
+        work=$(mktemp -d "$LAB_CACHE/.registry.XXXXXX")
+        trap 'rm -rf "$work"' EXIT
+        cd "$work"
+        apt-get download --quiet docker-registry || { apt-get update && apt-get download --quiet docker-registry; }
+        dpkg-deb --extract docker-registry_*.deb registry
+        rm -rf "$LAB_CACHE/registry"
+        mv registry "$LAB_CACHE/registry"
+    ) 9>"$LAB_CACHE/.root.lock" >&2 || die "apt could not fetch docker-registry"
+}

@@ -1,0 +1,112 @@
+//! The first keys of a cluster, written once by `kat-agent init`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::identity::Identity;
+use crate::{
+    plan::{DesiredMeta, NamespaceRecord, NodeRegistration, TokenRecord},
+    store::{Committed, Compare, Operation, StateStore, StoreError, keys},
+};
+
+/// What init has made and the store is to hold.
+pub struct Beginnings<'a> {
+    /// The first machine.
+    pub identity: &'a Identity,
+    /// WireGuard's public key of it, base64.
+    pub public_key: &'a str,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// SHA-256 of its public key.
+    pub identity_key: String,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// Id and record of the administrator's token.
+    pub token: (String, TokenRecord),
+}
+
+/// Writes them all, in one transaction, if the store is empty. False when it is not.
+pub async fn write(
+    store: &dyn StateStore,
+    beginnings: &Beginnings<'_>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let identity = beginnings.identity;
+    let node = identity.node.as_str();
+    let mut operations = vec![
+        Operation::Put(keys::SCHEMA_VERSION.to_owned(), b"v1.0".to_vec()),
+        Operation::Put(
+            keys::CLUSTER_UID.to_owned(),
+            identity.cluster_uid.clone().into_bytes(),
+        ),
+        json(keys::CLUSTER.to_owned(), &identity.cluster)?,
+        Operation::Put(
+            keys::OVERLAY_CIDR.to_owned(),
+            identity.cluster.spec.cluster_cidr.to_string().into_bytes(),
+        ),
+        Operation::Put(
+            keys::network_node(node, "subnet"),
+            identity.subnet.to_string().into_bytes(),
+        ),
+        Operation::Put(
+            keys::network_node(node, "wg_pubkey"),
+            beginnings.public_key.as_bytes().to_vec(),
+        ),
+        json(
+            keys::network_node(node, "wg_endpoints"),
+            &beginnings.endpoints,
+        )?,
+        json(
+            keys::desired_meta(node),
+            &DesiredMeta {
+                schema: 1,
+                revision: 1,
+                count: 0,
+            },
+        )?,
+        json(keys::token(&beginnings.token.0), &beginnings.token.1)?,
+    ];
+    let labels = BTreeMap::from([
+        ("kat.dws.rip/nodeName".to_owned(), node.to_owned()),
+        (
+            "kat.dws.rip/arch".to_owned(),
+            beginnings.architecture.clone(),
+        ),
+        ("kat.dws.rip/os".to_owned(), "linux".to_owned()),
+    ]);
+    let registration = NodeRegistration {
+        schema: 1,
+        uid: identity.node_uid.clone(),
+        identity_key: beginnings.identity_key.clone(),
+        labels,
+        taints: Vec::new(),
+        draining: false,
+        architecture: beginnings.architecture.clone(),
+        etcd: identity.etcd,
+        created: now,
+    };
+    operations.push(json(keys::registration(node), &registration)?);
+    for name in ["default", "kat-core"] {
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: uuid::Uuid::new_v4().to_string(),
+            labels: BTreeMap::new(),
+            created: now,
+            deleting: false,
+        };
+        operations.push(json(keys::namespace(name), &record)?);
+    }
+    let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
+    Ok(matches!(
+        store.transact(&[empty], &operations).await?,
+        Committed::Yes(_)
+    ))
+}
+
+fn json<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
+    match serde_json::to_vec(value) {
+        Ok(value) => Ok(Operation::Put(key, value)),
+        Err(error) => Err(StoreError::Invalid(format!("{key}: {error}"))),
+    }
+}

@@ -1,0 +1,136 @@
+//! The desired list of this machine, confirmed or from the disk.
+
+use std::{collections::BTreeMap, ops::Bound};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    plan::{Assignment, DesiredMeta},
+    store::{keys, mirror::Entries},
+};
+
+/// `/var/lib/kat/desired.json`: the last list that the store confirmed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Desired {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// [`DesiredMeta::revision`] of the list.
+    pub revision: u64,
+    /// By instance.
+    pub assignments: BTreeMap<String, Assignment>,
+}
+
+/// Why a list was not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DesiredError {
+    /// Nothing was ever decided about this machine; an empty list would be confirmed by its meta.
+    #[error("there is no desired list for machine {0} yet")]
+    NoMeta(String),
+    /// The meta can't be read.
+    #[error("{0}: {1}")]
+    Meta(String, String),
+    /// The list is not whole.
+    #[error("the desired list has {found} of {expected} entries")]
+    Partial {
+        /// Entries found.
+        found: usize,
+        /// Entries that the meta counts.
+        expected: usize,
+    },
+    /// An entry can't be read, so the list is not whole.
+    #[error("{0}: {1}")]
+    Entry(String, String),
+}
+
+/// Reads the list out of the keys below `/kat/nodes/desired/{node}/`, all of one revision.
+///
+/// A list that is not whole is an error, never a shorter list.
+pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
+    let meta_key = keys::desired_meta(node);
+    let meta = entries
+        .get(meta_key.as_str())
+        .ok_or_else(|| DesiredError::NoMeta(node.to_owned()))?;
+    let meta: DesiredMeta = serde_json::from_slice(&meta.value)
+        .map_err(|error| DesiredError::Meta(meta_key, error.to_string()))?;
+    let prefix = keys::desired_instances(node);
+    let mut assignments = BTreeMap::new();
+    let below = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+    for (key, entry) in below.take_while(|(key, _)| key.starts_with(&prefix)) {
+        let assignment: Assignment = serde_json::from_slice(&entry.value)
+            .map_err(|error| DesiredError::Entry(key.to_string(), error.to_string()))?;
+        assignments.insert(assignment.instance.clone(), assignment);
+    }
+    if assignments.len() != meta.count {
+        return Err(DesiredError::Partial {
+            found: assignments.len(),
+            expected: meta.count,
+        });
+    }
+    Ok(Desired {
+        schema: 1,
+        revision: meta.revision,
+        assignments,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::KeyValue;
+
+    fn entry(key: &str, value: &str) -> (Arc<str>, Arc<KeyValue>) {
+        let entry = KeyValue {
+            key: key.to_owned(),
+            value: value.as_bytes().to_vec(),
+            mod_revision: 1,
+            create_revision: 1,
+        };
+        (key.into(), Arc::new(entry))
+    }
+
+    #[test]
+    fn an_empty_list_must_be_confirmed() {
+        assert_eq!(
+            read(&BTreeMap::new(), "n1"),
+            Err(DesiredError::NoMeta("n1".to_owned()))
+        );
+        let entries = BTreeMap::from([entry(
+            "/kat/nodes/desired/n1/meta",
+            r#"{"schema":1,"revision":4,"count":0}"#,
+        )]);
+        assert_eq!(
+            read(&entries, "n1").map(|desired| (desired.revision, desired.assignments.len())),
+            Ok((4, 0))
+        );
+    }
+
+    #[test]
+    fn a_partial_list_is_refused() {
+        let entries = BTreeMap::from([entry(
+            "/kat/nodes/desired/n1/meta",
+            r#"{"schema":1,"revision":4,"count":2}"#,
+        )]);
+        assert_eq!(
+            read(&entries, "n1"),
+            Err(DesiredError::Partial {
+                found: 0,
+                expected: 2
+            })
+        );
+    }
+
+    #[test]
+    fn an_unreadable_entry_is_not_a_shorter_list() {
+        let entries = BTreeMap::from([
+            entry(
+                "/kat/nodes/desired/n1/meta",
+                r#"{"schema":1,"revision":4,"count":1}"#,
+            ),
+            entry("/kat/nodes/desired/n1/instances/web-aaaaa", "{"),
+        ]);
+        assert!(matches!(read(&entries, "n1"), Err(DesiredError::Entry(..))));
+    }
+}

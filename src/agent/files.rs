@@ -1,0 +1,251 @@
+//! A user's unit files: written, linked one by one, removed. What is not marked is not touched.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use super::paths::{SYSTEM_UNITS, UserFolders};
+use crate::{
+    host::files::{self, Access, FileError},
+    render::{HostFile, MARK, UnitFile, UnitFileKind},
+    systemd::UnitStatus,
+};
+
+/// Name of the drop-in of `user@UID.service`.
+const DELEGATION: &str = "50-kat.conf";
+
+/// What could not be done with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// A folder's listing.
+    #[error("{path}: {source}")]
+    Folder {
+        /// The folder or link.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The folders of one user.
+pub struct UnitFolder {
+    folders: UserFolders,
+    uid: u32,
+}
+
+impl UnitFolder {
+    /// Nothing is made until the first write.
+    pub fn new(folders: UserFolders, uid: u32) -> Self {
+        Self { folders, uid }
+    }
+
+    /// Units of instances whose files are here and marked, with the instances' ids.
+    pub fn instances(&self) -> Result<BTreeMap<String, String>, FilesError> {
+        let mut found = BTreeMap::new();
+        for name in self.names()? {
+            let Some(stem) = name.strip_suffix(".container") else {
+                continue;
+            };
+            let Ok(text) = std::fs::read_to_string(self.folders.units.join(&name)) else {
+                continue;
+            };
+            if let Some(instance) = marked_instance(&text) {
+                found.insert(format!("{stem}.service"), instance);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The instance's quadlet is here.
+    pub fn has(&self, unit: &str) -> bool {
+        self.quadlet(unit).is_some_and(|path| path.exists())
+    }
+
+    /// The unit's state says that nothing of it runs and systemd will not start it again.
+    pub fn is_over(&self, status: &UnitStatus) -> bool {
+        // A unit whose file is gone is `not-found`, and runs on all the same.
+        matches!(status.active_state.as_str(), "inactive" | "failed")
+    }
+
+    /// Writes what differs, links it, and, with `tidy`, removes files of images that no instance
+    /// needs. True when the manager has to reload.
+    pub fn write(&self, wanted: &[UnitFile], tidy: bool) -> Result<bool, FilesError> {
+        let access = Access::owned(0o640, 0, self.uid);
+        make_folder(&self.folders.units, Access::owned(0o750, 0, self.uid))?;
+        make_folder(&self.folders.links, Access::mode(0o755))?;
+        let mut changed = false;
+        for file in wanted {
+            let path = self.folders.units.join(&file.name);
+            let differs = files::write_if_changed(&path, file.text.as_bytes(), access)?;
+            if file.kind == UnitFileKind::Quadlet {
+                let linked = self.link(&file.name)?;
+                changed |= differs || linked;
+            }
+        }
+        if tidy {
+            let names: BTreeSet<&str> = wanted.iter().map(|file| file.name.as_str()).collect();
+            for name in self.names()?.iter().filter(|name| name.ends_with(".image")) {
+                if !names.contains(name.as_str()) {
+                    self.unlink(name)?;
+                    changed = true;
+                }
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Removes the files of one instance.
+    pub fn remove(&self, unit: &str) -> Result<(), FilesError> {
+        let stem = unit.strip_suffix(".service").unwrap_or(unit);
+        for suffix in ["container", "env", "manager.env"] {
+            self.unlink(&format!("{stem}.{suffix}"))?;
+        }
+        Ok(())
+    }
+
+    /// Removes both folders, as far as their content is KAT's.
+    pub fn remove_all(&self) -> Result<(), FilesError> {
+        for name in self.names()? {
+            self.unlink(&name)?;
+        }
+        for folder in [&self.folders.links, &self.folders.units] {
+            match std::fs::remove_dir(folder) {
+                Ok(()) => {}
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                // Someone else's quadlets lie there.
+                Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => {}
+                Err(source) => {
+                    return Err(FilesError::Folder {
+                        path: folder.clone(),
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the drop-in that delegates the controllers to the user's manager.
+    pub fn write_delegation(&self, root: &Path, text: &str) -> Result<bool, FilesError> {
+        let path = self.delegation(root);
+        write_public(&path, text)
+    }
+
+    /// Removes that drop-in. True when the system's manager has to reload.
+    pub fn remove_delegation(&self, root: &Path) -> Result<bool, FilesError> {
+        let path = self.delegation(root);
+        let was_there = path.exists();
+        files::remove(&path)?;
+        if let Some(folder) = path.parent() {
+            // It stays if someone else has a drop-in there.
+            let _ = std::fs::remove_dir(folder);
+        }
+        Ok(was_there)
+    }
+
+    /// Writes the resolv.conf of a namespace's containers.
+    pub fn write_resolv(&self, root: &Path, file: &HostFile) -> Result<(), FilesError> {
+        write_public(&below(root, &file.path), &file.text).map(drop)
+    }
+
+    fn delegation(&self, root: &Path) -> PathBuf {
+        below(root, Path::new(SYSTEM_UNITS))
+            .join(format!("user@{}.service.d", self.uid))
+            .join(DELEGATION)
+    }
+
+    fn quadlet(&self, unit: &str) -> Option<PathBuf> {
+        unit.strip_suffix(".service")
+            .map(|stem| self.folders.units.join(format!("{stem}.container")))
+    }
+
+    fn names(&self) -> Result<Vec<String>, FilesError> {
+        let failed = |source| FilesError::Folder {
+            path: self.folders.units.clone(),
+            source,
+        };
+        let entries = match std::fs::read_dir(&self.folders.units) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(failed(error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.push(
+                entry
+                    .map_err(failed)?
+                    .file_name()
+                    .to_string_lossy()
+                    .into_owned(),
+            );
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Makes the link that Podman's generator finds. True when it was not there.
+    fn link(&self, name: &str) -> Result<bool, FilesError> {
+        let (link, target) = (self.folders.links.join(name), self.folders.units.join(name));
+        if std::fs::read_link(&link).is_ok_and(|present| present == target) {
+            return Ok(false);
+        }
+        match std::fs::read_link(&link) {
+            // An old link of KAT's.
+            Ok(present) if present.starts_with(&self.folders.units) => drop(files::remove(&link)?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Ok(_) | Err(_) => {
+                let source = std::io::Error::other("it is not KAT's; move it away");
+                return Err(FilesError::Folder { path: link, source });
+            }
+        }
+        std::os::unix::fs::symlink(&target, &link)
+            .map_err(|source| FilesError::Folder { path: link, source })?;
+        Ok(true)
+    }
+
+    fn unlink(&self, name: &str) -> Result<(), FilesError> {
+        let (link, target) = (self.folders.links.join(name), self.folders.units.join(name));
+        if std::fs::read_link(&link).is_ok_and(|present| present == target) {
+            files::remove(&link)?;
+        }
+        files::remove(&target)?;
+        Ok(())
+    }
+}
+
+fn write_public(path: &Path, text: &str) -> Result<bool, FilesError> {
+    if let Some(folder) = path.parent() {
+        make_folder(folder, Access::mode(0o755))?;
+    }
+    Ok(files::write_if_changed(
+        path,
+        text.as_bytes(),
+        Access::mode(0o644),
+    )?)
+}
+
+/// Makes a folder, and those above it that are missing as 0755.
+fn make_folder(path: &Path, access: Access) -> Result<(), FilesError> {
+    if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+        make_folder(parent, Access::mode(0o755))?;
+    }
+    Ok(files::ensure_folder(path, access)?)
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// The instance that a quadlet with KAT's mark belongs to.
+fn marked_instance(text: &str) -> Option<String> {
+    let (_, marked) = text.split_once(MARK)?;
+    let section = marked.split("\n[").next()?;
+    section
+        .lines()
+        .find_map(|line| line.strip_prefix("Instance="))
+        .map(str::to_owned)
+}

@@ -1,0 +1,162 @@
+//! Images of a workload user: what is there, and the pull of what is not.
+
+use std::{io::Read, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+
+use serde::Deserialize;
+
+use super::log_tail::{self, shorten};
+use crate::systemd::{LogEntry, LogQuery, LogSource, SystemdError, UnitManager};
+
+/// The list of images in a user's storage (containers-storage(1)), relative to its home.
+const LISTS: [&str; 2] = [
+    ".local/share/containers/storage/overlay-images/images.json",
+    ".local/share/containers/storage/vfs-images/images.json",
+];
+/// A larger list is not read; the pull's unit decides then.
+const LARGEST: u64 = 16 << 20;
+
+#[derive(Debug, Deserialize)]
+struct StoredImage {
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    digest: String,
+}
+
+/// Whether storage has an image of this reference. A hint that saves a process: when it is wrong,
+/// the start fails and the pull's unit is asked.
+pub fn is_present(home: &Path, reference: &str) -> bool {
+    find(home, reference).is_some()
+}
+
+/// `sha256:...` of an image in storage.
+pub fn digest(home: &Path, reference: &str) -> Option<String> {
+    find(home, reference).map(|image| image.digest)
+}
+
+fn find(home: &Path, reference: &str) -> Option<StoredImage> {
+    let wanted = with_tag(reference);
+    LISTS.iter().find_map(|list| {
+        let images: Vec<StoredImage> = serde_json::from_slice(&read(&home.join(list))?).ok()?;
+        images
+            .into_iter()
+            .find(|image| image.names.contains(&wanted))
+    })
+}
+
+/// The list lies in the user's own home: whatever stands there instead must not hold up the agent.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
+    let file = std::fs::File::options()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(path)
+        .ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut content = Vec::new();
+    file.take(LARGEST).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+/// `:latest` where neither a tag nor a digest is written.
+fn with_tag(reference: &str) -> String {
+    let last = reference.rsplit('/').next().unwrap_or(reference);
+    if last.contains(':') || last.contains('@') {
+        reference.to_owned()
+    } else {
+        format!("{reference}:latest")
+    }
+}
+
+/// Starts the pull's unit and waits for its end. An error has Podman's own words.
+pub async fn pull(
+    manager: &dyn UnitManager,
+    logs: &dyn LogSource,
+    uid: u32,
+    unit: &str,
+    limit: Duration,
+) -> Result<(), String> {
+    let started = std::time::SystemTime::now();
+    let result = manager.start(unit, limit).await;
+    let status = manager
+        .status(unit)
+        .await
+        .map_err(|error| error.to_string())?;
+    // A condition that says that the image is there skips the unit.
+    if matches!(status.result.as_str(), "success" | "exec-condition") && result.is_ok() {
+        return Ok(());
+    }
+    if let Err(error @ (SystemdError::Unreachable { .. } | SystemdError::NoSuchUnit(_))) = &result {
+        return Err(error.to_string());
+    }
+    let words = podman_words(logs, uid, unit, started).await;
+    match manager.reset_failed(unit).await {
+        Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+        Err(error) => tracing::debug!(unit, %error, "a failed pull stays marked as failed"),
+    }
+    Err(words.unwrap_or_else(|| format!("{unit} ended with result {}", status.result)))
+}
+
+/// Podman's `Error:` line of this try, else its last line.
+async fn podman_words(
+    logs: &dyn LogSource,
+    uid: u32,
+    unit: &str,
+    since: std::time::SystemTime,
+) -> Option<String> {
+    let query = LogQuery {
+        since: Some(since),
+        ..log_tail::query(uid, unit, Some(40))
+    };
+    let entries = tokio::time::timeout(Duration::from_secs(5), log_tail::collect(logs, &query))
+        .await
+        .ok()?;
+    let podman: Vec<String> = entries
+        .iter()
+        .filter(|entry| entry.identifier != "systemd")
+        .map(LogEntry::text)
+        .collect();
+    let error = podman
+        .iter()
+        .rev()
+        .find(|message| message.starts_with("Error:"))
+        .or(podman.last())?;
+    Some(shorten(error.trim_start_matches("Error:").trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn finds_an_image_by_its_full_reference() {
+        let home = tempfile::tempdir().unwrap();
+        let list = home.path().join(LISTS[0]);
+        std::fs::create_dir_all(list.parent().unwrap()).unwrap();
+        std::fs::write(
+            &list,
+            r#"[{"id":"a","digest":"sha256:1","names":["r.example/web:latest"]}]"#,
+        )
+        .unwrap();
+        assert!(is_present(home.path(), "r.example/web"));
+        assert!(!is_present(home.path(), "r.example/web:2"));
+        assert_eq!(
+            digest(home.path(), "r.example/web:latest").as_deref(),
+            Some("sha256:1")
+        );
+    }
+
+    #[test]
+    fn a_port_is_no_tag() {
+        assert_eq!(
+            with_tag("registry.lab:5000/web"),
+            "registry.lab:5000/web:latest"
+        );
+        assert_eq!(
+            with_tag("registry.lab:5000/web:1"),
+            "registry.lab:5000/web:1"
+        );
+    }
+}

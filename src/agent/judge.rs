@@ -1,0 +1,188 @@
+//! What a unit's state means for its instance. Pure.
+
+use std::time::Duration;
+
+use crate::{
+    api::types::{Health, InstancePhase},
+    plan::Assignment,
+    resource::RestartCondition,
+    systemd::UnitStatus,
+};
+
+/// A program that crashed often counts as running only after so long without a crash.
+const SETTLE: Duration = Duration::from_secs(10);
+/// From so many restarts on, [`SETTLE`] applies.
+const OFTEN: u32 = 3;
+
+/// systemd's result of a start that the unit's own conditions refused (systemd.exec(5)).
+pub const CONDITION: &str = "exec-condition";
+
+/// What the agent is to do about an instance that should run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Nothing: systemd has it.
+    Leave,
+    /// Start its unit.
+    Start,
+    /// Forget the failure, which was KAT's, and start its unit.
+    StartUncounted,
+}
+
+/// What is told about an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Phase.
+    pub phase: InstancePhase,
+    /// One word for programs; empty when all is well.
+    pub reason: &'static str,
+    /// A sentence for people; the worker adds the last lines of the log to a failure.
+    pub message: String,
+    /// Health.
+    pub health: Health,
+    /// Times that systemd started the program again.
+    pub restarts: u32,
+    /// Exit code of the program's last end; 128 and the signal when one killed it.
+    pub exit_code: Option<i32>,
+    /// What to do.
+    pub action: Action,
+    /// Judge again after this time.
+    pub again: Option<Duration>,
+}
+
+/// What is known beside the unit's state.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Circumstances {
+    /// The last failure was the hook's or the image's, not the program's.
+    pub fault_is_ours: bool,
+    /// The unit ended well since it was last started.
+    pub ended: bool,
+    /// Monotonic clock, microseconds.
+    pub now: u64,
+}
+
+/// Judges an instance that should run by its unit's state.
+pub fn judge(
+    assignment: &Assignment,
+    status: &UnitStatus,
+    circumstances: Circumstances,
+) -> Verdict {
+    let exit_code = exit_code(status);
+    let policy = &assignment.restart_policy;
+    let restarts = match policy.condition {
+        RestartCondition::MaxCount => status.restarts.min(policy.max_restarts),
+        RestartCondition::Never | RestartCondition::Always => status.restarts,
+    };
+    let verdict = |phase, reason, message: String, action| Verdict {
+        phase,
+        reason,
+        message,
+        health: Health::NotApplicable,
+        restarts,
+        exit_code,
+        action,
+        again: None,
+    };
+    match (status.active_state.as_str(), status.sub_state.as_str()) {
+        ("active" | "reloading" | "refreshing", _) => running(status, circumstances, verdict),
+        ("activating", "auto-restart" | "auto-restart-queued") => verdict(
+            InstancePhase::Restarting,
+            "CrashLoop",
+            ended(status, exit_code),
+            Action::Leave,
+        ),
+        ("activating", _) if status.restarts > 0 => verdict(
+            InstancePhase::Restarting,
+            "CrashLoop",
+            ended(status, exit_code),
+            Action::Leave,
+        ),
+        ("activating", _) => verdict(InstancePhase::Starting, "", String::new(), Action::Leave),
+        ("deactivating", _) => verdict(InstancePhase::Restarting, "", String::new(), Action::Leave),
+        ("failed", _) if circumstances.fault_is_ours => verdict(
+            InstancePhase::Starting,
+            "NetworkNotReady",
+            String::new(),
+            Action::StartUncounted,
+        ),
+        ("failed", _) => {
+            let reason = match policy.condition {
+                RestartCondition::MaxCount => "RestartsExhausted",
+                RestartCondition::Never => "ProgramFailed",
+                RestartCondition::Always => "Failed",
+            };
+            let action = match policy.condition {
+                RestartCondition::Always => Action::StartUncounted,
+                RestartCondition::MaxCount | RestartCondition::Never => Action::Leave,
+            };
+            verdict(
+                InstancePhase::Failed,
+                reason,
+                ended(status, exit_code),
+                action,
+            )
+        }
+        ("inactive", _) if status.result == CONDITION => verdict(
+            InstancePhase::Starting,
+            "NetworkFilesMissing",
+            "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"
+                .to_owned(),
+            Action::Start,
+        ),
+        _ if circumstances.ended && policy.condition != RestartCondition::Always => verdict(
+            InstancePhase::Succeeded,
+            "ProgramEnded",
+            ended(status, exit_code),
+            Action::Leave,
+        ),
+        _ => verdict(InstancePhase::Starting, "", String::new(), Action::Start),
+    }
+}
+
+fn running(
+    status: &UnitStatus,
+    circumstances: Circumstances,
+    verdict: impl Fn(InstancePhase, &'static str, String, Action) -> Verdict,
+) -> Verdict {
+    let up = Duration::from_micros(
+        circumstances
+            .now
+            .saturating_sub(status.exec_main_start_monotonic),
+    );
+    if status.restarts >= OFTEN && up < SETTLE {
+        let message = format!("started again {} times", status.restarts);
+        let mut verdict = verdict(
+            InstancePhase::Restarting,
+            "CrashLoop",
+            message,
+            Action::Leave,
+        );
+        verdict.again = Some(SETTLE - up);
+        return verdict;
+    }
+    verdict(InstancePhase::Running, "", String::new(), Action::Leave)
+}
+
+/// `CLD_EXITED` of waitid(2).
+const EXITED: i32 = 1;
+
+fn exit_code(status: &UnitStatus) -> Option<i32> {
+    match status.exec_main_code {
+        0 => None,
+        EXITED => Some(status.exec_main_status),
+        _ => Some(128 + status.exec_main_status),
+    }
+}
+
+fn ended(status: &UnitStatus, exit_code: Option<i32>) -> String {
+    match (status.result.as_str(), exit_code) {
+        ("oom-kill", _) => {
+            "the kernel ended the program: it used more memory than its limit".to_owned()
+        }
+        ("timeout", _) => "the program did not start within its time".to_owned(),
+        ("watchdog", _) => "the program's watchdog ended it".to_owned(),
+        ("resources", _) => "the machine lacked the resources to start it".to_owned(),
+        (_, Some(code)) if code > 128 => format!("the program was ended by signal {}", code - 128),
+        (_, Some(code)) => format!("the program ended with exit code {code}"),
+        (result, None) => format!("the unit ended with result {result}"),
+    }
+}

@@ -1,0 +1,216 @@
+//! This machine's keys and certificates: made at init, renewed before they run out.
+//!
+//! A machine that holds etcd has the authorities and issues its own leaves, before etcd starts
+//! (DESIGN.md, Identity).
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use jiff::Timestamp;
+
+use super::{identity::Identity, paths::PKI};
+use crate::{
+    host::files::{self, Access, FileError},
+    pki::{self, Authority, AuthorityKind, LeafKind, PkiError},
+};
+
+/// Where etcd reads its own; its user can't read the machine's other keys.
+pub const ETCD_PKI: &str = "/var/lib/kat/etcd-pki";
+/// Largest file of a certificate or key.
+const LIMIT: u64 = 256 << 10;
+
+/// What could not be done about keys.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// A certificate or key.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+/// The leaves of a machine, by the name of their files.
+const LEAVES: [&str; 6] = [
+    "node",
+    "leader",
+    "leader-etcd",
+    "node-etcd",
+    "etcd-server",
+    "etcd-peer",
+];
+
+/// The folder of a machine's keys.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    folder: PathBuf,
+    etcd_folder: PathBuf,
+    etcd_group: Option<u32>,
+}
+
+impl Keys {
+    /// The real folders; `etcd_group` is the group of etcd's user.
+    pub fn new(etcd_group: Option<u32>) -> Self {
+        Self {
+            folder: PKI.into(),
+            etcd_folder: ETCD_PKI.into(),
+            etcd_group,
+        }
+    }
+
+    /// Makes the three authorities, unless they are there (K071).
+    pub fn ensure_authorities(&self, cluster_uid: &str, now: Timestamp) -> Result<(), KeysError> {
+        for kind in AuthorityKind::ALL {
+            if !self.folder.join(format!("{}.key", kind.name())).exists() {
+                Authority::generate(kind, cluster_uid, now)?.store(&self.folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Issues every leaf that is missing or due (after two thirds of its life, or not valid yet by
+    /// this clock). Says which.
+    pub fn renew(
+        &self,
+        identity: &Identity,
+        now: Timestamp,
+    ) -> Result<Vec<&'static str>, KeysError> {
+        let mut renewed = Vec::new();
+        for name in LEAVES {
+            let due = match self.certificate(name) {
+                Ok(pem) => pki::renew_due(&pem, now).unwrap_or(true),
+                Err(_) => true,
+            };
+            if due {
+                self.issue(name, identity, now)?;
+                renewed.push(name);
+            }
+        }
+        self.copy_for_etcd()?;
+        Ok(renewed)
+    }
+
+    fn issue(
+        &self,
+        name: &'static str,
+        identity: &Identity,
+        now: Timestamp,
+    ) -> Result<(), KeysError> {
+        let node = identity.node.clone();
+        let overlay = IpAddr::V4(identity.overlay_address());
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (authority, kind) = match name {
+            "node" => {
+                let mut addresses = identity.advertise.clone();
+                addresses.extend([overlay, loopback]);
+                let cluster_uid = identity.cluster_uid.clone();
+                (
+                    AuthorityKind::Cluster,
+                    LeafKind::Node {
+                        name: node,
+                        cluster_uid,
+                        addresses,
+                    },
+                )
+            }
+            "leader" => (AuthorityKind::Cluster, LeafKind::Leader { name: node }),
+            "leader-etcd" => (AuthorityKind::EtcdClients, LeafKind::Leader { name: node }),
+            "node-etcd" => (
+                AuthorityKind::EtcdClients,
+                LeafKind::EtcdNode { name: node },
+            ),
+            "etcd-server" => (
+                AuthorityKind::EtcdClients,
+                LeafKind::EtcdServer {
+                    name: node,
+                    addresses: vec![overlay, loopback],
+                },
+            ),
+            _ => (
+                AuthorityKind::EtcdPeers,
+                LeafKind::EtcdPeer {
+                    name: node,
+                    addresses: vec![overlay],
+                },
+            ),
+        };
+        let authority = Authority::load(&self.folder, authority)?;
+        let key_path = self.folder.join(format!("{name}.key"));
+        // A renewal keeps the key: the cluster knows the machine by it.
+        let leaf = match files::read_text(&key_path, LIMIT) {
+            Ok(key_pem) => {
+                let request = pki::create_request_for_key(&kind.common_name(), &key_pem)?;
+                pki::Identity {
+                    certificate_pem: authority.sign_request(&request, &kind, now)?,
+                    key_pem,
+                }
+            }
+            Err(error) if error.is_not_found() => authority.issue(&kind, now)?,
+            Err(error) => return Err(error.into()),
+        };
+        pki::write_secret(&key_path, leaf.key_pem.as_bytes())?;
+        pki::write_public(
+            &self.folder.join(format!("{name}.crt")),
+            leaf.certificate_pem.as_bytes(),
+        )?;
+        Ok(())
+    }
+
+    /// etcd's user gets what etcd needs and nothing else.
+    fn copy_for_etcd(&self) -> Result<(), KeysError> {
+        let Some(group) = self.etcd_group else {
+            return Ok(());
+        };
+        files::ensure_folder(&self.etcd_folder, Access::owned(0o750, 0, group))?;
+        let wanted = [
+            "etcd-client-ca.crt",
+            "etcd-peer-ca.crt",
+            "etcd-server.crt",
+            "etcd-server.key",
+            "etcd-peer.crt",
+            "etcd-peer.key",
+        ];
+        for name in wanted {
+            let content = files::read_bounded(&self.folder.join(name), LIMIT)?;
+            files::write_if_changed(
+                &self.etcd_folder.join(name),
+                &content,
+                Access::owned(0o640, 0, group),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A leaf and its key.
+    pub fn leaf(&self, name: &str) -> Result<pki::Identity, KeysError> {
+        Ok(pki::Identity {
+            certificate_pem: self.certificate(name)?,
+            key_pem: files::read_text(&self.folder.join(format!("{name}.key")), LIMIT)?,
+        })
+    }
+
+    /// A certificate, of a leaf or an authority.
+    pub fn certificate(&self, name: &str) -> Result<String, KeysError> {
+        Ok(files::read_text(
+            &self.folder.join(format!("{name}.crt")),
+            LIMIT,
+        )?)
+    }
+
+    /// SHA-256 of this machine's public key, hexadecimal; it outlives renewals.
+    pub fn identity_key(&self) -> Result<String, KeysError> {
+        Ok(pki::tls::public_key_hash(&self.certificate("node")?)?)
+    }
+
+    /// The cluster authority's certificate.
+    pub fn cluster_authority(&self) -> Result<String, KeysError> {
+        self.certificate(AuthorityKind::Cluster.name())
+    }
+
+    /// The certificate of the authority of etcd's clients and servers.
+    pub fn etcd_authority(&self) -> Result<String, KeysError> {
+        self.certificate(AuthorityKind::EtcdClients.name())
+    }
+}

@@ -1,0 +1,241 @@
+//! The real machine: what it is like, and its way to the leader.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+
+use super::{
+    MachineFacts, ReportSink,
+    identity::Identity,
+    keys::{Keys, KeysError},
+};
+use crate::{
+    api::{
+        client::{Client, ClientError, Options},
+        types::{Condition, NodeReport, NodeResources, OverlayReport},
+    },
+    host::facts::{FactsError, network, node_facts},
+    resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
+    systemd::{ManagerSource, UnitManager},
+};
+
+/// Microseconds of the monotonic clock, as systemd counts them.
+pub fn monotonic_microseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1000)
+}
+
+/// The machine's root control group has the controllers that limits need.
+pub fn limits_enforced() -> bool {
+    let controllers =
+        std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    ["cpu", "memory"]
+        .iter()
+        .all(|wanted| controllers.split_whitespace().any(|one| one == *wanted))
+}
+
+/// The addresses of the links that lead out: those with a default route, without loopback and
+/// link-local ones; all others where there is no default route.
+pub fn default_addresses() -> Vec<IpAddr> {
+    let routes = network::routes();
+    let outward: Vec<&str> = routes
+        .iter()
+        .filter(|route| route.destination.prefix_len() == 0)
+        .map(|route| route.link.as_str())
+        .collect();
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    let mut found: Vec<_> = network::addresses()
+        .into_iter()
+        .filter(|one| usable(&one.address) && !one.link.starts_with("kat"))
+        .filter(|one| outward.is_empty() || outward.contains(&one.link.as_str()))
+        .map(|one| one.address)
+        .collect();
+    found.sort_by_key(|address| address.is_ipv6());
+    found.dedup();
+    found
+}
+
+/// What this machine is like.
+pub struct ThisMachine {
+    system: Arc<dyn UnitManager>,
+    architecture: String,
+    capacity: ResourceList,
+    reserved: ResourceList,
+}
+
+impl ThisMachine {
+    /// Looks once at what does not change.
+    pub async fn new(
+        config: &AgentConfig,
+        managers: Arc<dyn ManagerSource>,
+    ) -> Result<Self, FactsError> {
+        let facts = node_facts().await?;
+        Ok(Self {
+            system: managers.system(),
+            architecture: facts.architecture,
+            capacity: ResourceList {
+                cpu: Some(MilliCpu(facts.cpu_milli)),
+                memory: Some(Bytes(facts.memory_bytes)),
+            },
+            reserved: config.reserved,
+        })
+    }
+}
+
+#[async_trait]
+impl MachineFacts for ThisMachine {
+    fn resources(&self) -> NodeResources {
+        let cpu = self.capacity.cpu.unwrap_or_default().0;
+        let memory = self.capacity.memory.unwrap_or_default().0;
+        let allocatable = ResourceList {
+            cpu: Some(MilliCpu(
+                cpu.saturating_sub(self.reserved.cpu.unwrap_or_default().0),
+            )),
+            memory: Some(Bytes(
+                memory.saturating_sub(self.reserved.memory.unwrap_or_default().0),
+            )),
+        };
+        NodeResources {
+            capacity: self.capacity,
+            allocatable,
+        }
+    }
+
+    fn architecture(&self) -> String {
+        self.architecture.clone()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        default_addresses()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        if limits_enforced() {
+            return Vec::new();
+        }
+        vec![Condition {
+            kind: "LimitsEnforced".to_owned(),
+            status: false,
+            reason: "ControllerMissing".to_owned(),
+            message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
+            since: String::new(),
+        }]
+    }
+
+    async fn overlay(&self) -> OverlayReport {
+        let status = self.system.status("kat-net.service").await;
+        let word = match status.as_ref().map(|status| status.active_state.as_str()) {
+            Ok("active") => "connected",
+            Ok(_) => "down",
+            Err(_) => "unknown",
+        };
+        OverlayReport {
+            status: word.to_owned(),
+            last_peer_sync: String::new(),
+        }
+    }
+}
+
+/// Reports go to the leader's API, with this machine's certificate.
+pub struct LeaderApi {
+    identity: Arc<Identity>,
+    keys: Keys,
+    client: tokio::sync::Mutex<Option<Client>>,
+}
+
+impl LeaderApi {
+    /// Nothing is connected until the first report.
+    pub fn new(identity: &Arc<Identity>, keys: &Keys) -> Self {
+        Self {
+            identity: Arc::clone(identity),
+            keys: keys.clone(),
+            client: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// A client with the present certificate.
+    fn connect(&self) -> Result<Client, LeaderApiError> {
+        let leaf = self.keys.leaf("node")?;
+        let endpoint =
+            SocketAddr::from(([127, 0, 0, 1], self.identity.cluster.spec.api_port)).to_string();
+        let options = Options {
+            request_timeout: Duration::from_secs(5),
+            ..Options::default()
+        };
+        Ok(Client::from_identity(
+            &[endpoint],
+            &self.identity.cluster_uid,
+            &self.keys.cluster_authority()?,
+            &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+            options,
+        )?)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum LeaderApiError {
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+#[async_trait]
+impl ReportSink for LeaderApi {
+    async fn send(&self, report: &NodeReport) -> Result<(), String> {
+        let mut slot = self.client.lock().await;
+        if slot.is_none() {
+            *slot = Some(self.connect().map_err(|error| error.to_string())?);
+        }
+        let Some(client) = slot.as_ref() else {
+            return Err("there is no client".to_owned());
+        };
+        let sent = client.report(&self.identity.node, report).await;
+        if sent.is_err() {
+            // A renewed certificate is read with the next client.
+            *slot = None;
+        }
+        sent.map_err(|error| error.to_string())
+    }
+}
+
+/// Waits until the API on this machine's socket says that the machine is Ready.
+pub async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
+    use crate::api::types::NodePhase;
+    let client = Client::from_unix_socket(Path::new(super::paths::API_SOCKET), Options::default())?;
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let phase = client
+            .node(&identity.node)
+            .await
+            .map(|node| (node.status.phase, node.status.message));
+        match phase {
+            Ok((NodePhase::Ready, _)) => return Ok(()),
+            other if tokio::time::Instant::now() >= deadline => {
+                let state = match other {
+                    Ok((phase, message)) => format!("{phase:?} {message}"),
+                    Err(error) => error.to_string(),
+                };
+                anyhow::bail!(
+                    "kat-agent runs, but the machine was not Ready within {} s ({state}); `journalctl -u kat-agent` says why",
+                    limit.as_secs()
+                );
+            }
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}

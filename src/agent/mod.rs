@@ -1,0 +1,38 @@
+//! The loop that makes the machine match its desired list (DESIGN.md, invariant 4).
+//!
+//! Level-triggered: every pass compares what should be with what is. One worker for each workload
+//! user does the work, so a slow pull of one holds up no other.
+
+pub mod accounts;
+mod backoff;
+mod bootstrap;
+mod bus;
+pub mod desired;
+mod files;
+pub mod identity;
+mod image;
+mod init;
+pub mod judge;
+mod keys;
+mod limits;
+mod log_tail;
+mod logs;
+mod look;
+mod machine;
+mod network_files;
+pub mod paths;
+pub mod program;
+mod reporter;
+mod reset;
+mod run;
+mod service_status;
+mod statuses;
+mod stores;
+pub mod supervisor;
+#[cfg(test)]
+mod tests;
+pub mod worker;
+
+pub use network_files::NetworkFiles;
+pub use reporter::{MachineFacts, ReportSink, Reporter};
+pub use statuses::Statuses;

@@ -1,0 +1,189 @@
+//! The files that `kat-net` runs from (`network::state`), written from the store's keys.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf};
+
+use serde::Serialize;
+
+use super::desired::Desired;
+use crate::{
+    host::files::{self, Access, FileError},
+    network::state::{
+        DNS_FILE, DnsRecords, Gate, INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE,
+        NodeNetwork, PEERS_FILE, Peer, Peers,
+    },
+    store::{keys, mirror::Entries},
+};
+
+/// Writes the files into one folder.
+#[derive(Debug, Clone)]
+pub struct NetworkFiles {
+    folder: PathBuf,
+}
+
+impl NetworkFiles {
+    /// The folder is made by init.
+    pub fn new(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// This machine.
+    pub fn write_node(&self, node: &NodeNetwork) -> Result<bool, FileError> {
+        self.write(NODE_FILE, node)
+    }
+
+    /// The other machines.
+    pub fn write_peers(&self, peers: &Peers) -> Result<bool, FileError> {
+        self.write(PEERS_FILE, peers)
+    }
+
+    /// This machine's instances.
+    pub fn write_instances(&self, instances: &Instances) -> Result<bool, FileError> {
+        self.write(INSTANCES_FILE, instances)
+    }
+
+    /// The cluster's names.
+    pub fn write_dns(&self, records: &DnsRecords) -> Result<bool, FileError> {
+        self.write(DNS_FILE, records)
+    }
+
+    fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<bool, FileError> {
+        let text = serde_json::to_vec(value).unwrap_or_default();
+        files::write_if_changed(&self.folder.join(name), &text, Access::mode(0o600))
+    }
+}
+
+/// The instances that may ask for their network: also those on their way out, until they are gone.
+pub fn instances(desired: &Desired) -> Instances {
+    let entries = desired.assignments.values().map(|assignment| {
+        let network = InstanceNetwork {
+            namespace: assignment.namespace.clone(),
+            workload: assignment.workload.clone(),
+            uid: assignment.user.uid,
+            unit: assignment.unit(),
+            address: assignment.address,
+            gate: Gate::Open,
+        };
+        (assignment.instance.clone(), network)
+    });
+    Instances {
+        schema: 1,
+        instances: entries.collect(),
+    }
+}
+
+/// The zone out of the keys below `/kat/dns/`.
+pub fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
+    let mut records: BTreeMap<String, Vec<Ipv4Addr>> = BTreeMap::new();
+    for key in entries.keys() {
+        let Some(rest) = key.strip_prefix(keys::DNS) else {
+            continue;
+        };
+        let mut parts = rest.splitn(4, '/');
+        let (Some(namespace), Some(workload), Some("A"), Some(value)) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            continue;
+        };
+        let (name, address) = match value.split_once('=') {
+            Some((instance, address)) => (format!("{instance}.{workload}.{namespace}"), address),
+            None if namespace == "node" => (format!("{workload}.node"), value),
+            None => (format!("{workload}.{namespace}"), value),
+        };
+        if let Ok(address) = address.parse() {
+            records.entry(name).or_default().push(address);
+        }
+    }
+    DnsRecords {
+        schema: 1,
+        revision,
+        records,
+    }
+}
+
+/// The other machines out of the keys below `/kat/network/nodes/`.
+pub fn peers(entries: &Entries, own: &str) -> Peers {
+    let mut raw: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for (key, entry) in entries.iter() {
+        let Some((node, field)) = key
+            .strip_prefix(keys::NETWORK_NODES)
+            .and_then(|rest| rest.split_once('/'))
+        else {
+            continue;
+        };
+        let value = String::from_utf8_lossy(&entry.value).into_owned();
+        raw.entry(node.to_owned())
+            .or_default()
+            .insert(field.to_owned(), value);
+    }
+    raw.remove(own);
+    let peers = raw.into_iter().filter_map(|(node, fields)| {
+        let subnet = fields.get("subnet")?.parse().ok()?;
+        let endpoints = fields
+            .get("wg_endpoints")
+            .and_then(|text| serde_json::from_str(text).ok());
+        let public_key = fields.get("wg_pubkey")?.clone();
+        Some((
+            node,
+            Peer {
+                public_key,
+                endpoints: endpoints.unwrap_or_default(),
+                subnet,
+                keepalive: 0,
+            },
+        ))
+    });
+    Peers {
+        schema: 1,
+        peers: peers.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::store::KeyValue;
+
+    fn entries(pairs: &[(&str, &str)]) -> Entries {
+        let entry = |key: &str, value: &str| KeyValue {
+            key: key.to_owned(),
+            value: value.as_bytes().to_vec(),
+            mod_revision: 1,
+            create_revision: 1,
+        };
+        pairs
+            .iter()
+            .map(|(key, value)| (Arc::from(*key), Arc::new(entry(key, value))))
+            .collect()
+    }
+
+    #[test]
+    fn names_workloads_instances_and_machines() {
+        let entries = entries(&[
+            ("/kat/dns/default/web/A/10.100.0.2", "null"),
+            ("/kat/dns/default/web/A/web-abcde=10.100.0.2", "null"),
+            ("/kat/dns/node/n1/A/10.100.0.1", "null"),
+        ]);
+        let records = dns_records(&entries, 7).records;
+        let names: Vec<_> = records.keys().map(String::as_str).collect();
+        assert_eq!(names, ["n1.node", "web-abcde.web.default", "web.default"]);
+    }
+
+    #[test]
+    fn a_machine_is_no_peer_of_itself() {
+        let entries = entries(&[
+            ("/kat/network/nodes/n1/subnet", "10.100.0.0/23"),
+            ("/kat/network/nodes/n1/wg_pubkey", "a"),
+            ("/kat/network/nodes/n2/subnet", "10.100.2.0/23"),
+            ("/kat/network/nodes/n2/wg_pubkey", "b"),
+            (
+                "/kat/network/nodes/n2/wg_endpoints",
+                r#"["192.0.2.2:51820"]"#,
+            ),
+        ]);
+        let peers = peers(&entries, "n1").peers;
+        assert_eq!(peers.keys().collect::<Vec<_>>(), ["n2"]);
+        assert_eq!(peers["n2"].endpoints, ["192.0.2.2:51820"]);
+    }
+}

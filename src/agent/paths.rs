@@ -1,0 +1,53 @@
+//! Where things lie (DESIGN.md, Files; the table in `ARCHITECTURE.md`).
+
+use std::path::{Path, PathBuf};
+
+/// Configuration.
+pub const CONFIGURATION: &str = "/etc/kat";
+/// What belongs to this machine.
+pub const AGENT_CONFIG: &str = "/etc/kat/agent.yaml";
+/// The administrator's connection, 0600.
+pub const ADMIN_CONNECTION: &str = "/etc/kat/admin.conf";
+/// State and keys.
+pub const STATE: &str = "/var/lib/kat";
+/// Who this machine is ([`super::identity::Identity`]).
+pub const IDENTITY: &str = "/var/lib/kat/node.json";
+/// The last confirmed desired list, 0600.
+pub const DESIRED: &str = "/var/lib/kat/desired.json";
+/// Authorities, certificates and keys, 0700.
+pub const PKI: &str = "/var/lib/kat/pki";
+/// Unit files of workload users, one folder for each uid.
+pub const UNITS: &str = "/var/lib/kat/units";
+/// Where Podman's generator finds them, one folder for each uid, linked one by one.
+pub const QUADLETS: &str = "/etc/containers/systemd/users";
+/// resolv.conf of containers, one for each namespace.
+pub const RESOLV: &str = "/var/lib/kat/resolv";
+/// Run time.
+pub const RUN: &str = "/run/kat";
+/// The API for members of the group `kat`.
+pub const API_SOCKET: &str = "/run/kat/api.sock";
+/// Drop-ins of the system manager.
+pub const SYSTEM_UNITS: &str = "/etc/systemd/system";
+
+/// Folders of one user's unit files.
+#[derive(Debug, Clone)]
+pub struct UserFolders {
+    /// The files.
+    pub units: PathBuf,
+    /// The links to them.
+    pub links: PathBuf,
+}
+
+impl UserFolders {
+    /// The folders of `uid` below `root`, which is `/` on a real machine.
+    pub fn new(root: &Path, uid: u32) -> Self {
+        let below = |folder: &str| {
+            root.join(folder.trim_start_matches('/'))
+                .join(uid.to_string())
+        };
+        Self {
+            units: below(UNITS),
+            links: below(QUADLETS),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! `kat-agent`'s command line.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use super::{init, look, reset, run};
+use crate::network;
+
+/// KAT on one machine.
+#[derive(Debug, Parser)]
+#[command(name = "kat-agent", version, about, disable_help_subcommand = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Makes this machine the first of a new cluster
+    Init {
+        /// `cluster.kat` with the cluster's settings
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Address or interface at which other machines reach this one
+        #[arg(long, value_name = "ADDRESS|INTERFACE")]
+        advertise_address: Vec<String>,
+        /// Name of this machine in the cluster
+        #[arg(long, value_name = "NAME")]
+        node_name: Option<String>,
+    },
+    /// Says what is missing on this machine or in the way, and what mends it
+    Check {
+        /// `cluster.kat` that `init` will be given
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+    /// Takes this machine out of its cluster and removes its workloads
+    Reset {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Decides and converges: the body of kat-agent.service
+    Run,
+    /// Keeps the data path: the body of kat-net.service
+    Net,
+    /// Userspace WireGuard: the body of kat-wg.service
+    Wireguard {
+        /// Name of the link
+        interface: String,
+    },
+    /// Connects a container to the overlay: called by Podman
+    #[command(hide = true)]
+    Hook,
+    /// Prints the version
+    Version,
+    /// Prints a shell's completions
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Writes the manual pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder
+        folder: PathBuf,
+    },
+}
+
+/// Parses the arguments, does what they say, and maps the result to an exit code.
+pub fn main() -> ExitCode {
+    // The hook adds to every start of a container: no runtime, no parser.
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|word| word == "hook") && words.next().is_none() {
+        return network::hook::main(std::io::stdin().lock());
+    }
+    match dispatch(Arguments::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            anstream::eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Init {
+            config,
+            advertise_address,
+            node_name,
+        } => {
+            start_logging();
+            let options = init::InitOptions {
+                config,
+                advertise: advertise_address,
+                node_name,
+            };
+            runtime()?.block_on(init::run(options, &|sentence| {
+                anstream::eprintln!("{sentence}")
+            }))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Check { config } => runtime()?.block_on(check(config)),
+        Command::Reset { yes } => {
+            start_logging();
+            if !yes && !confirmed()? {
+                anyhow::bail!("nothing was changed");
+            }
+            runtime()?.block_on(reset::run(&|sentence| anstream::eprintln!("{sentence}")))?;
+            anstream::eprintln!("this machine is in no cluster any more");
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Run => {
+            start_logging();
+            runtime()?.block_on(run::run())?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Net => {
+            start_logging();
+            // The passed sockets are taken before any thread runs.
+            let config = network::service::Config::from_environment();
+            runtime()?.block_on(network::service::run(config))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Wireguard { interface } => {
+            start_logging();
+            runtime()?.block_on(network::wireguard::userspace::run(&interface))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Hook => Ok(network::hook::main(std::io::stdin().lock())),
+        Command::Version => {
+            anstream::println!("kat-agent {}", crate::VERSION);
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completion { shell } => {
+            clap_complete::generate(
+                shell,
+                &mut Arguments::command(),
+                "kat-agent",
+                &mut std::io::stdout(),
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Man { folder } => {
+            clap_mangen::generate_to(Arguments::command(), folder)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+async fn check(config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
+    let cluster = init::read_cluster(config.as_deref())?;
+    let machine = init::read_agent_config()?;
+    Ok(look::print_findings(&cluster, &machine).await)
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    Ok(tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?)
+}
+
+/// Under systemd to the journal, with fields; else to standard error. `KAT_LOG` filters.
+fn start_logging() {
+    use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
+    let filter = || EnvFilter::try_from_env("KAT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    let registry = tracing_subscriber::registry().with(filter());
+    match journal {
+        Some(journal) => registry.with(journal).init(),
+        None => registry
+            .with(
+                tracing_subscriber::fmt::layer()
+                    .with_writer(std::io::stderr)
+                    .without_time(),
+            )
+            .init(),
+    }
+}
+
+/// Asks on a terminal; elsewhere `--yes` must say it.
+fn confirmed() -> anyhow::Result<bool> {
+    use std::io::{BufRead, IsTerminal};
+    let input = std::io::stdin();
+    if !input.is_terminal() {
+        anyhow::bail!(
+            "this stops and removes every workload on this machine; say --yes where nobody can be asked"
+        );
+    }
+    anstream::eprint!(
+        "this stops and removes every workload on this machine, with its images; go on? [y/N] "
+    );
+    let mut answer = String::new();
+    input.lock().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

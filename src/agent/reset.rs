@@ -1,0 +1,200 @@
+//! `kat-agent reset`: takes this machine out and removes what init, join and the agent made.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Statuses,
+    init::{Say, read_identity, render_settings},
+    machine, paths,
+    worker::{Tools, UserDesired, Worker},
+};
+use crate::{
+    host::{files, users::Users},
+    network,
+    render::{ETCD_USER, Renderer},
+    resource::ClusterConfiguration,
+    systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager},
+};
+
+/// Longest stop of one service.
+const STOP_LIMIT: Duration = Duration::from_secs(90);
+/// Longest removal of one workload's user.
+const USER_LIMIT: Duration = Duration::from_secs(120);
+
+/// Removes everything of KAT but the package and what the administrator wrote (`agent.yaml`,
+/// backups, volumes). Goes on after a failure and says at the end what is left.
+pub async fn run(say: Say<'_>) -> anyhow::Result<()> {
+    if !nix::unistd::Uid::effective().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
+    let system = managers.system();
+    let mut failures = Vec::new();
+    let mut note = |what: &str, result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            failures.push(format!("{what}: {error:#}"));
+        }
+    };
+
+    say("stopping kat-agent");
+    note(
+        "kat-agent.service",
+        stop(system.as_ref(), "kat-agent.service").await,
+    );
+
+    say("stopping and removing the workloads of this machine");
+    let tools = Arc::new(tools(&managers)?);
+    for uid in tools.accounts.all() {
+        note(&format!("user {uid}"), remove_user(&tools, uid).await);
+    }
+
+    say("removing the overlay, etcd and their files");
+    for unit in [
+        "kat-etcd.service",
+        "kat-net.service",
+        "kat-net.socket",
+        "kat-wg.service",
+    ] {
+        note(unit, stop(system.as_ref(), unit).await);
+    }
+    note("the network", network::teardown().await.map_err(Into::into));
+    note("files", remove_files());
+    note("systemd", system.reload().await.map_err(Into::into));
+    note("users", remove_accounts().await);
+    if failures.is_empty() {
+        return Ok(());
+    }
+    bail!("this is left:\n  {}", failures.join("\n  "))
+}
+
+async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
+    for done in [
+        system.stop(unit, STOP_LIMIT).await.map(drop),
+        system.disable(unit).await,
+    ] {
+        match done {
+            Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match system.reset_failed(unit).await {
+        Ok(()) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
+    let cluster = read_identity()
+        .map(|identity| identity.cluster.clone())
+        .unwrap_or_default();
+    let settings = read_identity()
+        .map(|identity| render_settings(&identity))
+        .unwrap_or_default();
+    let ClusterConfiguration { spec, .. } = cluster;
+    Ok(Tools {
+        managers: Arc::clone(managers),
+        sessions: Arc::new(Logind::new(managers.system())),
+        accounts: Arc::new(Users::new()),
+        renderer: Arc::new(Renderer::installed()?),
+        logs: Arc::new(Journal::new()),
+        settings,
+        domain: spec.cluster_domain,
+        overlay_address: std::net::Ipv4Addr::LOCALHOST,
+        root: "/".into(),
+        monotonic: Arc::new(machine::monotonic_microseconds),
+        limits_enforced: true,
+    })
+}
+
+/// An empty, confirmed list makes a worker remove everything of its user.
+async fn remove_user(tools: &Arc<Tools>, uid: u32) -> anyhow::Result<()> {
+    let user = tools.accounts.find(uid).context("it is not KAT's")?;
+    let (_sender, receiver) = watch::channel(UserDesired {
+        confirmed: true,
+        ..UserDesired::default()
+    });
+    let worker = Worker::new(Arc::clone(tools), user, receiver, Statuses::default());
+    let cancel = CancellationToken::new();
+    tokio::time::timeout(USER_LIMIT, worker.run(cancel))
+        .await
+        .context("its workload did not end in time")
+}
+
+fn remove_files() -> anyhow::Result<()> {
+    let settings = crate::render::RenderSettings::default();
+    for file in Renderer::installed()?.host_files(&settings)? {
+        files::remove(&file.path)?;
+    }
+    // Folders that Debian's systemd does not bring; what somebody else keeps there keeps them.
+    for folder in ["/etc/systemd/journald.conf.d", "/etc/sysusers.d"] {
+        let _ = std::fs::remove_dir(folder);
+    }
+    for file in [
+        "/etc/systemd/system/kat-etcd.service",
+        paths::ADMIN_CONNECTION,
+    ] {
+        files::remove(Path::new(file))?;
+    }
+    let folders = [
+        "pki", "etcd-pki", "etcd", "network", "units", "resolv", "hooks.d",
+    ];
+    for folder in folders {
+        remove_folder(&Path::new(paths::STATE).join(folder))?;
+    }
+    // A home whose user could not be removed stays: something may be mounted in it.
+    let _ = std::fs::remove_dir(crate::host::users::HOMES);
+    for file in [paths::DESIRED, paths::IDENTITY] {
+        files::remove(Path::new(file))?;
+    }
+    // These stay if the administrator keeps something there.
+    for folder in [paths::STATE, paths::CONFIGURATION, paths::RUN] {
+        if Path::new(folder) == Path::new(paths::RUN) {
+            remove_folder(Path::new(folder))?;
+        } else {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+    Ok(())
+}
+
+fn remove_folder(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+/// The users and groups of init.
+async fn remove_accounts() -> anyhow::Result<()> {
+    let accounts = Users::new().accounts()?;
+    let mut commands = Vec::new();
+    if accounts.user(ETCD_USER).is_some() {
+        commands.push(["userdel", ETCD_USER]);
+    }
+    for group in [ETCD_USER, "kat"] {
+        if accounts.group(group).is_some() {
+            commands.push(["groupdel", group]);
+        }
+    }
+    for [program, name] in commands {
+        let output = tokio::process::Command::new(program)
+            .arg(name)
+            .output()
+            .await
+            .context(program)?;
+        let gone = Users::new().accounts()?;
+        let left = gone.user(name).is_some() || gone.group(name).is_some();
+        if !output.status.success() && left {
+            bail!(
+                "{program} {name}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+    }
+    Ok(())
+}

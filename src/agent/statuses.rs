@@ -1,0 +1,133 @@
+//! What the workers say of their instances, gathered for the report.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use crate::api::types::InstanceReport;
+
+/// Shared by the workers and the reporter. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Statuses {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    instances: BTreeMap<String, InstanceReport>,
+    users: BTreeSet<u32>,
+    acted: u64,
+}
+
+impl Statuses {
+    /// Sets the report of an instance; wakes the reporter when its meaning changed.
+    pub fn set(&self, report: InstanceReport) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = state.instances.get(&report.instance_id);
+        let same = before.is_some_and(|before| meaning(before) == meaning(&report));
+        state.instances.insert(report.instance_id.clone(), report);
+        drop(state);
+        if !same {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Keeps the instances that `keep` accepts.
+    pub fn retain(&self, mut keep: impl FnMut(&InstanceReport) -> bool) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = state.instances.len();
+        state.instances.retain(|_, report| keep(report));
+        let changed = before != state.instances.len();
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Something of the workload user `index` is, or is no longer, on the machine.
+    pub fn set_user(&self, index: u32, present: bool) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = if present {
+            state.users.insert(index)
+        } else {
+            state.users.remove(&index)
+        };
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The workers have the confirmed list of this revision, and every user of which something is
+    /// left has its worker.
+    pub fn set_acted(&self, revision: u64) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = std::mem::replace(&mut state.acted, revision) != revision;
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The revision of [`Self::set_acted`]; 0 before there is one.
+    pub fn acted(&self) -> u64 {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.acted
+    }
+
+    /// The instances' reports and the users' indexes now.
+    pub fn all(&self) -> (Vec<InstanceReport>, Vec<u32>) {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        (
+            state.instances.values().cloned().collect(),
+            state.users.iter().copied().collect(),
+        )
+    }
+
+    /// Waits until something changed since the last wait.
+    pub async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+}
+
+/// The report without what changes all the time.
+fn meaning(report: &InstanceReport) -> InstanceReport {
+    InstanceReport {
+        memory: None,
+        cpu: None,
+        ..report.clone()
+    }
+}

@@ -1,0 +1,186 @@
+//! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Statuses,
+    desired::Desired,
+    network_files::{NetworkFiles, instances},
+    paths::UNITS,
+    worker::{Tools, UserDesired, Worker},
+};
+use crate::plan::{USER_BASE, WorkloadUser};
+
+/// Pause after the network's files could not be written.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Runs until `cancel`, which leaves everything as it is.
+pub struct Supervisor {
+    /// What the workers work with.
+    pub tools: Arc<Tools>,
+    /// Where workers report to.
+    pub statuses: Statuses,
+    /// `kat-net`'s files.
+    pub network: NetworkFiles,
+    workers: BTreeMap<u32, watch::Sender<UserDesired>>,
+    tasks: JoinSet<u32>,
+    users: BTreeMap<u32, WorkloadUser>,
+}
+
+impl Supervisor {
+    /// No worker yet.
+    pub fn new(tools: Arc<Tools>, statuses: Statuses, network: NetworkFiles) -> Self {
+        Self {
+            tools,
+            statuses,
+            network,
+            workers: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            users: BTreeMap::new(),
+        }
+    }
+
+    /// Follows the desired list.
+    pub async fn run(mut self, mut lists: watch::Receiver<Listed>, cancel: CancellationToken) {
+        loop {
+            let listed = lists.borrow_and_update().clone();
+            let again = if self.dispatch(&listed, &cancel) {
+                Duration::MAX
+            } else {
+                AFTER_FAILURE
+            };
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                changed = lists.changed() => if changed.is_err() { break },
+                () = tokio::time::sleep(again) => {}
+                Some(ended) = self.tasks.join_next() => match ended {
+                    Ok(uid) => {
+                        // Its successor may stand there already.
+                        if self.workers.get(&uid).is_some_and(watch::Sender::is_closed) {
+                            self.workers.remove(&uid);
+                        }
+                    }
+                    Err(error) => {
+                        // A worker that panicked is made anew by the next dispatch.
+                        tracing::error!(%error, "a worker ended early");
+                        self.workers.retain(|_, sender| !sender.is_closed());
+                    }
+                },
+            }
+        }
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// False when it has to be tried again.
+    fn dispatch(&mut self, listed: &Listed, cancel: &CancellationToken) -> bool {
+        if !listed.known {
+            return true;
+        }
+        if let Err(error) = self.network.write_instances(&instances(&listed.desired)) {
+            tracing::error!(%error, "the network's list of instances can't be written; nothing new is started");
+            return false;
+        }
+        let mut by_user: BTreeMap<u32, UserDesired> = BTreeMap::new();
+        for assignment in listed.desired.assignments.values() {
+            self.users
+                .insert(assignment.user.uid, assignment.user.clone());
+            let desired = by_user.entry(assignment.user.uid).or_default();
+            desired.confirmed = listed.confirmed;
+            desired
+                .assignments
+                .insert(assignment.instance.clone(), assignment.clone());
+        }
+        if listed.confirmed {
+            let left: Vec<u32> = self
+                .workers
+                .keys()
+                .copied()
+                .chain(self.leftovers())
+                .collect();
+            for uid in left {
+                by_user.entry(uid).or_insert(UserDesired {
+                    confirmed: true,
+                    assignments: BTreeMap::new(),
+                });
+            }
+        }
+        for (uid, desired) in by_user {
+            match self.workers.get(&uid).filter(|sender| !sender.is_closed()) {
+                Some(sender) => {
+                    sender.send_if_modified(|present| {
+                        let differs = *present != desired;
+                        *present = desired;
+                        differs
+                    });
+                }
+                None => self.begin(uid, desired, cancel),
+            }
+        }
+        if listed.confirmed {
+            self.statuses.set_acted(listed.desired.revision);
+        }
+        true
+    }
+
+    fn begin(&mut self, uid: u32, desired: UserDesired, cancel: &CancellationToken) {
+        let user = self
+            .users
+            .get(&uid)
+            .cloned()
+            .or_else(|| self.tools.accounts.find(uid));
+        let Some(user) = user else {
+            tracing::warn!(uid, "unit files of an unknown user are left alone");
+            return;
+        };
+        // At once, so that no report goes out that says that nothing of the user is left.
+        self.statuses.set_user(user.index, true);
+        let (sender, receiver) = watch::channel(desired);
+        let worker = Worker::new(
+            Arc::clone(&self.tools),
+            user,
+            receiver,
+            self.statuses.clone(),
+        );
+        let cancel = cancel.clone();
+        self.tasks.spawn(async move {
+            worker.run(cancel).await;
+            uid
+        });
+        self.workers.insert(uid, sender);
+    }
+
+    /// Users of KAT's range that have a folder of unit files or an account, from before a restart
+    /// of the agent.
+    fn leftovers(&self) -> Vec<u32> {
+        let folder = self.tools.root.join(
+            Path::new(UNITS)
+                .strip_prefix("/")
+                .unwrap_or(Path::new(UNITS)),
+        );
+        let mut uids: Vec<u32> = std::fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
+            .filter(|uid| *uid >= USER_BASE)
+            .collect();
+        uids.extend(self.tools.accounts.all());
+        uids.sort_unstable();
+        uids.dedup();
+        uids
+    }
+}
+
+/// The desired list as the supervisor gets it.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// There is a list; without one nothing is done.
+    pub known: bool,
+    /// It comes from the store, not from the disk.
+    pub confirmed: bool,
+    /// The list.
+    pub desired: Arc<Desired>,
+}

@@ -1,0 +1,70 @@
+//! What runs is taken over by the next process of the agent.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_is_neither_started_nor_stopped_nor_reloaded() {
+    let mut bench = Bench::new();
+    let (web, other) = (assignment(0, "web"), assignment(1, "other"));
+    let list = [web.clone(), other.clone()];
+    bench.list(true, &list);
+    bench.soon().await;
+    for one in &list {
+        bench.manager(one).clear_calls();
+    }
+    bench.restart().await;
+    bench.later(Duration::from_secs(100)).await;
+    for one in &list {
+        assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
+        assert_eq!(bench.manager(one).calls(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_that_ended_is_not_run_again() {
+    let mut bench = Bench::new();
+    let web = with_policy(assignment(0, "web"), RestartCondition::Never);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.manager(&web).exits(&web.unit(), 0);
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Succeeded);
+    bench.manager(&web).clear_calls();
+    bench.restart().await;
+    bench.later(Duration::from_secs(100)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Succeeded);
+    assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_ended_is_opened_again() {
+    let bench = Bench::new();
+    let web = with_policy(assignment(0, "web"), RestartCondition::Never);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let manager = bench.manager(&web);
+    manager.set_unreachable(Some("the bus ended"));
+    manager.set_unreachable(None);
+    bench.soon().await;
+    manager.killed(&web.unit(), 9);
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Failed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_comes_back_is_found() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.manager(&web).set_unreachable(Some("the bus ended"));
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(
+        bench.said(&web.instance).0,
+        InstancePhase::Running,
+        "lingering brings it back"
+    );
+    assert_eq!(bench.calls(&web, "start kat-default-web-"), 1);
+}

@@ -1,0 +1,260 @@
+//! States of a unit, by the policy of its workload.
+
+use super::*;
+use crate::{
+    agent::judge::{Action, Circumstances, judge},
+    api::types::Health,
+    systemd::UnitStatus,
+};
+
+fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
+    UnitStatus {
+        load_state: "loaded".to_owned(),
+        active_state: active.to_owned(),
+        sub_state: sub.to_owned(),
+        result: result.to_owned(),
+        restarts,
+        exec_main_code: 1,
+        exec_main_status: 7,
+        exec_main_start_monotonic: 1_000_000,
+        exec_main_exit_monotonic: 2_000_000,
+        ..UnitStatus::default()
+    }
+}
+
+#[test]
+fn every_state_by_every_policy() {
+    use Action::{Leave, Start, StartUncounted};
+    use InstancePhase::{Failed, Restarting, Running, Starting, Succeeded};
+    use RestartCondition::{Always, MaxCount, Never};
+    let (usual, ours, ended) = ((false, false), (true, false), (false, true));
+    let table = [
+        // Active, sub, result, restarts; whose fault, ended; policy; phase, reason, action.
+        (
+            "active", "running", "success", 0, usual, Always, Running, "", Leave,
+        ),
+        (
+            "active", "running", "success", 9, usual, Never, Running, "", Leave,
+        ),
+        (
+            "reloading",
+            "reload",
+            "success",
+            0,
+            usual,
+            Never,
+            Running,
+            "",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "success",
+            0,
+            usual,
+            Always,
+            Starting,
+            "",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "success",
+            2,
+            usual,
+            Always,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart",
+            "exit-code",
+            1,
+            usual,
+            Always,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "activating",
+            "auto-restart-queued",
+            "exit-code",
+            1,
+            usual,
+            MaxCount,
+            Restarting,
+            "CrashLoop",
+            Leave,
+        ),
+        (
+            "deactivating",
+            "stop-sigterm",
+            "success",
+            0,
+            usual,
+            Always,
+            Restarting,
+            "",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            5,
+            usual,
+            MaxCount,
+            Failed,
+            "RestartsExhausted",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            usual,
+            Never,
+            Failed,
+            "ProgramFailed",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            usual,
+            Always,
+            Failed,
+            "Failed",
+            StartUncounted,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            5,
+            ours,
+            MaxCount,
+            Starting,
+            "NetworkNotReady",
+            StartUncounted,
+        ),
+        (
+            "failed",
+            "failed",
+            "exit-code",
+            0,
+            ours,
+            Never,
+            Starting,
+            "NetworkNotReady",
+            StartUncounted,
+        ),
+        (
+            "inactive", "dead", "success", 0, usual, Never, Starting, "", Start,
+        ),
+        (
+            "inactive", "dead", "success", 0, usual, Always, Starting, "", Start,
+        ),
+        (
+            "inactive",
+            "dead",
+            "success",
+            0,
+            ended,
+            Never,
+            Succeeded,
+            "ProgramEnded",
+            Leave,
+        ),
+        (
+            "inactive",
+            "dead",
+            "success",
+            0,
+            ended,
+            MaxCount,
+            Succeeded,
+            "ProgramEnded",
+            Leave,
+        ),
+        (
+            "inactive", "dead", "success", 0, ended, Always, Starting, "", Start,
+        ),
+        (
+            "something",
+            "newer",
+            "success",
+            0,
+            usual,
+            Always,
+            Starting,
+            "",
+            Start,
+        ),
+    ];
+    for (active, sub, result, restarts, (fault_is_ours, ended), policy, phase, reason, action) in
+        table
+    {
+        let verdict = judge(
+            &with_policy(assignment(0, "web"), policy),
+            &status(active, sub, result, restarts),
+            Circumstances {
+                fault_is_ours,
+                ended,
+                now: 60_000_000,
+            },
+        );
+        assert_eq!(
+            (verdict.phase, verdict.reason, verdict.action),
+            (phase, reason, action),
+            "{active} {sub} {policy:?}"
+        );
+        assert_eq!(verdict.health, Health::NotApplicable);
+    }
+}
+
+#[test]
+fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
+    let web = assignment(0, "web");
+    let at = |restarts, seconds: u64| {
+        let circumstances = Circumstances {
+            now: 1_000_000 + seconds * 1_000_000,
+            ..Circumstances::default()
+        };
+        judge(
+            &web,
+            &status("active", "running", "success", restarts),
+            circumstances,
+        )
+    };
+    assert_eq!(at(2, 0).phase, InstancePhase::Running);
+    let early = at(3, 4);
+    assert_eq!(
+        (early.phase, early.again),
+        (InstancePhase::Restarting, Some(Duration::from_secs(6)))
+    );
+    assert_eq!(at(3, 10).phase, InstancePhase::Running);
+}
+
+#[test]
+fn the_refused_start_is_not_counted_and_a_signal_is_named() {
+    let web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
+    let mut last = status("failed", "failed", "exit-code", 6);
+    let verdict = judge(&web, &last, Circumstances::default());
+    assert_eq!((verdict.restarts, verdict.exit_code), (5, Some(7)));
+    (last.exec_main_code, last.exec_main_status) = (2, 9);
+    let verdict = judge(&web, &last, Circumstances::default());
+    assert_eq!(verdict.exit_code, Some(137));
+    assert_eq!(verdict.message, "the program was ended by signal 9");
+    last.result = "oom-kill".to_owned();
+    let verdict = judge(&web, &last, Circumstances::default());
+    assert!(verdict.message.contains("more memory than its limit"));
+}

@@ -1,0 +1,61 @@
+//! Lists of assignments, and what the network is told of them.
+
+use super::*;
+
+#[tokio::test(start_paused = true)]
+async fn without_a_list_nothing_happens() {
+    let bench = Bench::new();
+    bench.later(Duration::from_secs(100)).await;
+    assert!(!bench.root.path().join("net/instances.json").exists());
+    assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_workloads_do_not_disturb_each_other() {
+    let bench = Bench::new();
+    let (web, other) = (assignment(0, "web"), assignment(1, "other"));
+    bench.list(true, &[web.clone(), other.clone()]);
+    bench.soon().await;
+    bench.manager(&other).clear_calls();
+    bench.list(true, &[stopped(&web), other.clone()]);
+    bench.soon().await;
+    bench.list(true, std::slice::from_ref(&other));
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.accounts.all(), [other.user.uid]);
+    assert_eq!(bench.manager(&other).calls(), Vec::<String>::new());
+    assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
+    assert_eq!(bench.statuses.all().1, [1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_network_file_that_fails_is_tried_again() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let folder = bench.root.path().join("net");
+    std::fs::remove_dir(&folder).unwrap();
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(
+        bench.report(&web.instance),
+        None,
+        "no start without a network"
+    );
+    std::fs::create_dir(&folder).unwrap();
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_comes_back_while_it_goes_runs_again() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    for round in 0..5 {
+        bench.list(true, std::slice::from_ref(&web));
+        bench.later(Duration::from_millis(round)).await;
+        bench.list(true, &[]);
+        bench.later(Duration::from_millis(round)).await;
+        bench.list(true, std::slice::from_ref(&web));
+        bench.later(Duration::from_secs(40)).await;
+        assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    }
+}

@@ -1,0 +1,386 @@
+//! Supervisor and workers against a machine in memory and a folder as its root.
+//!
+//! The unit files get their real owners, so these tests need root.
+
+mod adoption;
+mod judge;
+mod lists;
+mod pulls;
+mod starts;
+mod stops;
+mod trouble;
+mod whole;
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NetworkFiles, Statuses,
+    accounts::UserAccounts,
+    desired::Desired,
+    supervisor::{Listed, Supervisor},
+    worker::Tools,
+};
+use crate::{
+    api::types::{InstancePhase, InstanceReport},
+    host::users::UserError,
+    plan::{Assignment, Wanted, WorkloadUser},
+    render::{RenderSettings, Renderer},
+    resource::{Container, RestartCondition, RestartPolicy, WorkloadType},
+    systemd::{
+        LogEntries, LogEntry, LogQuery, LogSource, LogStream,
+        fake::{Behaviour, FakeMachine, FakeManager},
+    },
+};
+
+/// Users without an operating system.
+#[derive(Default)]
+struct Accounts {
+    root: PathBuf,
+    users: Mutex<BTreeMap<u32, WorkloadUser>>,
+    /// Someone else has the ids.
+    taken: AtomicBool,
+}
+
+#[async_trait]
+impl UserAccounts for Accounts {
+    async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        if self.taken.load(Ordering::Relaxed) {
+            return Err(UserError::Incomplete {
+                user: user.name.clone(),
+                missing: "its uid is taken by dora".to_owned(),
+            });
+        }
+        self.users.lock().unwrap().insert(user.uid, user.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        self.users.lock().unwrap().remove(&user.uid);
+        Ok(())
+    }
+
+    fn home(&self, user: &WorkloadUser) -> PathBuf {
+        self.root.join("home").join(&user.name)
+    }
+
+    fn find(&self, uid: u32) -> Option<WorkloadUser> {
+        self.users.lock().unwrap().get(&uid).cloned()
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.users.lock().unwrap().keys().copied().collect()
+    }
+}
+
+/// A journal by unit.
+#[derive(Default)]
+struct Logs {
+    entries: Mutex<BTreeMap<String, Vec<LogEntry>>>,
+}
+
+impl Logs {
+    fn say(&self, unit: &str, text: &str, hook_error: bool) {
+        let entry = LogEntry {
+            time_us: 0,
+            message: text.as_bytes().to_vec(),
+            priority: 3,
+            identifier: "podman".to_owned(),
+            stream: LogStream::Stderr,
+            container_name: None,
+            from_program: false,
+            partial: false,
+            hook_error,
+            podman_event: false,
+            cursor: String::new(),
+        };
+        self.entries
+            .lock()
+            .unwrap()
+            .entry(unit.to_owned())
+            .or_default()
+            .push(entry);
+    }
+}
+
+impl LogSource for Logs {
+    fn entries(&self, query: &LogQuery) -> LogEntries {
+        let entries = self.entries.lock().unwrap();
+        let found = entries.get(&query.unit).cloned().unwrap_or_default();
+        Box::pin(futures_util::stream::iter(found.into_iter().map(Ok)))
+    }
+}
+
+/// What units do other than run on; nothing: the generator refuses the unit.
+type Behaviours = Arc<Mutex<BTreeMap<String, Option<Behaviour>>>>;
+
+struct Bench {
+    root: tempfile::TempDir,
+    machine: Arc<FakeMachine>,
+    accounts: Arc<Accounts>,
+    logs: Arc<Logs>,
+    behaviours: Behaviours,
+    tools: Arc<Tools>,
+    statuses: Statuses,
+    lists: watch::Sender<Listed>,
+    cancel: CancellationToken,
+    running: Option<JoinHandle<()>>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("net")).unwrap();
+        let machine = Arc::new(FakeMachine::new());
+        let behaviours = Behaviours::default();
+        for index in 0..4 {
+            let uid = WorkloadUser::from_index(index, "default", "web")
+                .unwrap()
+                .uid;
+            let folder = root
+                .path()
+                .join(format!("etc/containers/systemd/users/{uid}"));
+            let behaviours = Arc::clone(&behaviours);
+            let loader = Box::new(move || generate(&folder, &behaviours));
+            machine.set_user_manager(
+                uid,
+                FakeManager::with_loader(&format!("user {uid}"), loader),
+            );
+        }
+        let accounts = Arc::new(Accounts {
+            root: root.path().to_owned(),
+            ..Accounts::default()
+        });
+        let logs = Arc::new(Logs::default());
+        let started = Instant::now();
+        let tools = Tools {
+            managers: Arc::<FakeMachine>::clone(&machine),
+            sessions: Arc::<FakeMachine>::clone(&machine),
+            accounts: Arc::<Accounts>::clone(&accounts),
+            renderer: Arc::new(Renderer::new(None).unwrap()),
+            logs: Arc::<Logs>::clone(&logs),
+            settings: RenderSettings::default(),
+            domain: "cluster.local".to_owned(),
+            overlay_address: Ipv4Addr::new(10, 100, 0, 1),
+            root: root.path().to_owned(),
+            monotonic: Arc::new(move || {
+                u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
+            }),
+            limits_enforced: true,
+        };
+        let mut bench = Self {
+            root,
+            machine,
+            accounts,
+            logs,
+            behaviours,
+            tools: Arc::new(tools),
+            statuses: Statuses::default(),
+            lists: watch::Sender::new(Listed::default()),
+            cancel: CancellationToken::new(),
+            running: None,
+        };
+        bench.begin();
+        bench
+    }
+
+    fn begin(&mut self) {
+        self.cancel = CancellationToken::new();
+        self.statuses = Statuses::default();
+        let supervisor = Supervisor::new(
+            Arc::clone(&self.tools),
+            self.statuses.clone(),
+            NetworkFiles::new(self.root.path().join("net")),
+        );
+        let lists = self.lists.subscribe();
+        self.running = Some(tokio::spawn(supervisor.run(lists, self.cancel.clone())));
+    }
+
+    /// Another process of the agent on the same machine.
+    async fn restart(&mut self) {
+        self.cancel.cancel();
+        self.running.take().unwrap().await.unwrap();
+        self.begin();
+    }
+
+    fn list(&self, confirmed: bool, assignments: &[Assignment]) {
+        let assignments = assignments
+            .iter()
+            .map(|one| (one.instance.clone(), one.clone()))
+            .collect();
+        self.lists.send_replace(Listed {
+            known: true,
+            confirmed,
+            desired: Arc::new(Desired {
+                schema: 1,
+                revision: 1,
+                assignments,
+            }),
+        });
+    }
+
+    /// Lets virtual time go by: everything that is due by then has happened.
+    async fn later(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    async fn soon(&self) {
+        self.later(Duration::from_millis(500)).await;
+    }
+
+    fn report(&self, instance: &str) -> Option<InstanceReport> {
+        self.statuses
+            .all()
+            .0
+            .into_iter()
+            .find(|report| report.instance_id == instance)
+    }
+
+    fn said(&self, instance: &str) -> (InstancePhase, String, String) {
+        let report = self.report(instance).unwrap_or_default();
+        (report.phase, report.reason, report.message)
+    }
+
+    fn manager(&self, assignment: &Assignment) -> Arc<FakeManager> {
+        self.machine.user_manager(assignment.user.uid)
+    }
+
+    fn calls(&self, assignment: &Assignment, begin: &str) -> usize {
+        self.manager(assignment)
+            .calls()
+            .iter()
+            .filter(|call| call.starts_with(begin))
+            .count()
+    }
+
+    fn behave(&self, unit: &str, behaviour: Option<Behaviour>) {
+        self.behaviours
+            .lock()
+            .unwrap()
+            .insert(unit.to_owned(), behaviour);
+    }
+
+    /// What is in the user's storage.
+    fn images(&self, assignment: &Assignment, names: &[&str]) {
+        let list = self
+            .accounts
+            .home(&assignment.user)
+            .join(".local/share/containers/storage/overlay-images/images.json");
+        std::fs::create_dir_all(list.parent().unwrap()).unwrap();
+        let images = serde_json::json!([{"id": "a", "digest": "sha256:1", "names": names}]);
+        std::fs::write(list, images.to_string()).unwrap();
+    }
+
+    fn units(&self, assignment: &Assignment) -> PathBuf {
+        let uid = assignment.user.uid;
+        self.root.path().join(format!("var/lib/kat/units/{uid}"))
+    }
+
+    fn links(&self, assignment: &Assignment) -> PathBuf {
+        let uid = assignment.user.uid;
+        self.root
+            .path()
+            .join(format!("etc/containers/systemd/users/{uid}"))
+    }
+}
+
+/// What Podman's generator makes of a folder of quadlets.
+fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviour> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        let (unit, image) = match (name.strip_suffix(".container"), name.strip_suffix(".image")) {
+            (Some(stem), _) => (format!("{stem}.service"), false),
+            (None, Some(stem)) => (format!("{stem}-image.service"), true),
+            (None, None) => continue,
+        };
+        let usual = Behaviour {
+            oneshot: image,
+            exits: image.then_some(0),
+            text,
+            ..Behaviour::default()
+        };
+        let behaviours = behaviours.lock().unwrap();
+        match behaviours.get(&unit) {
+            Some(None) => {}
+            Some(Some(other)) => {
+                found.insert(unit, other.clone());
+            }
+            None => {
+                found.insert(unit, usual);
+            }
+        }
+    }
+    found
+}
+
+/// The first instance of the workload `NAME` with this index.
+fn assignment(index: u32, name: &str) -> Assignment {
+    Assignment {
+        created: None,
+        schema: 1,
+        instance: format!("{name}-aaaaa"),
+        namespace: "default".to_owned(),
+        workload: name.to_owned(),
+        workload_uid: "5f0c".to_owned(),
+        workload_type: WorkloadType::Service,
+        labels: BTreeMap::new(),
+        slot: 0,
+        generation: 1,
+        template_hash: "abc".to_owned(),
+        user: WorkloadUser::from_index(index, "default", name).unwrap(),
+        address: Ipv4Addr::new(10, 100, 0, 2 + u8::try_from(index).unwrap()),
+        image: format!("registry.lab:5000/{name}:1"),
+        container: Container::default(),
+        ports: Vec::new(),
+        restart_policy: RestartPolicy {
+            condition: RestartCondition::Always,
+            max_restarts: 5,
+            reset_seconds: 3600,
+        },
+        wanted: Wanted::Running,
+    }
+}
+
+fn stopped(assignment: &Assignment) -> Assignment {
+    Assignment {
+        wanted: Wanted::Stopped,
+        ..assignment.clone()
+    }
+}
+
+fn with_policy(assignment: Assignment, condition: RestartCondition) -> Assignment {
+    Assignment {
+        restart_policy: RestartPolicy {
+            condition,
+            ..assignment.restart_policy.clone()
+        },
+        ..assignment
+    }
+}
+
+fn image_unit(bench: &Bench, assignment: &Assignment) -> String {
+    bench
+        .tools
+        .renderer
+        .image(assignment, &bench.tools.settings)
+        .unwrap()
+        .unwrap()
+        .service()
+        .unwrap()
+}

@@ -1,0 +1,309 @@
+//! Store, leader and agent in one process: from a key that the API wrote to a unit that runs.
+
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    agent::desired,
+    api::types::{NodeReport, NodeResources, WorkloadPhase},
+    leader::{LeaderConfig, LeaderHandle, start},
+    plan::{
+        DesiredMeta, IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta,
+        WorkloadStatusRecord,
+    },
+    resource::{Bytes, MilliCpu, ResourceList},
+    store::{MemoryStore, Operation, StateStore, fenced, keys, mirror::Entries},
+    systemd::UnitManager,
+};
+
+fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+    Operation::Put(key, serde_json::to_vec(value).unwrap())
+}
+
+fn seed(store: &MemoryStore) {
+    let created = Timestamp::UNIX_EPOCH;
+    store.write_now(&[
+        put(
+            keys::namespace("default"),
+            &NamespaceRecord {
+                schema: 1,
+                uid: "ns".to_owned(),
+                labels: BTreeMap::new(),
+                created,
+                deleting: false,
+            },
+        ),
+        put(
+            keys::registration("n1"),
+            &NodeRegistration {
+                schema: 1,
+                uid: "n1-uid".to_owned(),
+                identity_key: String::new(),
+                labels: BTreeMap::new(),
+                taints: Vec::new(),
+                draining: false,
+                architecture: "amd64".to_owned(),
+                etcd: true,
+                created,
+            },
+        ),
+        put(keys::desired_meta("n1"), &DesiredMeta::default()),
+        Operation::Put(
+            keys::network_node("n1", "subnet"),
+            b"10.100.0.0/23".to_vec(),
+        ),
+    ]);
+}
+
+fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
+    WorkloadMeta {
+        schema: 1,
+        uid: "web-uid".to_owned(),
+        generation,
+        spec_hash: format!("s{generation}"),
+        template_hash: format!("t{generation}"),
+        index: 0,
+        created: Timestamp::UNIX_EPOCH,
+        updated: Timestamp::UNIX_EPOCH,
+        deleting,
+        last_good_generation: 0,
+    }
+}
+
+fn apply(store: &MemoryStore, generation: u64, replicas: u32) {
+    let file = json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "web", "namespace": "default"},
+        "spec": {
+            "type": "Service",
+            "source": {"image": format!("registry.lab:5000/web:{generation}")},
+            "replicas": replicas,
+            "restartPolicy": {"condition": "Always"},
+            "container": {},
+        },
+    });
+    let owner = IndexRecord {
+        schema: 1,
+        namespace: "default".to_owned(),
+        workload: "web".to_owned(),
+        workload_uid: "web-uid".to_owned(),
+    };
+    store.write_now(&[
+        put(keys::index(0), &owner),
+        put(keys::manifest("default", "web", "workload.kat"), &file),
+        put(
+            keys::workload_meta("default", "web"),
+            &meta(generation, false),
+        ),
+    ]);
+}
+
+fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> LeaderHandle {
+    let started = Instant::now();
+    let config = LeaderConfig {
+        candidate: name.to_owned(),
+        lease: Duration::from_secs(5),
+        endpoint: format!("{name}:9115"),
+        clock: Arc::new(move || {
+            Timestamp::UNIX_EPOCH
+                .checked_add(started.elapsed())
+                .unwrap_or(Timestamp::UNIX_EPOCH)
+        }),
+    };
+    start(Arc::new(store.client()), config, cancel.clone())
+}
+
+impl Bench {
+    /// The agent's two ways to the leader, without a network: the list in, the report out.
+    fn exchange(&self, store: &MemoryStore, leaders: &[&LeaderHandle]) {
+        let entries: Entries = store
+            .peek(keys::ROOT)
+            .items
+            .into_iter()
+            .map(|item| (Arc::from(item.key.as_str()), Arc::new(item)))
+            .collect();
+        let list = Arc::new(desired::read(&entries, "n1").unwrap());
+        self.lists.send_if_modified(|present| {
+            let differs = !present.known || present.desired != list;
+            *present = Listed {
+                known: true,
+                confirmed: true,
+                desired: Arc::clone(&list),
+            };
+            differs
+        });
+        let (workload_instances, user_indexes) = self.statuses.all();
+        let resources = ResourceList {
+            cpu: Some(MilliCpu(4000)),
+            memory: Some(Bytes(8 << 30)),
+        };
+        let report = NodeReport {
+            node_name: "n1".to_owned(),
+            node_uid: "n1-uid".to_owned(),
+            resources: NodeResources {
+                capacity: resources,
+                allocatable: resources,
+            },
+            workload_instances,
+            user_indexes,
+            ..NodeReport::default()
+        };
+        for leader in leaders {
+            leader.reports.accept("n1", report.clone());
+        }
+    }
+
+    /// Exchanges until `done`, at most 60 s. Returns how long that took.
+    async fn until(
+        &self,
+        store: &MemoryStore,
+        leaders: &[&LeaderHandle],
+        done: impl Fn() -> bool,
+    ) -> Duration {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < Duration::from_secs(60), "not in time");
+            self.exchange(store, leaders);
+            self.later(Duration::from_millis(20)).await;
+        }
+        began.elapsed()
+    }
+}
+
+fn status(store: &MemoryStore) -> Option<WorkloadStatusRecord> {
+    let key = keys::workload_status("default", "web");
+    let listing = store.peek(&key);
+    serde_json::from_slice(&listing.items.first()?.value).ok()
+}
+
+fn runs(store: &MemoryStore, ready: u32, generation: u64) -> bool {
+    status(store).is_some_and(|record| {
+        record.status.phase == WorkloadPhase::Running
+            && record.status.ready == ready
+            && record.status.observed_generation == generation
+    })
+}
+
+fn is_gone(store: &MemoryStore) -> bool {
+    store.peek(keys::WORKLOADS).items.is_empty() && store.peek(keys::INDEXES).items.is_empty()
+}
+
+#[tokio::test(start_paused = true)]
+async fn applied_changed_and_deleted() {
+    let bench = Bench::new();
+    let (store, cancel) = (MemoryStore::new(), CancellationToken::new());
+    seed(&store);
+    let leader = candidate(&store, "n1", &cancel);
+    let leaders = [&leader];
+    apply(&store, 1, 2);
+    let took = bench.until(&store, &leaders, || runs(&store, 2, 1)).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let web = assignment(0, "web");
+    assert_eq!(bench.calls(&web, "start kat-default-web-"), 2);
+    assert_eq!(store.peek("/kat/dns/default/web/").items.len(), 4);
+    apply(&store, 2, 2);
+    bench.until(&store, &leaders, || runs(&store, 2, 2)).await;
+    assert_eq!(bench.calls(&web, "start kat-default-web-"), 4);
+    assert_eq!(bench.calls(&web, "stop kat-default-web-"), 2);
+    store.write_now(&[put(keys::workload_meta("default", "web"), &meta(2, true))]);
+    bench.until(&store, &leaders, || is_gone(&store)).await;
+    assert!(bench.accounts.all().is_empty());
+    assert_eq!(store.peek(keys::ALLOCATIONS).items.len(), 0);
+    assert_eq!(store.peek("/kat/dns/default/").items.len(), 0);
+    assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
+    cancel.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_leader_goes_on_and_the_deposed_one_writes_nothing() {
+    let bench = Bench::new();
+    let store = MemoryStore::new();
+    let (first_cancel, second_cancel) = (CancellationToken::new(), CancellationToken::new());
+    seed(&store);
+    let first = candidate(&store, "n1", &first_cancel);
+    bench
+        .until(&store, &[&first], || first.leadership.borrow().is_some())
+        .await;
+    let second = candidate(&store, "n2", &second_cancel);
+    let leaders = [&first, &second];
+    apply(&store, 1, 3);
+    bench.until(&store, &leaders, || runs(&store, 3, 1)).await;
+    let before = store.peek(keys::NODE_DESIRED).items;
+    let deposed = first.leadership.borrow().clone().unwrap();
+    first_cancel.cancel();
+    bench
+        .until(&store, &leaders, || second.leadership.borrow().is_some())
+        .await;
+    bench.later(Duration::from_secs(1)).await;
+    assert_eq!(
+        store.peek(keys::NODE_DESIRED).items,
+        before,
+        "a new leader moves nothing"
+    );
+    let late = fenced::Group {
+        conditions: Vec::new(),
+        operations: vec![Operation::Put("/kat/late".to_owned(), Vec::new())],
+    };
+    let outcome = fenced::commit(&store, &deposed.fence(), &[late])
+        .await
+        .unwrap();
+    assert!(matches!(
+        outcome,
+        fenced::Outcome::Refused { written: 0, .. }
+    ));
+    assert_eq!(store.get("/kat/late").await.unwrap(), None);
+    apply(&store, 2, 3);
+    bench.until(&store, &leaders, || runs(&store, 3, 2)).await;
+    let endpoint = store.get(keys::LEADER_ENDPOINT).await.unwrap().unwrap();
+    assert_eq!(endpoint.value, b"n2:9115");
+    second_cancel.cancel();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
+    let bench = Bench::new();
+    let store = MemoryStore::new();
+    let cancel = CancellationToken::new();
+    seed(&store);
+    let cut_off = store.client();
+    let first = start(
+        Arc::new(cut_off.clone()),
+        LeaderConfig {
+            candidate: "n1".to_owned(),
+            lease: Duration::from_secs(5),
+            endpoint: "n1:9115".to_owned(),
+            clock: Arc::new(|| Timestamp::UNIX_EPOCH),
+        },
+        cancel.clone(),
+    );
+    bench
+        .until(&store, &[&first], || first.leadership.borrow().is_some())
+        .await;
+    let second = candidate(&store, "n2", &cancel);
+    let leaders = [&first, &second];
+    apply(&store, 1, 40);
+    // Some of it is written.
+    bench
+        .until(&store, &leaders, || {
+            !store.peek(keys::ALLOCATIONS).items.is_empty()
+        })
+        .await;
+    cut_off.set_partitioned(true);
+    bench.until(&store, &leaders, || runs(&store, 40, 1)).await;
+    assert!(second.leadership.borrow().is_some());
+    assert!(first.leadership.borrow().is_none());
+    assert_eq!(store.peek(keys::ALLOCATIONS).items.len(), 40);
+    let web = assignment(0, "web");
+    assert_eq!(
+        bench
+            .manager(&web)
+            .list("kat-default-web-*.service")
+            .await
+            .unwrap()
+            .len(),
+        40
+    );
+    cancel.cancel();
+}

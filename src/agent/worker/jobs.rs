@@ -1,0 +1,215 @@
+//! A worker's slow work: pulls, starts and stops.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{ImageMemory, JOB_MARGIN, Worker, ignore_missing};
+use crate::{
+    agent::image,
+    api::types::InstancePhase,
+    plan::Assignment,
+    resource::ImagePullPolicy,
+    systemd::{JobResult, SystemdError, UnitStatus},
+};
+
+/// What a job is about; each has at most one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum JobKey {
+    Instance(String),
+    Pull(String),
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(super) enum JobOutcome {
+    Started(Result<JobResult, SystemdError>),
+    Stopped(Result<JobResult, SystemdError>),
+    Pulled(Result<(), String>),
+}
+
+impl Worker {
+    /// Whether the image is on the machine; begins a pull when it is not.
+    pub(super) fn image_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+        let policy = crate::render::pull_policy(assignment);
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        let pulled = memory.pulled;
+        let image = self.images.entry(assignment.image.clone()).or_default();
+        let known = image.present
+            || image::is_present(&self.tools.accounts.home(&self.user), &assignment.image);
+        let ready = match policy {
+            ImagePullPolicy::Never => true,
+            ImagePullPolicy::IfNotPresent => known,
+            ImagePullPolicy::Always => pulled,
+        };
+        if ready {
+            return true;
+        }
+        let key = JobKey::Pull(assignment.image.clone());
+        let failure = image.failure.clone();
+        let wait = image.attempts.remaining(Instant::now());
+        if let Some(wait) = wait {
+            self.wake = self.wake.min(wait);
+        }
+        match &failure {
+            Some(failure) => {
+                self.report(
+                    assignment,
+                    status,
+                    InstancePhase::Pulling,
+                    "ImagePullFailed",
+                    failure.clone(),
+                );
+            }
+            None => self.report(
+                assignment,
+                status,
+                InstancePhase::Pulling,
+                "",
+                String::new(),
+            ),
+        }
+        if wait.is_none() && !self.busy.contains(&key) {
+            self.spawn_pull(assignment);
+        }
+        false
+    }
+
+    pub(super) fn spawn_start(&mut self, assignment: &Assignment, unit: String, uncounted: bool) {
+        let manager = Arc::clone(&self.manager);
+        let limit =
+            Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN;
+        let key = JobKey::Instance(assignment.instance.clone());
+        self.busy.insert(key.clone());
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        memory.ended = false;
+        self.jobs.spawn(async move {
+            if uncounted && let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
+                return (key, JobOutcome::Started(Err(error)));
+            }
+            let result = manager.start(&unit, limit).await;
+            (key, JobOutcome::Started(result))
+        });
+    }
+
+    pub(super) fn spawn_stop(
+        &mut self,
+        instance: String,
+        unit: String,
+        assignment: Option<&Assignment>,
+    ) {
+        let manager = Arc::clone(&self.manager);
+        let grace = assignment.map_or(60, |assignment| {
+            assignment.container.termination_grace_seconds
+        });
+        let limit = Duration::from_secs(u64::from(grace) + 10) + JOB_MARGIN;
+        let key = JobKey::Instance(instance);
+        self.busy.insert(key.clone());
+        self.jobs.spawn(async move {
+            let result = manager.stop(&unit, limit).await;
+            (key, JobOutcome::Stopped(result))
+        });
+    }
+
+    pub(super) fn spawn_pull(&mut self, assignment: &Assignment) {
+        let Ok(Some(file)) = self.tools.renderer.image(assignment, &self.tools.settings) else {
+            return;
+        };
+        let Some(unit) = file.service() else { return };
+        let manager = Arc::clone(&self.manager);
+        let logs = Arc::clone(&self.tools.logs);
+        let uid = self.user.uid;
+        let limit = Duration::from_secs(u64::from(self.tools.settings.pull_seconds)) + JOB_MARGIN;
+        let key = JobKey::Pull(assignment.image.clone());
+        self.busy.insert(key.clone());
+        self.jobs.spawn(async move {
+            let result = image::pull(manager.as_ref(), logs.as_ref(), uid, &unit, limit).await;
+            (key, JobOutcome::Pulled(result))
+        });
+    }
+
+    pub(super) fn finish_job(
+        &mut self,
+        done: Result<(JobKey, JobOutcome), tokio::task::JoinError>,
+    ) {
+        let (key, outcome) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                tracing::error!(user = self.user.name, %error, "a job of the agent ended early");
+                self.busy.clear();
+                return;
+            }
+        };
+        self.busy.remove(&key);
+        let now = Instant::now();
+        match (key, outcome) {
+            (JobKey::Instance(instance), JobOutcome::Started(result)) => {
+                let memory = self.memories.entry(instance.clone()).or_default();
+                if let Ok(JobResult::Done) = result {
+                    return;
+                }
+                // The image may have been taken away by hand: look again.
+                if let Some(assignment) = self.desired.borrow().assignments.get(&instance)
+                    && let Some(image) = self.images.get_mut(&assignment.image)
+                {
+                    image.present = false;
+                }
+                let delay = memory.starts.failed(now);
+                memory.start_error = result.as_ref().err().map(ToString::to_string);
+                tracing::warn!(
+                    instance,
+                    ?result,
+                    retry_s = delay.as_secs(),
+                    "an instance did not start"
+                );
+            }
+            (JobKey::Instance(instance), JobOutcome::Stopped(result)) => {
+                if !matches!(
+                    result,
+                    Ok(JobResult::Done) | Err(SystemdError::NoSuchUnit(_))
+                ) {
+                    tracing::warn!(instance, ?result, "an instance did not stop");
+                }
+            }
+            (JobKey::Pull(reference), JobOutcome::Pulled(result)) => {
+                let image = self.images.entry(reference.clone()).or_default();
+                match result {
+                    Ok(()) => {
+                        *image = ImageMemory {
+                            present: true,
+                            ..ImageMemory::default()
+                        };
+                        let desired = self.desired.borrow();
+                        for assignment in desired
+                            .assignments
+                            .values()
+                            .filter(|one| one.image == reference)
+                        {
+                            self.memories
+                                .entry(assignment.instance.clone())
+                                .or_default()
+                                .pulled = true;
+                        }
+                    }
+                    Err(words) => {
+                        let delay = image.attempts.failed(now);
+                        tracing::warn!(
+                            image = reference,
+                            words,
+                            retry_s = delay.as_secs(),
+                            "a pull failed"
+                        );
+                        image.failure = Some(words);
+                    }
+                }
+            }
+            (key, outcome) => tracing::error!(?key, ?outcome, "a job ended as another kind"),
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! One workload user's worker: user, unit files, pulls, starts, stops, reports.
+//!
+//! Passes are serial, slow work is not: pulls, starts and stops run as jobs, each instance has at
+//! most one, and every finished job makes a new pass.
+
+mod jobs;
+mod reporting;
+mod units;
+mod user;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::StreamExt;
+use tokio::{sync::watch, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use self::jobs::{JobKey, JobOutcome};
+use super::{
+    Statuses,
+    backoff::Backoff,
+    files::{FilesError, UnitFolder},
+    paths::UserFolders,
+};
+use crate::{
+    agent::accounts::UserAccounts,
+    host::users::UserError,
+    plan::{Assignment, Wanted, WorkloadUser},
+    render::{RenderError, RenderSettings, Renderer},
+    systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions},
+};
+
+/// A pass at least this often, even when nothing says that anything changed.
+const LONGEST_SLEEP: Duration = Duration::from_secs(30);
+/// Longest wait for a user's manager.
+const USER_LIMIT: Duration = Duration::from_secs(30);
+/// From the end of a unit's own timeouts to the end of the agent's patience.
+const JOB_MARGIN: Duration = Duration::from_secs(15);
+
+/// What a worker works with; the same for all workers of a machine.
+pub struct Tools {
+    /// Managers of the system and of users.
+    pub managers: Arc<dyn ManagerSource>,
+    /// logind.
+    pub sessions: Arc<dyn UserSessions>,
+    /// Host users.
+    pub accounts: Arc<dyn UserAccounts>,
+    /// Templates.
+    pub renderer: Arc<Renderer>,
+    /// The journal.
+    pub logs: Arc<dyn LogSource>,
+    /// What is the same for every instance.
+    pub settings: RenderSettings,
+    /// Suffix of the cluster's names.
+    pub domain: String,
+    /// This machine's address on the overlay, where its DNS answers.
+    pub overlay_address: Ipv4Addr,
+    /// `/` on a real machine.
+    pub root: PathBuf,
+    /// Microseconds of the monotonic clock, as systemd counts them.
+    pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// The machine enforces limits (cgroup v2 with its controllers).
+    pub limits_enforced: bool,
+}
+
+/// A worker's part of the desired list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserDesired {
+    /// The list comes from the store. Nothing is removed against a list that does not.
+    pub confirmed: bool,
+    /// By instance.
+    pub assignments: BTreeMap<String, Assignment>,
+}
+
+/// What a worker could not do.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// The user can't be made or removed.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// systemd or logind refuses.
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    /// A file can't be written or removed.
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    /// A unit can't be rendered.
+    #[error(transparent)]
+    Render(#[from] RenderError),
+}
+
+/// What is remembered of an instance from pass to pass. Everything can be found out again.
+#[derive(Debug, Default)]
+struct Memory {
+    starts: Backoff,
+    reloads: Backoff,
+    ended: bool,
+    pulled: bool,
+    judged_exit: Option<u64>,
+    fault_is_ours: bool,
+    /// Times that the program's own ends made systemd start it again; systemd's count begins anew
+    /// with every `ResetFailed`.
+    restarts: u32,
+    trouble: String,
+    start_error: Option<String>,
+}
+
+/// What is remembered of an image.
+#[derive(Debug, Default)]
+struct ImageMemory {
+    present: bool,
+    failure: Option<String>,
+    attempts: Backoff,
+}
+
+/// Keeps one user's instances as they should be.
+pub struct Worker {
+    tools: Arc<Tools>,
+    user: WorkloadUser,
+    manager: Arc<dyn UnitManager>,
+    folder: UnitFolder,
+    desired: watch::Receiver<UserDesired>,
+    statuses: Statuses,
+    ready: bool,
+    readiness: Backoff,
+    events: Option<UnitEvents>,
+    jobs: JoinSet<(JobKey, JobOutcome)>,
+    busy: BTreeSet<JobKey>,
+    memories: BTreeMap<String, Memory>,
+    images: BTreeMap<String, ImageMemory>,
+    /// Instances of which something was reported.
+    reported: BTreeSet<String>,
+    /// Why the last pass was cut short.
+    trouble: Option<(&'static str, String)>,
+    wake: Duration,
+}
+
+impl Worker {
+    /// A worker for `user`; nothing happens until [`Worker::run`].
+    pub fn new(
+        tools: Arc<Tools>,
+        user: WorkloadUser,
+        desired: watch::Receiver<UserDesired>,
+        statuses: Statuses,
+    ) -> Self {
+        let manager = tools.managers.user(user.uid);
+        let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
+        Self {
+            manager,
+            folder,
+            tools,
+            user,
+            desired,
+            statuses,
+            ready: false,
+            readiness: Backoff::default(),
+            events: None,
+            jobs: JoinSet::new(),
+            busy: BTreeSet::new(),
+            memories: BTreeMap::new(),
+            images: BTreeMap::new(),
+            reported: BTreeSet::new(),
+            trouble: None,
+            wake: LONGEST_SLEEP,
+        }
+    }
+
+    /// Works until nothing of the user is wanted or left, or until `cancel`, which leaves
+    /// everything as it is.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        self.statuses.set_user(self.user.index, true);
+        loop {
+            self.wake = LONGEST_SLEEP;
+            let desired = self.desired.borrow_and_update().clone();
+            match self.pass(&desired).await {
+                Ok(true) => break,
+                Ok(false) => {}
+                Err(error) => self.report_trouble(&desired, &error),
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                changed = self.desired.changed() => if changed.is_err() { return },
+                Some(done) = self.jobs.join_next() => self.finish_job(done),
+                () = next_event(&mut self.events) => {}
+                () = tokio::time::sleep(self.wake) => {}
+            }
+            while let Some(done) = self.jobs.try_join_next() {
+                self.finish_job(done);
+            }
+        }
+        self.tools.managers.forget_user(self.user.uid);
+        self.statuses.set_user(self.user.index, false);
+    }
+
+    /// One pass. True when nothing of the user is left.
+    async fn pass(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
+        if desired.confirmed && desired.assignments.is_empty() {
+            return self.remove_user().await;
+        }
+        if !self.report_stopped(desired) && self.folder.instances()?.is_empty() {
+            return Ok(false);
+        }
+        if !self.make_ready(desired).await? {
+            return Ok(false);
+        }
+        self.forget_all_but(&desired.assignments);
+        self.stop_unwanted(desired).await?;
+        self.write_units(desired).await?;
+        for assignment in desired
+            .assignments
+            .values()
+            .filter(|assignment| assignment.wanted == Wanted::Running)
+        {
+            self.converge(assignment).await?;
+        }
+        self.trouble = None;
+        Ok(false)
+    }
+}
+
+async fn next_event(events: &mut Option<UnitEvents>) {
+    match events {
+        Some(stream) => {
+            if stream.next().await.is_none() {
+                *events = None;
+            }
+        }
+        None => std::future::pending().await,
+    }
+}
+
+fn ignore_missing(result: Result<(), SystemdError>) -> Result<(), SystemdError> {
+    match result {
+        Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        other => other,
+    }
+}

@@ -1,0 +1,173 @@
+//! What a worker says of its instances.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{UserDesired, Worker, WorkerError};
+use crate::{
+    agent::{image, judge::Verdict, limits},
+    api::types::{InstancePhase, InstanceReport},
+    plan::{Assignment, Wanted},
+    resource::RestartCondition,
+    systemd::{SystemdError, UnitStatus},
+};
+
+impl Worker {
+    /// Forgets the instances that are not wanted, and says no more of them.
+    pub(super) fn forget_all_but(&mut self, wanted: &BTreeMap<String, Assignment>) {
+        let gone: BTreeSet<String> = self
+            .reported
+            .extract_if(.., |instance| !wanted.contains_key(instance))
+            .collect();
+        self.statuses
+            .retain(|report| !gone.contains(&report.instance_id));
+        self.memories
+            .retain(|instance, _| wanted.contains_key(instance));
+    }
+
+    pub(super) fn report_verdict(
+        &mut self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+        verdict: &Verdict,
+    ) {
+        let memory = self.memories.get(&assignment.instance);
+        let mut message = verdict.message.clone();
+        let troubled = !verdict.reason.is_empty();
+        if let Some(trouble) = memory
+            .map(|memory| memory.trouble.as_str())
+            .filter(|text| troubled && !text.is_empty())
+        {
+            message = if message.is_empty() {
+                trouble.to_owned()
+            } else {
+                format!("{message}; last lines: {trouble}")
+            };
+        }
+        let start_error = memory.and_then(|memory| memory.start_error.clone());
+        let counted = memory.map_or(0, |memory| memory.restarts);
+        let (reason, message) =
+            match start_error.filter(|_| verdict.phase == InstancePhase::Starting) {
+                Some(error) if verdict.reason.is_empty() => ("StartFailed", error),
+                _ => (verdict.reason, message),
+            };
+        let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
+        report.restarts = own_restarts(assignment, verdict, counted);
+        report.exit_code = verdict.exit_code;
+        report.health_status = verdict.health;
+        self.reported.insert(assignment.instance.clone());
+        self.statuses.set(report);
+    }
+
+    pub(super) fn report(
+        &mut self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+        phase: InstancePhase,
+        reason: &str,
+        message: String,
+    ) {
+        let report = self.base_report(assignment, status, phase, reason, message);
+        self.reported.insert(assignment.instance.clone());
+        self.statuses.set(report);
+    }
+
+    pub(super) fn base_report(
+        &self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+        phase: InstancePhase,
+        reason: &str,
+        message: String,
+    ) -> InstanceReport {
+        let state = match phase {
+            InstancePhase::Running => "running",
+            InstancePhase::Failed | InstancePhase::Succeeded | InstancePhase::Stopped => "exited",
+            _ => "unknown",
+        };
+        InstanceReport {
+            workload_name: assignment.workload.clone(),
+            namespace: assignment.namespace.clone(),
+            instance_id: assignment.instance.clone(),
+            image_id: image::digest(&self.tools.accounts.home(&self.user), &assignment.image)
+                .unwrap_or_default(),
+            state: state.to_owned(),
+            phase,
+            reason: reason.to_owned(),
+            message,
+            template_hash: assignment.template_hash.clone(),
+            memory: status.memory_current,
+            cpu: status.cpu_usage,
+            conditions: limits::conditions(assignment, self.tools.limits_enforced),
+            ..InstanceReport::default()
+        }
+    }
+
+    /// The same trouble for every instance of the user.
+    pub(super) fn report_trouble(&mut self, desired: &UserDesired, error: &WorkerError) {
+        tracing::warn!(user = self.user.name, %error, "a pass was cut short");
+        if matches!(
+            error,
+            WorkerError::Systemd(SystemdError::Unreachable { .. })
+        ) {
+            self.ready = false;
+            self.events = None;
+        }
+        self.wake = self.wake.min(Duration::from_secs(5));
+        let reason = match error {
+            WorkerError::User(_) => "UserNotReady",
+            WorkerError::Systemd(_) => "SystemdRefused",
+            WorkerError::Files(_) => "FilesNotWritten",
+            WorkerError::Render(_) => "NotRenderable",
+        };
+        self.trouble = Some((reason, error.to_string()));
+        self.repeat_trouble(desired);
+    }
+
+    /// Says the present trouble of every instance that it may hold up. What is known of the others
+    /// stays: a file that can't be written does not stop a program that runs.
+    pub(super) fn repeat_trouble(&mut self, desired: &UserDesired) {
+        let Some((reason, message)) = self.trouble.clone() else {
+            return;
+        };
+        let settled: BTreeSet<String> = self
+            .statuses
+            .all()
+            .0
+            .into_iter()
+            .filter(|report| match report.phase {
+                InstancePhase::Running | InstancePhase::Restarting => self.ready,
+                InstancePhase::Failed | InstancePhase::Succeeded => true,
+                _ => false,
+            })
+            .map(|report| report.instance_id)
+            .collect();
+        for assignment in desired
+            .assignments
+            .values()
+            .filter(|assignment| assignment.wanted == Wanted::Running)
+            .filter(|assignment| !settled.contains(&assignment.instance))
+        {
+            let status = UnitStatus::default();
+            self.report(
+                assignment,
+                &status,
+                InstancePhase::Starting,
+                reason,
+                message.clone(),
+            );
+        }
+    }
+}
+
+/// What the agent counted, or systemd where it counted more; a program that gave up was not started
+/// again after its last end.
+fn own_restarts(assignment: &Assignment, verdict: &Verdict, counted: u32) -> u32 {
+    let restarts = verdict.restarts.max(counted);
+    match assignment.restart_policy.condition {
+        RestartCondition::MaxCount => restarts.min(assignment.restart_policy.max_restarts),
+        RestartCondition::Never | RestartCondition::Always => restarts,
+    }
+}

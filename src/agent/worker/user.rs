@@ -1,0 +1,99 @@
+//! A worker's user: made with its manager, and taken away.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
+use crate::agent::backoff::Backoff;
+
+impl Worker {
+    /// The user exists, lingers, and its manager answers. False while it must be waited for.
+    pub(super) async fn make_ready(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
+        if self.ready {
+            // The stream ends with the connection; the next one begins with everything.
+            if self.events.is_none() {
+                self.events = Some(self.manager.events().await?);
+            }
+            return Ok(true);
+        }
+        if let Some(wait) = self.readiness.remaining(Instant::now()) {
+            self.wake = self.wake.min(wait);
+            self.repeat_trouble(desired);
+            return Ok(false);
+        }
+        let made = self.make_user(desired).await;
+        match &made {
+            Ok(()) => {
+                self.ready = true;
+                self.readiness = Backoff::default();
+            }
+            Err(_) => {
+                self.wake = self.wake.min(self.readiness.failed(Instant::now()));
+            }
+        }
+        made.map(|()| true)
+    }
+
+    pub(super) async fn make_user(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        self.tools.accounts.ensure(&self.user).await?;
+        if let Some(assignment) = desired.assignments.values().next() {
+            let text = self.tools.renderer.user_delegation(assignment)?;
+            if self.folder.write_delegation(&self.tools.root, &text)? {
+                self.tools.managers.system().reload().await?;
+            }
+        }
+        self.tools.sessions.set_linger(self.user.uid, true).await?;
+        self.tools
+            .sessions
+            .wait_for_user_bus(self.user.uid, USER_LIMIT)
+            .await?;
+        self.events = Some(self.manager.events().await?);
+        Ok(())
+    }
+
+    /// Takes away everything of the user. True when nothing is left.
+    pub(super) async fn remove_user(&mut self) -> Result<bool, WorkerError> {
+        let units = self.folder.instances()?;
+        if !units.is_empty()
+            && self
+                .tools
+                .sessions
+                .wait_for_user_bus(self.user.uid, Duration::from_secs(1))
+                .await
+                .is_ok()
+        {
+            let none = UserDesired {
+                confirmed: true,
+                ..UserDesired::default()
+            };
+            self.stop_unwanted(&none).await?;
+            // A pull need not end first: it ends with the user's manager.
+            if self
+                .busy
+                .iter()
+                .any(|key| matches!(key, JobKey::Instance(_)))
+            {
+                return Ok(false);
+            }
+        }
+        self.forget_all_but(&BTreeMap::new());
+        self.events = None;
+        // Where the uid is someone else's, so are its manager and its sessions.
+        if self.tools.accounts.find(self.user.uid).is_some() {
+            self.tools.sessions.set_linger(self.user.uid, false).await?;
+            self.tools.sessions.terminate_user(self.user.uid).await?;
+            self.tools
+                .sessions
+                .wait_for_user_stopped(self.user.uid, USER_LIMIT)
+                .await?;
+        }
+        self.folder.remove_all()?;
+        // The account is last: it is what a restarted agent finds the rest by.
+        if self.folder.remove_delegation(&self.tools.root)? {
+            self.tools.managers.system().reload().await?;
+        }
+        self.tools.accounts.remove(&self.user).await?;
+        Ok(true)
+    }
+}

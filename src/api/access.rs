@@ -1,0 +1,255 @@
+//! The one table that says which caller may use which route (DESIGN.md, Who may call what).
+
+use super::{
+    caller::{Caller, SocketAccess},
+    errors::ApiError,
+    types::Scope,
+};
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody who can connect.
+    Anyone,
+    /// Everybody who proves who they are, machines too.
+    Authenticated,
+    /// Reads of the whole cluster: `admin` and `read`.
+    ReadCluster,
+    /// As [`Access::ReadCluster`]; on a machine without etcd its local users too, who see this
+    /// machine's part alone.
+    ReadMachine,
+    /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
+    ReadNamespace,
+    /// Reads of files as written, which hold values of environment variables: `admin` and
+    /// `deploy` of that namespace.
+    ReadFiles,
+    /// Writes in one namespace: `admin` and `deploy` of that namespace.
+    Deploy,
+    /// `admin` alone.
+    Admin,
+    /// The machine that the path names, by its certificate.
+    Report,
+}
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// Namespace in the path or the query.
+    pub namespace: Option<&'a str>,
+    /// Machine in the path.
+    pub node: Option<&'a str>,
+}
+
+/// Lets a caller through or says why not.
+///
+/// # Errors
+/// [`ApiError::Unauthorized`] for a caller that is nobody, [`ApiError::Forbidden`] for one that is
+/// known and may not.
+pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), ApiError> {
+    if allowed(access, caller, target) {
+        return Ok(());
+    }
+    if *caller == Caller::Anonymous {
+        return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
+    }
+    let (needed, hint) = match access {
+        Access::Anyone | Access::Authenticated => ("a token or a certificate", None),
+        Access::ReadCluster | Access::ReadMachine => (
+            "the scope `admin` or `read`",
+            Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
+        ),
+        Access::ReadNamespace => (
+            "the scope `admin`, `read` or `deploy` of this namespace",
+            None,
+        ),
+        Access::ReadFiles => (
+            "the scope `admin` or `deploy` of this namespace",
+            Some("files hold values of environment variables, which the scope `read` does not see"),
+        ),
+        Access::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
+        Access::Admin => ("the scope `admin`", None),
+        Access::Report => ("the certificate of this very machine", None),
+    };
+    Err(ApiError::Forbidden {
+        message: format!("`{caller}` may not do this; it needs {needed}"),
+        hint: hint.map(str::to_owned),
+    })
+}
+
+fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
+    if access == Access::Anyone {
+        return true;
+    }
+    let reads = [
+        Access::Authenticated,
+        Access::ReadCluster,
+        Access::ReadMachine,
+        Access::ReadNamespace,
+    ];
+    match caller {
+        Caller::Anonymous => false,
+        Caller::Node(name) => match access {
+            Access::Report => target.node == Some(name),
+            other => other == Access::Authenticated,
+        },
+        Caller::Leader(_) => access == Access::Authenticated,
+        Caller::Socket {
+            access: SocketAccess::ThisMachine,
+            ..
+        } => matches!(access, Access::Authenticated | Access::ReadMachine),
+        Caller::Admin(_)
+        | Caller::Socket {
+            access: SocketAccess::Admin,
+            ..
+        } => access != Access::Report,
+        Caller::Token { scope, .. } => match scope {
+            Scope::Admin => access != Access::Report,
+            Scope::Read => reads.contains(&access),
+            Scope::Deploy { namespace } => match access {
+                Access::Authenticated => true,
+                Access::ReadNamespace | Access::ReadFiles | Access::Deploy => {
+                    target.namespace == Some(namespace)
+                }
+                _ => false,
+            },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::routes::ROUTES;
+
+    fn token(scope: Scope) -> Caller {
+        Caller::Token {
+            id: "t".to_owned(),
+            name: String::new(),
+            scope,
+        }
+    }
+
+    fn deploy(namespace: &str) -> Caller {
+        token(Scope::Deploy {
+            namespace: namespace.to_owned(),
+        })
+    }
+
+    fn socket(access: SocketAccess) -> Caller {
+        Caller::Socket {
+            uid: Some(1000),
+            access,
+        }
+    }
+
+    /// Letters: `x` nobody, `a` admin, `r` read, `d` deploy of the namespace, `o` deploy of
+    /// another, `n` the machine itself, `m` another machine, `l` the leader's certificate, `s` a
+    /// local user on a machine without etcd.
+    fn letters(access: Access) -> String {
+        let target = Target {
+            namespace: Some("shop"),
+            node: Some("n1"),
+        };
+        let callers = [
+            ('x', Caller::Anonymous),
+            ('a', token(Scope::Admin)),
+            ('r', token(Scope::Read)),
+            ('d', deploy("shop")),
+            ('o', deploy("other")),
+            ('n', Caller::Node("n1".to_owned())),
+            ('m', Caller::Node("n2".to_owned())),
+            ('l', Caller::Leader("n1".to_owned())),
+            ('s', socket(SocketAccess::ThisMachine)),
+        ];
+        for admin in [
+            Caller::Admin("root".to_owned()),
+            socket(SocketAccess::Admin),
+        ] {
+            let same = check(access, &admin, target).is_ok()
+                == check(access, &callers[1].1, target).is_ok();
+            assert!(same, "{access:?}: {admin} is an admin like any other");
+        }
+        let allowed = callers
+            .iter()
+            .filter(|(_, caller)| check(access, caller, target).is_ok());
+        allowed.map(|(letter, _)| letter).collect()
+    }
+
+    /// Every route of the API with those who may use it. A new route fails here until somebody
+    /// wrote down who may use it.
+    #[test]
+    fn every_route_lets_in_whom_it_should_and_nobody_else() {
+        let table = [
+            ("GET", "/healthz", "xardonmls"),
+            ("GET", "/version", "xardonmls"),
+            ("GET", "/openapi.json", "ardonmls"),
+            ("GET", "/metrics", "ar"),
+            ("GET", "/v1alpha1/namespaces", "ar"),
+            ("POST", "/v1alpha1/namespaces", "a"),
+            ("GET", "/v1alpha1/namespaces/{namespace}", "ard"),
+            ("DELETE", "/v1alpha1/namespaces/{namespace}", "a"),
+            ("GET", "/v1alpha1/workloads", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/workloads", "ard"),
+            ("POST", "/v1alpha1/n/{namespace}/workloads", "ad"),
+            ("GET", "/v1alpha1/n/{namespace}/workloads/{workload}", "ard"),
+            ("PUT", "/v1alpha1/n/{namespace}/workloads/{workload}", "ad"),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}",
+                "ad",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/files",
+                "ard",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/files/{file}",
+                "ad",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances",
+                "ard",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/logs",
+                "ard",
+            ),
+            ("GET", "/v1alpha1/instances", "ars"),
+            ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
+            ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
+            ("GET", "/v1alpha1/nodes", "ars"),
+            ("GET", "/v1alpha1/nodes/{node}", "ars"),
+            ("POST", "/v1alpha1/nodes/{node}/status", "n"),
+            ("GET", "/v1alpha1/events", "ard"),
+            ("GET", "/v1alpha1/config/cluster", "ar"),
+            ("GET", "/v1alpha1/tokens", "a"),
+            ("POST", "/v1alpha1/tokens", "a"),
+            ("DELETE", "/v1alpha1/tokens/{token}", "a"),
+        ];
+        let found: Vec<_> = ROUTES
+            .iter()
+            .map(|route| (route.verb.as_str(), route.path, letters(route.access)))
+            .collect();
+        let expected: Vec<_> = table
+            .iter()
+            .map(|(method, path, letters)| (*method, *path, (*letters).to_owned()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_deploy_token_needs_a_named_namespace() {
+        let refused = check(Access::ReadNamespace, &deploy("shop"), Target::default());
+        assert!(matches!(refused, Err(ApiError::Forbidden { .. })));
+    }
+
+    #[test]
+    fn nobody_is_asked_to_say_who_they_are() {
+        let refused = check(Access::Admin, &Caller::Anonymous, Target::default());
+        assert!(matches!(refused, Err(ApiError::Unauthorized(_))));
+    }
+}

@@ -1,0 +1,356 @@
+//! Decides what an apply or a delete of a workload writes. Pure: a snapshot in, operations out.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{
+    caller::Caller,
+    context::Decision,
+    errors::ApiError,
+    extract::Precondition,
+    submission::Submission,
+    types::{Metadata, ObjectReference},
+    view::workload_metadata,
+    workloads::{Written, missing},
+};
+use crate::{
+    plan::{
+        EventKind, EventLog, INDEX_LIMIT, IndexRecord, Snapshot, Stored, WorkloadEntry,
+        WorkloadKey, WorkloadMeta,
+    },
+    store::{Compare, MAX_OPERATIONS, Operation, keys},
+};
+
+/// Earlier generations kept, with the present one.
+const GENERATIONS: u64 = 10;
+/// Most bytes of all files of a workload: they are stored twice in one transaction.
+const MAX_FILES: usize = 600 * 1024;
+
+/// A workload that is to be created or changed.
+pub(super) struct Apply<'a> {
+    pub(super) submission: Submission,
+    /// POST: what exists with other content is a conflict.
+    pub(super) only_create: bool,
+    pub(super) precondition: Precondition,
+    pub(super) dry_run: bool,
+    pub(super) caller: &'a Caller,
+    /// Identity of the workload if it is new.
+    pub(super) uid: String,
+    pub(super) now: Timestamp,
+}
+
+impl Apply<'_> {
+    /// What to write. The same content writes nothing and keeps its generation.
+    pub(super) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let submission = &self.submission;
+        let key = WorkloadKey::new(&submission.namespace, &submission.name);
+        let namespace = snapshot
+            .namespaces
+            .get(&key.namespace)
+            .ok_or_else(|| ApiError::not_found("namespace", &key.namespace))?;
+        if namespace.value.deleting {
+            return Err(ApiError::conflict(
+                format!("the namespace `{}` is being deleted", key.namespace),
+                "wait until it is gone and create it again",
+            ));
+        }
+        let size: usize = submission.files.values().map(String::len).sum();
+        if size > MAX_FILES {
+            return Err(ApiError::TooLarge {
+                what: "the sum of the workload's files",
+                limit: MAX_FILES,
+            });
+        }
+        let entry = snapshot.workloads.get(&key);
+        self.precondition
+            .check(entry.map(|entry| entry.meta.revision))?;
+        let namespace_key = keys::namespace(&key.namespace);
+        let mut conditions = vec![Compare::ModRevision(namespace_key, namespace.revision)];
+        let decided = match entry {
+            None => self.create(snapshot, &key, &mut conditions)?,
+            Some(entry) => match self.update(&key, entry)? {
+                Some(meta) => meta,
+                None => {
+                    return Ok(Decision::Done(Written {
+                        status: StatusCode::OK,
+                        outcome: "unchanged",
+                        kind: "Workload",
+                        metadata: workload_metadata(&key, entry),
+                    }));
+                }
+            },
+        };
+        let outcome = self.written(&key, entry.is_none(), &decided.meta);
+        let generation = decided.meta.generation;
+        let same_generation = entry.is_some_and(|entry| entry.meta.value.generation == generation);
+        if self.dry_run {
+            return Ok(Decision::Done(Written {
+                status: StatusCode::OK,
+                ..outcome
+            }));
+        }
+        conditions.push(Compare::ModRevision(
+            keys::workload_meta(&key.namespace, &key.name),
+            entry.map_or(0, |entry| entry.meta.revision),
+        ));
+        let mut operations = decided.operations;
+        operations.extend(self.files(&key, entry.map(|entry| &entry.files), generation));
+        let meta_key = keys::workload_meta(&key.namespace, &key.name);
+        operations.push(put(meta_key, &decided.meta)?);
+        let reason = if entry.is_none() {
+            "Created"
+        } else {
+            "Updated"
+        };
+        let message = format!("generation {generation} was applied by {}", self.caller);
+        if !same_generation {
+            operations.extend(record(
+                snapshot,
+                self.now,
+                reason,
+                &key,
+                &decided.meta.uid,
+                message,
+            ));
+        }
+        if operations.len() > MAX_OPERATIONS {
+            return Err(ApiError::invalid(format!(
+                "the workload has {} files, which is more than can be stored at once",
+                submission.files.len()
+            )));
+        }
+        Ok(Decision::Write {
+            conditions,
+            operations,
+            outcome,
+        })
+    }
+
+    fn create(
+        &self,
+        snapshot: &Snapshot,
+        key: &WorkloadKey,
+        conditions: &mut Vec<Compare>,
+    ) -> Result<Decided, ApiError> {
+        let index = (0..INDEX_LIMIT)
+            .find(|index| !snapshot.indexes.contains_key(index))
+            .ok_or_else(|| {
+                ApiError::conflict(
+                    format!("all {INDEX_LIMIT} users for workloads are taken"),
+                    "delete workloads that are not needed, with their kept volumes",
+                )
+            })?;
+        let record = IndexRecord {
+            schema: 1,
+            namespace: key.namespace.clone(),
+            workload: key.name.clone(),
+            workload_uid: self.uid.clone(),
+        };
+        conditions.push(Compare::ModRevision(keys::index(index), 0));
+        Ok(Decided {
+            operations: vec![put(keys::index(index), &record)?],
+            meta: WorkloadMeta {
+                schema: 1,
+                uid: self.uid.clone(),
+                generation: 1,
+                spec_hash: self.submission.spec_hash.clone(),
+                template_hash: self.submission.template_hash.clone(),
+                index,
+                created: self.now,
+                updated: self.now,
+                deleting: false,
+                last_good_generation: 0,
+            },
+        })
+    }
+
+    /// Nothing when the content is the same. Where only comments or layout differ, the texts are
+    /// kept as they are now, and the generation stays.
+    fn update(
+        &self,
+        key: &WorkloadKey,
+        entry: &WorkloadEntry,
+    ) -> Result<Option<Decided>, ApiError> {
+        let meta = &entry.meta.value;
+        if meta.deleting {
+            return Err(ApiError::conflict(
+                format!("the workload `{key}` is being deleted"),
+                "wait until it is gone, then apply again",
+            ));
+        }
+        if meta.spec_hash == self.submission.spec_hash {
+            let stored = entry
+                .files
+                .iter()
+                .map(|(name, stored)| (name.as_str(), &*stored.value));
+            let sent = self
+                .submission
+                .files
+                .iter()
+                .map(|(name, text)| (name.as_str(), text.as_str()));
+            return Ok((!self.only_create && !stored.eq(sent)).then(|| Decided {
+                operations: Vec::new(),
+                meta: meta.clone(),
+            }));
+        }
+        if self.only_create {
+            return Err(ApiError::conflict(
+                format!("the workload `{key}` exists with other content"),
+                "PUT to its own path changes it",
+            ));
+        }
+        let generation = meta.generation.saturating_add(1);
+        let mut operations = Vec::new();
+        if let Some(oldest) = generation
+            .checked_sub(GENERATIONS)
+            .filter(|oldest| *oldest > 0)
+        {
+            let prefix = keys::archive_generation(&key.namespace, &key.name, oldest);
+            operations.push(Operation::DeletePrefix(prefix));
+        }
+        Ok(Some(Decided {
+            operations,
+            meta: WorkloadMeta {
+                generation,
+                spec_hash: self.submission.spec_hash.clone(),
+                template_hash: self.submission.template_hash.clone(),
+                updated: self.now,
+                ..meta.clone()
+            },
+        }))
+    }
+
+    /// Writes the files that changed, deletes those that are no longer there, keeps a copy of all.
+    fn files(
+        &self,
+        key: &WorkloadKey,
+        stored: Option<&BTreeMap<String, Stored<std::sync::Arc<str>>>>,
+        generation: u64,
+    ) -> Vec<Operation> {
+        let (namespace, name) = (&key.namespace, &key.name);
+        let mut operations = Vec::new();
+        for (file, text) in &self.submission.files {
+            let before = stored.and_then(|stored| stored.get(file));
+            if before.is_none_or(|before| *before.value != **text) {
+                let key = keys::manifest(namespace, name, file);
+                operations.push(Operation::Put(key, text.clone().into_bytes()));
+            }
+            let key = keys::archive_file(namespace, name, generation, file);
+            operations.push(Operation::Put(key, text.clone().into_bytes()));
+        }
+        for file in stored.into_iter().flat_map(BTreeMap::keys) {
+            if !self.submission.files.contains_key(file) {
+                operations.push(Operation::Delete(keys::manifest(namespace, name, file)));
+            }
+        }
+        operations
+    }
+
+    fn written(&self, key: &WorkloadKey, new: bool, meta: &WorkloadMeta) -> Written {
+        Written {
+            status: if new {
+                StatusCode::CREATED
+            } else {
+                StatusCode::OK
+            },
+            outcome: if new { "created" } else { "updated" },
+            kind: "Workload",
+            metadata: Metadata {
+                name: key.name.clone(),
+                namespace: Some(key.namespace.clone()),
+                uid: meta.uid.clone(),
+                labels: self.submission.labels.clone(),
+                generation: meta.generation,
+                resource_version: String::new(),
+                creation_timestamp: meta.created.to_string(),
+            },
+        }
+    }
+}
+
+struct Decided {
+    meta: WorkloadMeta,
+    operations: Vec<Operation>,
+}
+
+/// A workload that is to go.
+pub(super) struct Removal<'a> {
+    pub(super) key: WorkloadKey,
+    pub(super) precondition: Precondition,
+    pub(super) dry_run: bool,
+    pub(super) caller: &'a Caller,
+    pub(super) now: Timestamp,
+}
+
+impl Removal<'_> {
+    /// Marks the workload; the leader removes it once the agents confirm that nothing is left.
+    pub(super) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let entry = snapshot.workloads.get(&self.key);
+        let entry = entry.ok_or_else(|| missing(snapshot, &self.key))?;
+        self.precondition.check(Some(entry.meta.revision))?;
+        let outcome = Written {
+            status: StatusCode::OK,
+            outcome: "deleting",
+            kind: "Workload",
+            metadata: workload_metadata(&self.key, entry),
+        };
+        if self.dry_run || entry.meta.value.deleting {
+            return Ok(Decision::Done(outcome));
+        }
+        let (condition, operation) = mark_deleting(&self.key, entry)?;
+        let message = format!("deletion was asked for by {}", self.caller);
+        let uid = &entry.meta.value.uid;
+        let mut operations = record(snapshot, self.now, "Deleting", &self.key, uid, message);
+        operations.push(operation);
+        Ok(Decision::Write {
+            conditions: vec![condition],
+            operations,
+            outcome,
+        })
+    }
+}
+
+/// Marks one workload as on its way out.
+pub(super) fn mark_deleting(
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+) -> Result<(Compare, Operation), ApiError> {
+    let meta_key = keys::workload_meta(&key.namespace, &key.name);
+    let meta = WorkloadMeta {
+        deleting: true,
+        ..entry.meta.value.clone()
+    };
+    let condition = Compare::ModRevision(meta_key.clone(), entry.meta.revision);
+    Ok((condition, put(meta_key, &meta)?))
+}
+
+fn record(
+    snapshot: &Snapshot,
+    now: Timestamp,
+    reason: &str,
+    key: &WorkloadKey,
+    uid: &str,
+    message: String,
+) -> Vec<Operation> {
+    let object = ObjectReference {
+        kind: "Workload".to_owned(),
+        name: key.name.clone(),
+        namespace: key.namespace.clone(),
+        uid: uid.to_owned(),
+    };
+    EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+}
+
+/// Writes an object as JSON.
+pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, ApiError> {
+    match serde_json::to_vec(value) {
+        Ok(text) => Ok(Operation::Put(key, text)),
+        Err(error) => Err(ApiError::Internal(format!("can't write `{key}`: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests;

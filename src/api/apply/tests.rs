@@ -1,0 +1,326 @@
+use std::{collections::BTreeSet, sync::Arc};
+
+use super::*;
+use crate::{api::types::Scope, plan::NamespaceRecord};
+
+fn submission(replicas: &str) -> Submission {
+    Submission {
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+        labels: BTreeMap::new(),
+        files: BTreeMap::from([("workload.kat".to_owned(), format!("replicas: {replicas}"))]),
+        spec_hash: replicas.to_owned(),
+        template_hash: "t".to_owned(),
+    }
+}
+
+fn caller() -> Caller {
+    Caller::Token {
+        id: "abc".to_owned(),
+        name: String::new(),
+        scope: Scope::Admin,
+    }
+}
+
+fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
+    Apply {
+        submission: submission(replicas),
+        only_create: false,
+        precondition: Precondition::Nothing,
+        dry_run: false,
+        caller,
+        uid: "new-uid".to_owned(),
+        now: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn empty() -> Snapshot {
+    let mut snapshot = Snapshot {
+        revision: 10,
+        ..Snapshot::default()
+    };
+    let record = NamespaceRecord {
+        schema: 1,
+        uid: "ns".to_owned(),
+        labels: BTreeMap::new(),
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+    };
+    let stored = Stored {
+        revision: 3,
+        value: record,
+    };
+    snapshot.namespaces.insert("default".to_owned(), stored);
+    snapshot
+}
+
+fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
+    let mut snapshot = empty();
+    let text = |text: &str| Stored {
+        revision: 8,
+        value: Arc::from(text),
+    };
+    let entry = WorkloadEntry {
+        meta: Stored {
+            revision: 8,
+            value: WorkloadMeta {
+                schema: 1,
+                uid: "old-uid".to_owned(),
+                generation,
+                spec_hash: replicas.to_owned(),
+                template_hash: "t".to_owned(),
+                index: 5,
+                created: Timestamp::UNIX_EPOCH,
+                updated: Timestamp::UNIX_EPOCH,
+                deleting,
+                last_good_generation: 1,
+            },
+        },
+        parsed: Err("not needed".to_owned()),
+        files: BTreeMap::from([
+            (
+                "workload.kat".to_owned(),
+                text(&format!("replicas: {replicas}")),
+            ),
+            ("job.kat".to_owned(), text("old")),
+        ]),
+        status: None,
+    };
+    snapshot
+        .workloads
+        .insert(WorkloadKey::new("default", "web"), Arc::new(entry));
+    snapshot
+}
+
+fn written(decision: Decision<Written>) -> (Vec<Compare>, Vec<Operation>, Written) {
+    match decision {
+        Decision::Write {
+            conditions,
+            operations,
+            outcome,
+        } => (conditions, operations, outcome),
+        Decision::Done(outcome) => panic!("nothing is written: {}", outcome.outcome),
+    }
+}
+
+fn keys_of(operations: &[Operation]) -> Vec<String> {
+    let keys = operations.iter().map(|operation| match operation {
+        Operation::Put(key, _) => format!("+{key}"),
+        Operation::Delete(key) => format!("-{key}"),
+        Operation::DeletePrefix(key) => format!("-{key}*"),
+    });
+    keys.filter(|key| !key.contains("/events/")).collect()
+}
+
+#[test]
+fn a_new_workload_takes_the_lowest_free_index() {
+    let mut snapshot = empty();
+    for taken in [0, 1, 3] {
+        let record = IndexRecord {
+            schema: 1,
+            namespace: "default".to_owned(),
+            workload: "other".to_owned(),
+            workload_uid: "u".to_owned(),
+        };
+        snapshot.indexes.insert(
+            taken,
+            Stored {
+                revision: 4,
+                value: record,
+            },
+        );
+    }
+    let caller = caller();
+    let (conditions, operations, outcome) = written(apply(&caller, "2").decide(&snapshot).unwrap());
+    assert_eq!(
+        conditions,
+        [
+            Compare::ModRevision("/kat/namespaces/default".to_owned(), 3),
+            Compare::ModRevision("/kat/indexes/2".to_owned(), 0),
+            Compare::ModRevision("/kat/workloads/desired/default/web/meta".to_owned(), 0),
+        ]
+    );
+    assert_eq!(
+        keys_of(&operations),
+        [
+            "+/kat/indexes/2",
+            "+/kat/workloads/desired/default/web/manifest/workload.kat",
+            "+/kat/workloads/archive/default/web/1/workload.kat",
+            "+/kat/workloads/desired/default/web/meta",
+        ]
+    );
+    assert_eq!(
+        (outcome.outcome, outcome.status),
+        ("created", StatusCode::CREATED)
+    );
+    assert_eq!(outcome.metadata.uid, "new-uid");
+}
+
+#[test]
+fn a_change_raises_the_generation_and_drops_what_is_no_longer_there() {
+    let caller = caller();
+    let snapshot = with_workload(12, "1", false);
+    let (conditions, operations, outcome) = written(apply(&caller, "2").decide(&snapshot).unwrap());
+    assert!(conditions.contains(&Compare::ModRevision(
+        "/kat/workloads/desired/default/web/meta".to_owned(),
+        8
+    )));
+    assert_eq!(
+        keys_of(&operations),
+        [
+            "-/kat/workloads/archive/default/web/3/*",
+            "+/kat/workloads/desired/default/web/manifest/workload.kat",
+            "+/kat/workloads/archive/default/web/13/workload.kat",
+            "-/kat/workloads/desired/default/web/manifest/job.kat",
+            "+/kat/workloads/desired/default/web/meta",
+        ]
+    );
+    assert_eq!(
+        (outcome.outcome, outcome.metadata.generation),
+        ("updated", 13)
+    );
+    assert_eq!(outcome.metadata.uid, "old-uid");
+    let keys: BTreeSet<_> = keys_of(&operations).into_iter().collect();
+    assert_eq!(keys.len(), 5, "no key is written twice");
+}
+
+#[test]
+fn the_same_content_writes_nothing() {
+    let caller = caller();
+    let mut snapshot = with_workload(4, "2", false);
+    let key = WorkloadKey::new("default", "web");
+    let entry = Arc::make_mut(snapshot.workloads.get_mut(&key).unwrap());
+    entry.files.remove("job.kat");
+    for only_create in [true, false] {
+        let apply = Apply {
+            only_create,
+            ..apply(&caller, "2")
+        };
+        match apply.decide(&snapshot).unwrap() {
+            Decision::Done(outcome) => {
+                assert_eq!(
+                    (outcome.outcome, outcome.metadata.generation),
+                    ("unchanged", 4)
+                );
+                assert_eq!(outcome.metadata.resource_version, "8");
+            }
+            Decision::Write { operations, .. } => panic!("{:?}", keys_of(&operations)),
+        }
+    }
+}
+
+#[test]
+fn another_comment_keeps_the_generation() {
+    let caller = caller();
+    let snapshot = with_workload(4, "2", false);
+    let (_, operations, outcome) = written(apply(&caller, "2").decide(&snapshot).unwrap());
+    assert_eq!(
+        (outcome.outcome, outcome.metadata.generation),
+        ("updated", 4)
+    );
+    assert!(
+        keys_of(&operations)
+            .iter()
+            .any(|key| key.starts_with('-') && key.ends_with("job.kat"))
+    );
+}
+
+fn refused(apply: &Apply<'_>, snapshot: &Snapshot) -> &'static str {
+    match apply.decide(snapshot) {
+        Err(error) => error.status().1,
+        Ok(_) => panic!("it is accepted"),
+    }
+}
+
+#[test]
+fn refuses_what_does_not_fit() {
+    let caller = caller();
+    let exists = with_workload(1, "1", false);
+    let with = |only_create, precondition| Apply {
+        only_create,
+        precondition,
+        ..apply(&caller, "2")
+    };
+    assert_eq!(
+        refused(&apply(&caller, "2"), &Snapshot::default()),
+        "NotFound"
+    );
+    assert_eq!(
+        refused(&with(true, Precondition::Nothing), &exists),
+        "Conflict"
+    );
+    assert_eq!(
+        refused(&with(false, Precondition::Unchanged(7)), &exists),
+        "PreconditionFailed"
+    );
+    assert_eq!(
+        refused(&with(false, Precondition::Absent), &exists),
+        "PreconditionFailed"
+    );
+    assert_eq!(
+        refused(&with(false, Precondition::Exists), &empty()),
+        "PreconditionFailed"
+    );
+    assert_eq!(
+        refused(&apply(&caller, "2"), &with_workload(1, "1", true)),
+        "Conflict"
+    );
+    let mut deleting = empty();
+    deleting
+        .namespaces
+        .get_mut("default")
+        .unwrap()
+        .value
+        .deleting = true;
+    assert_eq!(refused(&apply(&caller, "2"), &deleting), "Conflict");
+    let mut large = apply(&caller, "2");
+    large
+        .submission
+        .files
+        .insert("x.kat".to_owned(), "x".repeat(MAX_FILES));
+    assert_eq!(refused(&large, &empty()), "TooLarge");
+    let mut many = apply(&caller, "2");
+    many.submission
+        .files
+        .extend((0..100).map(|number| (format!("{number}.kat"), String::new())));
+    assert_eq!(refused(&many, &empty()), "Invalid");
+}
+
+#[test]
+fn a_dry_run_writes_nothing() {
+    let caller = caller();
+    for snapshot in [empty(), with_workload(1, "1", false)] {
+        let apply = Apply {
+            dry_run: true,
+            ..apply(&caller, "2")
+        };
+        assert!(matches!(
+            apply.decide(&snapshot).unwrap(),
+            Decision::Done(_)
+        ));
+    }
+}
+
+#[test]
+fn a_deletion_marks_once() {
+    let caller = caller();
+    let removal = Removal {
+        key: WorkloadKey::new("default", "web"),
+        precondition: Precondition::Nothing,
+        dry_run: false,
+        caller: &caller,
+        now: Timestamp::UNIX_EPOCH,
+    };
+    let (_, operations, outcome) = written(removal.decide(&with_workload(2, "1", false)).unwrap());
+    assert_eq!(
+        keys_of(&operations),
+        ["+/kat/workloads/desired/default/web/meta"]
+    );
+    assert_eq!(outcome.outcome, "deleting");
+    let again = removal.decide(&with_workload(2, "1", true)).unwrap();
+    assert!(matches!(again, Decision::Done(_)));
+    assert_eq!(
+        removal.decide(&empty()).err().map(|error| error.status().1),
+        Some("NotFound")
+    );
+}

@@ -1,0 +1,170 @@
+//! The API's client: `katcall` uses it with a token or over the local socket, the agent with its
+//! node certificate.
+//!
+//! Endpoints are tried in order and the one that answered is asked first the next time. Calls that
+//! can be repeated are repeated with capped backoff until a deadline; a call that made something
+//! twice when repeated (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
+//! trusts the cluster's authority alone and expects the name `kat.<cluster uid>`, whatever the
+//! address (DESIGN.md, Who may call what).
+
+mod calls;
+mod error;
+mod follow;
+mod lines;
+mod path;
+mod retry;
+mod send;
+#[cfg(test)]
+mod tests;
+mod transport;
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+pub use calls::{Applied, EventQuery, LogQuery};
+pub use error::{ClientError, Refusal};
+pub use follow::{Change, Follow, Named};
+pub use lines::{JsonLines, LineError, Lines};
+pub use path::Route;
+pub use retry::Backoff;
+
+use super::types::Connection;
+use transport::Endpoint;
+
+/// Patience of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// For a TCP and TLS handshake.
+    pub connect_timeout: Duration,
+    /// For one attempt: request sent and the whole answer read; of streams, the head of the answer.
+    pub request_timeout: Duration,
+    /// How long a call is repeated while the server says `Unavailable` or breaks off.
+    pub retry_for: Duration,
+    /// How long a call is repeated while no endpoint can be reached at all.
+    pub unreachable_for: Duration,
+    /// First pause between two rounds; it doubles up to `backoff_limit`.
+    pub backoff: Duration,
+    /// Longest pause between two rounds.
+    pub backoff_limit: Duration,
+    /// Silence after which a watch counts as dead; the server sends a bookmark every 15 s.
+    pub watch_idle: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(10),
+            unreachable_for: Duration::from_secs(2),
+            backoff: Duration::from_millis(100),
+            backoff_limit: Duration::from_secs(2),
+            watch_idle: Duration::from_secs(45),
+        }
+    }
+}
+
+/// A client of one cluster. Clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    endpoints: Arc<[Endpoint]>,
+    /// Index of the endpoint that answered last.
+    preferred: Arc<AtomicUsize>,
+    /// `Bearer` and the token.
+    authorization: Option<Arc<str>>,
+    options: Options,
+}
+
+impl Client {
+    /// A client with a bearer token.
+    ///
+    /// # Errors
+    /// [`ClientError::Configuration`] when the connection has no endpoints, a uid that is no DNS
+    /// label, or a certificate that can't be read. Nothing is sent yet.
+    pub fn from_connection(connection: &Connection, options: Options) -> Result<Self, ClientError> {
+        let endpoints = transport::tls(
+            &connection.endpoints,
+            &connection.cluster_uid,
+            &connection.ca,
+            None,
+            options,
+        )?;
+        let mut client = Self::new(endpoints, options);
+        if !connection.token.is_empty() {
+            client.authorization = Some(format!("Bearer {}", connection.token).into());
+        }
+        Ok(client)
+    }
+
+    /// A client with a client certificate: `identity` holds the certificate and its key, PEM.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn from_identity(
+        endpoints: &[String],
+        cluster_uid: &str,
+        ca: &str,
+        identity: &str,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoints = transport::tls(endpoints, cluster_uid, ca, Some(identity), options)?;
+        Ok(Self::new(endpoints, options))
+    }
+
+    /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's mode is the guard.
+    ///
+    /// # Errors
+    /// [`ClientError::Configuration`]; whether the socket answers is seen by the first call.
+    pub fn from_unix_socket(path: &Path, options: Options) -> Result<Self, ClientError> {
+        Ok(Self::new(vec![transport::unix(path, options)?], options))
+    }
+
+    fn new(endpoints: Vec<Endpoint>, options: Options) -> Self {
+        Self {
+            endpoints: endpoints.into(),
+            preferred: Arc::new(AtomicUsize::new(0)),
+            authorization: None,
+            options,
+        }
+    }
+
+    /// The same client with other patience; it shares the connections.
+    pub fn with_options(&self, options: Options) -> Self {
+        Self {
+            options,
+            ..self.clone()
+        }
+    }
+
+    /// This client's patience.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// The endpoint that is asked first now, as `host:port` or the socket's path.
+    pub fn endpoint(&self) -> &str {
+        let index = self.preferred.load(Ordering::Relaxed);
+        self.endpoints
+            .get(index)
+            .map_or("", |endpoint| endpoint.label.as_str())
+    }
+}
+
+impl fmt::Debug for Client {
+    /// Leaves the token out.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels: Vec<&str> = self.endpoints.iter().map(|at| at.label.as_str()).collect();
+        formatter
+            .debug_struct("Client")
+            .field("endpoints", &labels)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,221 @@
+//! Streams of JSON lines (`application/x-ndjson`) with bounded lines.
+
+use std::{marker::PhantomData, time::Duration};
+
+use bytes::{Buf, Bytes, BytesMut};
+use serde::de::DeserializeOwned;
+
+use super::{ClientError, transport};
+
+/// A line is longer than a reader takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a line is longer than {limit} bytes")]
+pub struct LineError {
+    /// The limit, bytes.
+    pub limit: usize,
+}
+
+/// Cuts what arrives in pieces into lines. It holds at most one line and one piece.
+#[derive(Debug)]
+pub struct Lines {
+    buffer: BytesMut,
+    /// Bytes of `buffer` known to hold no line feed.
+    searched: usize,
+    limit: usize,
+}
+
+impl Lines {
+    /// Lines of at most `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self {
+            buffer: BytesMut::new(),
+            searched: 0,
+            limit,
+        }
+    }
+
+    /// Takes in a piece.
+    pub fn push(&mut self, piece: &[u8]) {
+        self.buffer.extend_from_slice(piece);
+    }
+
+    /// The next whole line without its line feed; nothing until more is pushed. Empty lines are
+    /// left out.
+    ///
+    /// # Errors
+    /// [`LineError`] when a line is too long; the stream can't be used any further.
+    pub fn next_line(&mut self) -> Result<Option<Bytes>, LineError> {
+        loop {
+            let rest = self.buffer.get(self.searched..).unwrap_or_default();
+            let Some(position) = rest.iter().position(|byte| *byte == b'\n') else {
+                self.searched = self.buffer.len();
+                if self.searched > self.limit {
+                    return Err(LineError { limit: self.limit });
+                }
+                return Ok(None);
+            };
+            let length = self.searched + position;
+            self.searched = 0;
+            if length > self.limit {
+                return Err(LineError { limit: self.limit });
+            }
+            let line = self.buffer.split_to(length).freeze();
+            self.buffer.advance(1);
+            if !line.is_empty() {
+                return Ok(Some(line));
+            }
+        }
+    }
+
+    /// Something is left that is not a whole line.
+    pub fn has_rest(&self) -> bool {
+        !self.buffer.is_empty()
+    }
+}
+
+/// A stream of values, one JSON object a line.
+#[derive(Debug)]
+pub struct JsonLines<T> {
+    response: reqwest::Response,
+    endpoint: String,
+    lines: Lines,
+    idle: Option<Duration>,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T: DeserializeOwned> JsonLines<T> {
+    pub(super) fn new(
+        response: reqwest::Response,
+        endpoint: String,
+        limit: usize,
+        idle: Option<Duration>,
+    ) -> Self {
+        Self {
+            response,
+            endpoint,
+            lines: Lines::new(limit),
+            idle,
+            of: PhantomData,
+        }
+    }
+
+    /// The next value; nothing when the server ended the stream between two lines. May be dropped
+    /// and called again without losing anything.
+    ///
+    /// # Errors
+    /// [`ClientError::Interrupted`] when the stream breaks inside a line or by a fault,
+    /// [`ClientError::NoAnswer`] after too long a silence, [`ClientError::Answer`] for a line that
+    /// is too long or not understood.
+    pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
+        loop {
+            let line = self
+                .lines
+                .next_line()
+                .map_err(|error| self.answer(error.to_string()))?;
+            if let Some(line) = line {
+                return serde_json::from_slice(&line)
+                    .map(Some)
+                    .map_err(|error| self.answer(error.to_string()));
+            }
+            let chunk = match self.idle {
+                None => self.response.chunk().await,
+                Some(idle) => tokio::time::timeout(idle, self.response.chunk())
+                    .await
+                    .map_err(|_| ClientError::NoAnswer {
+                        endpoint: self.endpoint.clone(),
+                        after: idle,
+                    })?,
+            };
+            match chunk {
+                Ok(Some(piece)) => self.lines.push(&piece),
+                Ok(None) if self.lines.has_rest() => {
+                    return Err(self.interrupted("it ended inside a line".to_owned()));
+                }
+                Ok(None) => return Ok(None),
+                Err(error) => return Err(self.interrupted(transport::reason(&error))),
+            }
+        }
+    }
+
+    fn answer(&self, reason: String) -> ClientError {
+        ClientError::Answer {
+            endpoint: self.endpoint.clone(),
+            reason,
+        }
+    }
+
+    fn interrupted(&self, reason: String) -> ClientError {
+        ClientError::Interrupted {
+            endpoint: self.endpoint.clone(),
+            reason,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn drain(lines: &mut Lines) -> Vec<Vec<u8>> {
+        let mut found = Vec::new();
+        while let Some(line) = lines.next_line().unwrap() {
+            found.push(line.to_vec());
+        }
+        found
+    }
+
+    #[test]
+    fn a_line_in_pieces_comes_out_whole() {
+        let mut lines = Lines::new(16);
+        lines.push(b"{\"a\"");
+        assert_eq!(drain(&mut lines), Vec::<Vec<u8>>::new());
+        lines.push(b":1}\n\n{}");
+        assert_eq!(drain(&mut lines), [b"{\"a\":1}".to_vec()]);
+        assert!(lines.has_rest());
+        lines.push(b"\n");
+        assert_eq!(drain(&mut lines), [b"{}".to_vec()]);
+        assert!(!lines.has_rest());
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_refused_with_and_without_its_end() {
+        let mut endless = Lines::new(4);
+        endless.push(b"12345");
+        assert_eq!(endless.next_line(), Err(LineError { limit: 4 }));
+        let mut ended = Lines::new(4);
+        ended.push(b"12345\n");
+        assert_eq!(ended.next_line(), Err(LineError { limit: 4 }));
+        let mut fits = Lines::new(4);
+        fits.push(b"1234\n");
+        assert_eq!(fits.next_line(), Ok(Some(Bytes::from_static(b"1234"))));
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_pieces_are_cut_changes_nothing(
+            text in "[a-c\n]{0,60}",
+            cuts in proptest::collection::vec(1usize..7, 1..30),
+        ) {
+            let wanted: Vec<Vec<u8>> = text
+                .rsplit_once('\n')
+                .map_or("", |(whole, _)| whole)
+                .split('\n')
+                .filter(|line| !line.is_empty())
+                .map(|line| line.as_bytes().to_vec())
+                .collect();
+            let mut lines = Lines::new(100);
+            let mut found = Vec::new();
+            let mut rest = text.as_bytes();
+            let mut cuts = cuts.iter().cycle();
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at((*cuts.next().unwrap()).min(rest.len()));
+                lines.push(piece);
+                found.extend(drain(&mut lines));
+                rest = after;
+            }
+            prop_assert_eq!(found, wanted);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Routes of the API. Every path that the client asks for is made here.
+
+use std::fmt::Write as _;
+
+use super::ClientError;
+use crate::resource::name::check_label;
+
+/// A path with its query, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route(String);
+
+const VERSION: &str = "/v1alpha1";
+
+impl Route {
+    /// A path that holds nothing from outside.
+    pub(super) fn fixed(path: &str) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Namespaces.
+    pub fn namespaces() -> Self {
+        Self(format!("{VERSION}/namespaces"))
+    }
+
+    /// One namespace.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`], as all routes with names.
+    pub fn namespace(name: &str) -> Result<Self, ClientError> {
+        let name = label("a namespace", name)?;
+        Ok(Self(format!("{VERSION}/namespaces/{name}")))
+    }
+
+    /// Workloads of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workloads(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/workloads"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/workloads")))
+            }
+        }
+    }
+
+    /// One workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workload(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workloads) = Self::workloads(Some(namespace))?;
+        let name = label("a workload", name)?;
+        Ok(Self(format!("{workloads}/{name}")))
+    }
+
+    /// Files of a workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn files(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, name)?;
+        Ok(Self(format!("{workload}/files")))
+    }
+
+    /// One file of a workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn file(namespace: &str, name: &str, file: &str) -> Result<Self, ClientError> {
+        let Self(files) = Self::files(namespace, name)?;
+        Ok(Self(format!("{files}/{}", encode(file))))
+    }
+
+    /// Instances of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn instances(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/instances"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/instances")))
+            }
+        }
+    }
+
+    /// One instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn instance(namespace: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::instances(Some(namespace))?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}")))
+    }
+
+    /// Instances of one workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workload_instances(namespace: &str, workload: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, workload)?;
+        Ok(Self(format!("{workload}/instances")))
+    }
+
+    /// The log of one instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn logs(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/logs")))
+    }
+
+    /// Machines.
+    pub fn nodes() -> Self {
+        Self(format!("{VERSION}/nodes"))
+    }
+
+    /// One machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node(name: &str) -> Result<Self, ClientError> {
+        let name = label("a node", name)?;
+        Ok(Self(format!("{VERSION}/nodes/{name}")))
+    }
+
+    /// Where a machine reports.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_status(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/status")))
+    }
+
+    /// Events.
+    pub fn events() -> Self {
+        Self(format!("{VERSION}/events"))
+    }
+
+    /// The cluster's configuration.
+    pub fn cluster_configuration() -> Self {
+        Self(format!("{VERSION}/config/cluster"))
+    }
+
+    /// Tokens.
+    pub fn tokens() -> Self {
+        Self(format!("{VERSION}/tokens"))
+    }
+
+    /// One token.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn token(id: &str) -> Result<Self, ClientError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if id.is_empty() || id.len() > 128 || !id.bytes().all(plain) {
+            return Err(refuse("a token", id));
+        }
+        Ok(Self(format!("{VERSION}/tokens/{id}")))
+    }
+
+    /// With one more parameter of the query.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        let separator = if self.0.contains('?') { '&' } else { '?' };
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{separator}{name}={}", encode(value));
+        self
+    }
+
+    /// The text: a path that begins with `/`, and the query.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn refuse(what: &'static str, name: &str) -> ClientError {
+    ClientError::Name {
+        what,
+        name: name.to_owned(),
+    }
+}
+
+fn label<'name>(what: &'static str, name: &'name str) -> Result<&'name str, ClientError> {
+    check_label(name)
+        .map(|()| name)
+        .map_err(|_| refuse(what, name))
+}
+
+/// An id is a workload's name, a hyphen and five characters more.
+fn instance_id(id: &str) -> Result<&str, ClientError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if id.is_empty() || id.len() > 63 || !id.bytes().all(plain) {
+        return Err(refuse("an instance", id));
+    }
+    Ok(id)
+}
+
+/// Percent-encodes all but RFC 3986's unreserved characters.
+fn encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~') {
+            encoded.push(char::from(byte));
+        } else {
+            let _ = write!(encoded, "%{byte:02X}");
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_the_rfcs() {
+        let logs = Route::logs("default", "web", "web-abcde")
+            .unwrap()
+            .with("follow", "true")
+            .with("since", "2026-11-20T10:00:00+01:00");
+        assert_eq!(
+            logs.as_str(),
+            "/v1alpha1/n/default/workloads/web/instances/web-abcde/logs?follow=true&since=2026-11-20T10%3A00%3A00%2B01%3A00"
+        );
+        assert_eq!(
+            Route::workloads(None).unwrap().as_str(),
+            "/v1alpha1/workloads"
+        );
+        assert_eq!(
+            Route::file("a", "b", "../x").unwrap().as_str(),
+            "/v1alpha1/n/a/workloads/b/files/..%2Fx"
+        );
+    }
+
+    #[test]
+    fn a_name_never_leaves_its_place_in_the_path() {
+        for bad in ["", "..", "a/b", "a?b", "A", "a%2fb", "a b", "a#b"] {
+            assert!(Route::workload("default", bad).is_err(), "workload {bad:?}");
+            assert!(Route::workloads(Some(bad)).is_err(), "namespace {bad:?}");
+            assert!(Route::instance("default", bad).is_err(), "instance {bad:?}");
+            assert!(Route::node(bad).is_err(), "node {bad:?}");
+        }
+        assert!(Route::token("../nodes").is_err());
+    }
+}

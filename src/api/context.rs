@@ -1,0 +1,185 @@
+//! What every handler has at hand: the leader's state, the right to write, limits and counters.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{sync::Semaphore, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    caller::not_ready,
+    errors::ApiError,
+    history::History,
+    instances::InstanceLogs,
+    limits::{Limits, RateLimits},
+    metrics::Counters,
+    view::View,
+};
+use crate::{
+    leader::LeaderHandle,
+    plan::{Observed, Snapshot},
+    store::{Committed, Compare, Leadership, Operation},
+};
+
+/// How often a write is tried again after others changed the same keys.
+const WRITE_ATTEMPTS: usize = 6;
+/// How long a write waits for its own effect, or for the change that it collided with.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// The time of day.
+pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// What the API stands on.
+#[derive(Clone)]
+pub struct ApiConfig {
+    /// The leader's state and reports, and the store.
+    pub handle: LeaderHandle,
+    /// Logs of instances.
+    pub logs: Arc<dyn InstanceLogs>,
+    /// The time of day.
+    pub clock: WallClock,
+    /// Name of this machine.
+    pub node_name: String,
+    /// What callers may ask for.
+    pub limits: Limits,
+}
+
+/// Shared by all handlers.
+pub struct Api {
+    /// As handed in.
+    pub(super) config: ApiConfig,
+    pub(super) rates: RateLimits,
+    pub(super) counters: Counters,
+    pub(super) history: History,
+    pub(super) streams: Arc<Semaphore>,
+    /// Ends every stream.
+    pub(super) shutdown: CancellationToken,
+    started: Instant,
+}
+
+/// What a write decided on one snapshot.
+pub(super) enum Decision<T> {
+    /// Nothing is to be written.
+    Done(T),
+    /// This is to be written, if the conditions hold.
+    Write {
+        conditions: Vec<Compare>,
+        operations: Vec<Operation>,
+        outcome: T,
+    },
+}
+
+impl Api {
+    /// Ready to answer; streams end with `shutdown`.
+    pub fn new(config: ApiConfig, shutdown: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            rates: RateLimits::new(&config.limits),
+            streams: Arc::new(Semaphore::new(config.limits.streams)),
+            config,
+            counters: Counters::default(),
+            history: History::default(),
+            shutdown,
+            started: Instant::now(),
+        })
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        (self.config.clock)()
+    }
+
+    /// The newest snapshot, if there is one.
+    pub(super) fn newest(&self) -> Option<Arc<Snapshot>> {
+        self.config.handle.snapshot.borrow().clone()
+    }
+
+    /// The newest snapshot.
+    pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>, ApiError> {
+        self.newest().ok_or_else(not_ready)
+    }
+
+    /// Whether this machine leads now.
+    pub(super) fn leads(&self) -> bool {
+        let leadership = self.config.handle.leadership.borrow();
+        leadership
+            .as_ref()
+            .is_some_and(|leadership| !leadership.lost.is_cancelled())
+    }
+
+    /// The right to write.
+    pub(super) fn leadership(&self) -> Result<Leadership, ApiError> {
+        let leadership = self.config.handle.leadership.borrow().clone();
+        leadership
+            .filter(|leadership| !leadership.lost.is_cancelled())
+            .ok_or_else(|| self.not_leader())
+    }
+
+    fn not_leader(&self) -> ApiError {
+        let leader = self
+            .newest()
+            .and_then(|snapshot| snapshot.leader_endpoint.clone());
+        ApiError::NotLeader { leader }
+    }
+
+    /// The agents' reports as this machine knows them.
+    pub(super) fn observed(&self) -> Observed {
+        self.config.handle.reports.observed(self.started.elapsed())
+    }
+
+    /// What the snapshot looks like from outside.
+    pub(super) fn view<'a>(&'a self, snapshot: &'a Snapshot, observed: &'a Observed) -> View<'a> {
+        View {
+            snapshot,
+            observed,
+            leader: self.leads().then_some(self.config.node_name.as_str()),
+            now: self.now(),
+        }
+    }
+
+    /// Decides on the newest snapshot, commits under the leader's fence, and waits until the
+    /// snapshot shows it, so that the caller reads its own write. Decides again when others were
+    /// quicker.
+    ///
+    /// Answers with the outcome and the revision of the write, if something was written.
+    pub(super) async fn write<T>(
+        &self,
+        mut decide: impl FnMut(&Snapshot) -> Result<Decision<T>, ApiError>,
+    ) -> Result<(T, Option<i64>), ApiError> {
+        for _ in 0..WRITE_ATTEMPTS {
+            let leadership = self.leadership()?;
+            let mut receiver = self.config.handle.snapshot.clone();
+            let snapshot = receiver.borrow_and_update().clone().ok_or_else(not_ready)?;
+            let (mut conditions, operations, outcome) = match decide(&snapshot)? {
+                Decision::Done(outcome) => return Ok((outcome, None)),
+                Decision::Write {
+                    conditions,
+                    operations,
+                    outcome,
+                } => (conditions, operations, outcome),
+            };
+            conditions.insert(0, leadership.fence());
+            let store = &self.config.handle.store;
+            match store.transact(&conditions, &operations).await? {
+                Committed::Yes(revision) => {
+                    let handle = &self.config.handle;
+                    if !handle.wait_for_revision(revision, SHOWN_WITHIN).await {
+                        tracing::warn!(revision, "a change was stored but is not shown yet");
+                    }
+                    return Ok((outcome, Some(revision)));
+                }
+                Committed::No => {
+                    let owned = store.get(&leadership.key).await?;
+                    let owned =
+                        owned.is_some_and(|key| key.create_revision == leadership.create_revision);
+                    if !owned || leadership.lost.is_cancelled() {
+                        return Err(self.not_leader());
+                    }
+                    let _ = tokio::time::timeout(SHOWN_WITHIN, receiver.changed()).await;
+                }
+            }
+        }
+        Err(ApiError::conflict(
+            "others keep changing the same thing",
+            "send the request again",
+        ))
+    }
+}

@@ -1,0 +1,227 @@
+//! What a call is refused with: one enum, one table of statuses, one body (RFC 8.1).
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+
+use super::types::ErrorBody;
+use crate::store::StoreError;
+
+/// Why a call is refused.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ApiError {
+    /// What was sent is not what the route takes.
+    #[error("{message}")]
+    Invalid {
+        /// What is wrong, and what was expected.
+        message: String,
+        /// Errors of fields, as `bundle` finds them.
+        details: Vec<serde_json::Value>,
+    },
+    /// The caller does not say who it is, or says it wrongly.
+    #[error("{0}")]
+    Unauthorized(String),
+    /// The caller is known and may not.
+    #[error("{message}")]
+    Forbidden {
+        /// What it may not.
+        message: String,
+        /// What to try.
+        hint: Option<String>,
+    },
+    /// The thing does not exist.
+    #[error("{kind} `{name}` does not exist")]
+    NotFound {
+        /// `namespace`, `workload`, `instance`, `node`, `file` or `token`.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+    },
+    /// No route has this path.
+    #[error("there is no route `{0}`; `/openapi.json` lists them all")]
+    NoRoute(String),
+    /// The path has no such method.
+    #[error("`{method}` is not possible on `{path}`")]
+    MethodNotAllowed {
+        /// The method.
+        method: String,
+        /// The path.
+        path: String,
+    },
+    /// The body did not arrive in time, or the answer was not ready in time.
+    #[error("the request was not done within {0} s")]
+    Timeout(u64),
+    /// It does not fit with what is there.
+    #[error("{message}")]
+    Conflict {
+        /// With what it does not fit.
+        message: String,
+        /// What to try.
+        hint: Option<String>,
+    },
+    /// A watch can't go on from this resourceVersion.
+    #[error("resourceVersion {0} is too old to go on from; list again")]
+    Gone(i64),
+    /// `If-Match` or `If-None-Match` does not hold.
+    #[error("{0}")]
+    PreconditionFailed(String),
+    /// The body, or what it unpacks to, is too large.
+    #[error("{what} is larger than {limit} bytes")]
+    TooLarge {
+        /// What is too large.
+        what: &'static str,
+        /// Most bytes.
+        limit: usize,
+    },
+    /// What the body unpacks to is too large.
+    #[error("{message}")]
+    Oversize {
+        /// What is too large.
+        message: String,
+        /// Where, as `bundle` finds it.
+        details: Vec<serde_json::Value>,
+    },
+    /// The body's content type is another.
+    #[error("the content type is `{found}`, expected `{expected}`")]
+    UnsupportedMediaType {
+        /// As sent.
+        found: String,
+        /// As it must be.
+        expected: &'static str,
+    },
+    /// The caller asks too often, or holds too many streams.
+    #[error("too many requests; try again in {0} s")]
+    TooManyRequests(u64),
+    /// This machine does not lead.
+    #[error("this machine does not lead the cluster")]
+    NotLeader {
+        /// `host:port` of the leader's API, if it is known.
+        leader: Option<String>,
+    },
+    /// It can't be answered now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The store did not say what became of a write.
+    #[error("it is not known whether the change was stored: {0}")]
+    UnknownOutcome(String),
+    /// A mistake of KAT's own.
+    #[error("{0}")]
+    Internal(String),
+}
+
+impl ApiError {
+    /// Something sent is wrong.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid {
+            message: message.into(),
+            details: Vec::new(),
+        }
+    }
+
+    /// The thing does not exist.
+    pub fn not_found(kind: &'static str, name: &str) -> Self {
+        Self::NotFound {
+            kind,
+            name: name.to_owned(),
+        }
+    }
+
+    /// It does not fit with what is there.
+    pub fn conflict(message: impl Into<String>, hint: &str) -> Self {
+        Self::Conflict {
+            message: message.into(),
+            hint: Some(hint.to_owned()),
+        }
+    }
+
+    /// HTTP status and the one word for programs.
+    pub fn status(&self) -> (StatusCode, &'static str) {
+        match self {
+            Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "Invalid"),
+            Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            Self::Forbidden { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
+            Self::NotFound { .. } | Self::NoRoute(_) => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
+            Self::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
+            Self::Conflict { .. } => (StatusCode::CONFLICT, "Conflict"),
+            Self::Gone(_) => (StatusCode::GONE, "Gone"),
+            Self::PreconditionFailed(_) => (StatusCode::PRECONDITION_FAILED, "PreconditionFailed"),
+            Self::TooLarge { .. } | Self::Oversize { .. } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, "TooLarge")
+            }
+            Self::UnsupportedMediaType { .. } => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
+            }
+            Self::TooManyRequests(_) => (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
+            Self::NotLeader { .. } => (StatusCode::SERVICE_UNAVAILABLE, "NotLeader"),
+            Self::Unavailable(_) | Self::UnknownOutcome(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Unavailable")
+            }
+            Self::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "Internal"),
+        }
+    }
+
+    fn hint(&self) -> Option<String> {
+        match self {
+            Self::Forbidden { hint, .. } | Self::Conflict { hint, .. } => hint.clone(),
+            Self::Unauthorized(_) => Some(
+                "send `Authorization: Bearer kat1.<id>.<secret>` or an admin certificate".into(),
+            ),
+            Self::NotLeader { leader } => leader
+                .as_ref()
+                .map(|leader| format!("the leader answers on {leader}")),
+            Self::UnknownOutcome(_) => Some("the same request can safely be sent again".into()),
+            Self::PreconditionFailed(_) => Some("read it again and decide anew".into()),
+            _ => None,
+        }
+    }
+
+    /// The body that goes with the status.
+    pub fn body(&self) -> ErrorBody {
+        ErrorBody {
+            error: self.status().1.to_owned(),
+            message: self.to_string(),
+            hint: self.hint(),
+            details: match self {
+                Self::Invalid { details, .. } | Self::Oversize { details, .. } => details.clone(),
+                _ => Vec::new(),
+            },
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    /// Errors of writes: without an answer the outcome is unknown.
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Unavailable(_) => Self::UnknownOutcome(error.to_string()),
+            StoreError::Compacted(_) | StoreError::Denied(_) => {
+                Self::Unavailable(error.to_string())
+            }
+            StoreError::Invalid(_) => Self::Internal(error.to_string()),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, _) = self.status();
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        match &self {
+            Self::TooManyRequests(seconds) => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(*seconds));
+            }
+            Self::NotLeader { .. } | Self::Unavailable(_) | Self::UnknownOutcome(_) => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(1u64));
+            }
+            Self::Unauthorized(_) => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

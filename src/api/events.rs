@@ -1,0 +1,61 @@
+//! Events (RFC 9.3): what happened, oldest first.
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State, response::Response};
+use serde::Deserialize;
+
+use super::{
+    caller::Caller,
+    context::Api,
+    errors::ApiError,
+    extract::Parameters,
+    types::Event,
+    view::View,
+    watch::{ListQuery, answer},
+};
+
+/// The query of events; what is left out does not matter.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct EventQuery {
+    watch: bool,
+    resource_version: Option<String>,
+    resource_type: Option<String>,
+    resource_name: Option<String>,
+    namespace: Option<String>,
+}
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<EventQuery>,
+) -> Result<Response, ApiError> {
+    let list = ListQuery {
+        watch: query.watch,
+        resource_version: query.resource_version.clone(),
+    };
+    let select = Arc::new(move |view: &View<'_>| {
+        let events = view.snapshot.events.values();
+        events
+            .filter(|stored| matches(&query, &stored.value))
+            .map(|stored| Event::clone(&stored.value))
+            .collect()
+    });
+    answer(&api, &caller, &list, select).await
+}
+
+fn matches(query: &EventQuery, event: &Event) -> bool {
+    let object = &event.involved_object;
+    let kind = query.resource_type.as_ref();
+    kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&object.kind))
+        && query
+            .resource_name
+            .as_ref()
+            .is_none_or(|name| *name == object.name)
+        && query.namespace.as_ref().is_none_or(|namespace| {
+            // The events of a namespace are those in it and those about it.
+            *namespace == object.namespace
+                || (object.kind == "Namespace" && *namespace == object.name)
+        })
+}

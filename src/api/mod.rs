@@ -1,0 +1,40 @@
+//! The API (RFC 8): server, who may call what, wire types and client.
+
+pub mod access;
+mod apply;
+mod audit;
+pub mod caller;
+pub mod client;
+mod config;
+mod context;
+mod errors;
+mod events;
+mod extract;
+mod history;
+mod instances;
+pub mod limits;
+mod metrics;
+mod namespaces;
+mod nodes;
+pub mod openapi;
+pub mod proto;
+pub mod routes;
+pub mod server;
+mod stalled;
+mod submission;
+mod tokens;
+pub mod types;
+pub mod view;
+mod watch;
+mod workloads;
+
+pub use caller::SocketAccess;
+pub use config::HealthView;
+pub use context::{Api, ApiConfig, WallClock};
+pub use errors::ApiError;
+pub use instances::{InstanceLogs, LogQuery, LogStream, LogsError};
+pub use limits::Limits;
+pub use metrics::{CallMetrics, Metrics};
+pub use namespaces::NamespaceRequest;
+pub use server::{Listeners, SocketListener, TlsListener, TlsSource, serve};
+pub use tokens::{NewToken, new_token};

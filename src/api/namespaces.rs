@@ -1,0 +1,374 @@
+//! Namespaces: list, read, create, delete.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
+use jiff::Timestamp;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    apply::{mark_deleting, put},
+    caller::Caller,
+    context::{Api, Decision},
+    errors::ApiError,
+    extract::{At, Parameters, Precondition},
+    limits::{MAX_JSON, check_content_type, read_body},
+    types::{Metadata, ObjectReference},
+    watch::{ListQuery, answer},
+    workloads::{CORE_NAMESPACE, WriteQuery, Written, item},
+};
+use crate::{
+    plan::{EventKind, EventLog, NamespaceRecord, Snapshot, Stored},
+    resource::{API_VERSION, NamespaceMetadata, default_namespace, name::check_namespace},
+    store::{Compare, Operation, keys},
+};
+
+/// Workloads that are marked in one transaction of a cascade.
+const CASCADE_PIECE: usize = 50;
+/// Most labels of a namespace, and most characters of each.
+const MAX_LABELS: usize = 64;
+const MAX_LABEL: usize = 256;
+
+/// Content type of JSON bodies.
+pub(super) const JSON: &str = "application/json";
+
+/// The body of a POST: `namespace.kat` as JSON.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NamespaceRequest {
+    /// `kat.dws.rip/v1alpha1` if it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_version: Option<String>,
+    /// `Namespace` if it is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<String>,
+    /// Name and labels.
+    pub metadata: NamespaceMetadata,
+}
+
+/// Reads a JSON body.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
+pub(super) async fn read_json<T: serde::de::DeserializeOwned>(
+    api: &Api,
+    request: Request,
+    limit: usize,
+) -> Result<T, ApiError> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers, JSON)?;
+    let body = read_body(&parts.headers, body, limit, api.config.limits.body_timeout).await?;
+    serde_json::from_slice(&body).map_err(|error| ApiError::invalid(format!("the body: {error}")))
+}
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.namespaces())).await
+}
+
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    At(name): At<String>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let found = api.view(&snapshot, &observed).namespace(&name);
+    let found = found.ok_or_else(|| ApiError::not_found("namespace", &name))?;
+    Ok(item(&found, &found.metadata.resource_version))
+}
+
+pub(super) async fn create(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let request: NamespaceRequest = read_json(&api, request, MAX_JSON).await?;
+    check(&request)?;
+    let create = Create {
+        metadata: request.metadata,
+        precondition,
+        dry_run: query.dry_run,
+        uid: uuid::Uuid::new_v4().to_string(),
+        now: api.now(),
+        caller: &caller,
+    };
+    let (written, revision) = api.write(|snapshot| create.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
+    if let Some(found) = request
+        .api_version
+        .as_ref()
+        .filter(|found| *found != API_VERSION)
+    {
+        return Err(ApiError::invalid(format!(
+            "apiVersion is `{found}`, expected `{API_VERSION}`"
+        )));
+    }
+    if let Some(found) = request.kind.as_ref().filter(|found| *found != "Namespace") {
+        return Err(ApiError::invalid(format!(
+            "kind is `{found}`, expected `Namespace`"
+        )));
+    }
+    check_namespace(&request.metadata.name)
+        .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+    let labels = &request.metadata.labels;
+    let long = |text: &String| text.chars().count() > MAX_LABEL;
+    if labels.len() > MAX_LABELS
+        || labels
+            .iter()
+            .any(|(key, value)| key.is_empty() || long(key) || long(value))
+    {
+        return Err(ApiError::invalid(format!(
+            "metadata.labels: at most {MAX_LABELS} labels with keys and values of at most {MAX_LABEL} characters are allowed"
+        )));
+    }
+    Ok(())
+}
+
+struct Create<'a> {
+    metadata: NamespaceMetadata,
+    precondition: Precondition,
+    dry_run: bool,
+    uid: String,
+    now: Timestamp,
+    caller: &'a Caller,
+}
+
+impl Create<'_> {
+    /// Creates the namespace or changes its labels; the same labels change nothing.
+    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let name = &self.metadata.name;
+        let stored = snapshot.namespaces.get(name);
+        self.precondition
+            .check(stored.map(|stored| stored.revision))?;
+        let (record, outcome) = match stored {
+            None => (
+                NamespaceRecord {
+                    schema: 1,
+                    uid: self.uid.clone(),
+                    labels: self.metadata.labels.clone(),
+                    created: self.now,
+                    deleting: false,
+                },
+                "created",
+            ),
+            Some(stored) if stored.value.deleting => {
+                return Err(ApiError::conflict(
+                    format!("the namespace `{name}` is being deleted"),
+                    "wait until it is gone",
+                ));
+            }
+            Some(stored) if stored.value.labels == self.metadata.labels => {
+                return Ok(Decision::Done(written(name, stored, "unchanged")));
+            }
+            Some(stored) => (
+                NamespaceRecord {
+                    labels: self.metadata.labels.clone(),
+                    ..stored.value.clone()
+                },
+                "updated",
+            ),
+        };
+        let before = stored.map_or(0, |stored| stored.revision);
+        let mut result = written(
+            name,
+            &Stored {
+                revision: before,
+                value: record.clone(),
+            },
+            outcome,
+        );
+        if self.dry_run {
+            return Ok(Decision::Done(result));
+        }
+        if stored.is_none() {
+            result.status = StatusCode::CREATED;
+        }
+        let key = keys::namespace(name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let reason = if stored.is_none() {
+            "Created"
+        } else {
+            "Updated"
+        };
+        let message = format!("{} by {}", outcome, self.caller);
+        operations.extend(event(
+            snapshot,
+            self.now,
+            reason,
+            name,
+            &record.uid,
+            message,
+        ));
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key, before)],
+            operations,
+            outcome: result,
+        })
+    }
+}
+
+fn written(name: &str, stored: &Stored<NamespaceRecord>, outcome: &'static str) -> Written {
+    Written {
+        status: StatusCode::OK,
+        outcome,
+        kind: "Namespace",
+        metadata: Metadata {
+            name: name.to_owned(),
+            namespace: None,
+            uid: stored.value.uid.clone(),
+            labels: stored.value.labels.clone(),
+            generation: 1,
+            resource_version: stored.revision.to_string(),
+            creation_timestamp: stored.value.created.to_string(),
+        },
+    }
+}
+
+fn event(
+    snapshot: &Snapshot,
+    now: Timestamp,
+    reason: &str,
+    name: &str,
+    uid: &str,
+    message: String,
+) -> Vec<Operation> {
+    let object = ObjectReference {
+        kind: "Namespace".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.to_owned(),
+    };
+    EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
+}
+
+/// The query of a namespace's deletion.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct DeleteQuery {
+    /// Say what would happen, and do nothing.
+    dry_run: bool,
+    /// Delete its workloads too.
+    cascade: bool,
+}
+
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<DeleteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    if name == CORE_NAMESPACE || name == default_namespace() {
+        return Err(ApiError::Forbidden {
+            message: format!("the namespace `{name}` can't be deleted"),
+            hint: None,
+        });
+    }
+    let removal = Removal {
+        name: &name,
+        precondition: Precondition::read(&headers)?,
+        query,
+        now: api.now(),
+        caller: &caller,
+    };
+    let (outcome, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
+    // From here on nothing new comes into the namespace, so this ends.
+    let mut newest = revision;
+    let mut more = query.cascade && !query.dry_run;
+    while more {
+        let (left, revision) = api.write(|snapshot| removal.cascade(snapshot)).await?;
+        newest = revision.or(newest);
+        more = left;
+    }
+    Ok(outcome.answer(newest))
+}
+
+struct Removal<'a> {
+    name: &'a str,
+    precondition: Precondition,
+    query: DeleteQuery,
+    now: Timestamp,
+    caller: &'a Caller,
+}
+
+impl Removal<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let stored = snapshot.namespaces.get(self.name);
+        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
+        self.precondition.check(Some(stored.revision))?;
+        let outcome = written(self.name, stored, "deleting");
+        let count = snapshot
+            .workloads
+            .keys()
+            .filter(|key| key.namespace == self.name)
+            .count();
+        if count > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!("the namespace `{}` still has workloads: {count}", self.name),
+                "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
+        if self.query.dry_run || stored.value.deleting {
+            return Ok(Decision::Done(outcome));
+        }
+        let record = NamespaceRecord {
+            deleting: true,
+            ..stored.value.clone()
+        };
+        let key = keys::namespace(self.name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let message = format!("deletion was asked for by {}", self.caller);
+        operations.extend(event(
+            snapshot,
+            self.now,
+            "Deleting",
+            self.name,
+            &record.uid,
+            message,
+        ));
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key, stored.revision)],
+            operations,
+            outcome,
+        })
+    }
+
+    /// Marks a piece of the namespace's workloads; says whether there may be more.
+    fn cascade(&self, snapshot: &Snapshot) -> Result<Decision<bool>, ApiError> {
+        let left: BTreeMap<_, _> = snapshot
+            .workloads
+            .iter()
+            .filter(|(key, entry)| key.namespace == self.name && !entry.meta.value.deleting)
+            .take(CASCADE_PIECE)
+            .collect();
+        if left.is_empty() {
+            return Ok(Decision::Done(false));
+        }
+        let mut conditions = Vec::new();
+        let mut operations = Vec::new();
+        for (key, entry) in left {
+            let (condition, operation) = mark_deleting(key, entry)?;
+            conditions.push(condition);
+            operations.push(operation);
+        }
+        Ok(Decision::Write {
+            conditions,
+            operations,
+            outcome: true,
+        })
+    }
+}

@@ -1,0 +1,189 @@
+//! Machines: list, read, and the reports of their agents (RFC 4.1.3).
+
+use std::sync::Arc;
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::StatusCode,
+    response::Response,
+};
+
+use super::{
+    caller::Caller,
+    context::Api,
+    errors::ApiError,
+    extract::{At, Parameters},
+    limits::MAX_REPORT,
+    namespaces::read_json,
+    types::{Condition, NodeReport},
+    view::View,
+    watch::{ListQuery, answer},
+    workloads::item,
+};
+
+/// Most characters of one word in a report.
+const MAX_WORD: usize = 128;
+/// Most characters of one sentence in a report: what a machine says is stored and shown.
+const MAX_SENTENCE: usize = 4096;
+/// Most instances, addresses or conditions in a report.
+const MAX_ENTRIES: usize = 2000;
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    let node = caller
+        .sees_only_this_machine()
+        .then(|| api.config.node_name.clone());
+    let select = Arc::new(move |view: &View<'_>| match &node {
+        Some(node) => view.node(node).into_iter().collect(),
+        None => view.nodes(),
+    });
+    answer(&api, &caller, &query, select).await
+}
+
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+) -> Result<Response, ApiError> {
+    let unseen = caller.sees_only_this_machine() && name != api.config.node_name;
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let found = api
+        .view(&snapshot, &observed)
+        .node(&name)
+        .filter(|_| !unseen);
+    let found = found.ok_or_else(|| ApiError::not_found("node", &name))?;
+    Ok(item(&found, &found.metadata.resource_version))
+}
+
+/// Takes a report in. That the certificate names the machine of the path is checked before.
+pub(super) async fn report(
+    State(api): State<Arc<Api>>,
+    At(name): At<String>,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    api.leadership()?;
+    let mut report: NodeReport = read_json(&api, request, MAX_REPORT).await?;
+    if report.node_name != name {
+        return Err(ApiError::Forbidden {
+            message: format!(
+                "the report is about `{}`, not about `{name}`",
+                printable(&report.node_name)
+            ),
+            hint: None,
+        });
+    }
+    let snapshot = api.snapshot()?;
+    let node = snapshot
+        .nodes
+        .get(&name)
+        .ok_or_else(|| ApiError::not_found("node", &name))?;
+    let uid = &node.registration.value.uid;
+    if report.node_uid != *uid {
+        return Err(ApiError::Forbidden {
+            message: format!(
+                "the machine `{name}` is registered with another identity than the report's"
+            ),
+            hint: Some(
+                "two machines with one name? `katcall describe node` shows the one that is known"
+                    .to_owned(),
+            ),
+        });
+    }
+    bound(&mut report)?;
+    api.config.handle.reports.accept(&name, report);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+fn printable(text: &str) -> String {
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(64)
+        .collect()
+}
+
+/// Refuses lists without measure and cuts texts: one machine must not fill the store.
+fn bound(report: &mut NodeReport) -> Result<(), ApiError> {
+    let lists = [
+        ("workloadInstances", report.workload_instances.len()),
+        ("addresses", report.addresses.len()),
+        ("conditions", report.conditions.len()),
+    ];
+    for (name, length) in lists {
+        if length > MAX_ENTRIES {
+            return Err(ApiError::invalid(format!(
+                "{name} has {length} entries, at most {MAX_ENTRIES} are allowed"
+            )));
+        }
+    }
+    for text in [&mut report.version, &mut report.architecture]
+        .into_iter()
+        .chain(&mut report.addresses)
+    {
+        cut(text, MAX_WORD);
+    }
+    report.conditions.iter_mut().for_each(bound_condition);
+    for instance in &mut report.workload_instances {
+        let words = [
+            &mut instance.workload_name,
+            &mut instance.namespace,
+            &mut instance.instance_id,
+            &mut instance.container_id,
+            &mut instance.image_id,
+            &mut instance.state,
+            &mut instance.reason,
+            &mut instance.since,
+            &mut instance.template_hash,
+        ];
+        words.into_iter().for_each(|text| cut(text, MAX_WORD));
+        cut(&mut instance.message, MAX_SENTENCE);
+        instance.conditions.truncate(16);
+        instance.conditions.iter_mut().for_each(bound_condition);
+    }
+    Ok(())
+}
+
+fn bound_condition(condition: &mut Condition) {
+    for text in [
+        &mut condition.kind,
+        &mut condition.reason,
+        &mut condition.since,
+    ] {
+        cut(text, MAX_WORD);
+    }
+    cut(&mut condition.message, MAX_SENTENCE);
+}
+
+/// Keeps the first `limit` bytes or a little less, so that no character is cut in two.
+fn cut(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::InstanceReport;
+
+    #[test]
+    fn a_report_is_cut_to_measure() {
+        let mut report = NodeReport {
+            version: "v".repeat(10_000),
+            workload_instances: vec![InstanceReport {
+                message: "ü".repeat(10_000),
+                ..InstanceReport::default()
+            }],
+            ..NodeReport::default()
+        };
+        assert_eq!(bound(&mut report), Ok(()));
+        assert_eq!(report.version.len(), MAX_WORD);
+        assert_eq!(report.workload_instances[0].message.len(), MAX_SENTENCE);
+        report.workload_instances = vec![InstanceReport::default(); MAX_ENTRIES + 1];
+        assert!(matches!(bound(&mut report), Err(ApiError::Invalid { .. })));
+    }
+}

@@ -1,0 +1,425 @@
+//! The one table of routes. The router, who may call what, the metrics' names and the OpenAPI
+//! document all come from it.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
+    handler::Handler,
+    http::{Method, Uri},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{MethodFilter, MethodRouter, on},
+};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+
+use super::{
+    access::{Access, Target, check},
+    audit::{Handled, observe},
+    caller::{Caller, Peer, identify},
+    config::{self, HealthView},
+    context::Api,
+    errors::ApiError,
+    events, instances,
+    metrics::{self, Metrics},
+    namespaces::{self, NamespaceRequest},
+    nodes, tokens,
+    types::{
+        ApplyResult, Event, InstanceItem, List, LogLine, NamespaceItem, NodeItem, NodeReport,
+        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+    },
+    workloads,
+};
+use crate::resource::ClusterConfiguration;
+
+/// Methods of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// Read.
+    Get,
+    /// Create, or report.
+    Post,
+    /// Create or change.
+    Put,
+    /// Delete.
+    Delete,
+}
+
+impl Verb {
+    /// As it goes over the wire.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "GET",
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Delete => "DELETE",
+        }
+    }
+
+    fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Put => MethodFilter::PUT,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+}
+
+/// The schema of a type.
+pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
+
+fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+/// A body.
+#[derive(Clone, Copy)]
+pub enum Payload {
+    /// None.
+    Nothing,
+    /// `text/plain`.
+    Text,
+    /// `application/gzip`: a tar.gz of `*.kat` files.
+    Archive,
+    /// `application/json` of any shape.
+    AnyJson,
+    /// `application/json`.
+    Json(SchemaOf),
+    /// `application/x-ndjson`.
+    Lines(SchemaOf),
+    /// A list as `application/json`, or its watch as `application/x-ndjson`.
+    List(SchemaOf, SchemaOf),
+}
+
+/// One route.
+pub struct Route {
+    /// Method.
+    pub verb: Verb,
+    /// Path, with its parameters in braces.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+    /// Which handler answers; the OpenAPI document's operationId.
+    pub operation: Operation,
+    /// A sentence for people.
+    pub summary: &'static str,
+    /// Names of the query's parameters.
+    pub query: &'static [&'static str],
+    /// What it takes.
+    pub request: Payload,
+    /// What it answers.
+    pub response: Payload,
+    /// The statuses of success.
+    pub statuses: &'static [u16],
+}
+
+/// Every handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs, reason = "the routes say what each does")]
+pub enum Operation {
+    Health,
+    Version,
+    OpenApi,
+    Metrics,
+    ListNamespaces,
+    CreateNamespace,
+    GetNamespace,
+    DeleteNamespace,
+    ListAllWorkloads,
+    ListWorkloads,
+    CreateWorkload,
+    GetWorkload,
+    PutWorkload,
+    DeleteWorkload,
+    ListFiles,
+    GetFile,
+    ListInstancesOfWorkload,
+    GetLogs,
+    ListAllInstances,
+    ListInstances,
+    GetInstance,
+    ListNodes,
+    GetNode,
+    ReportNode,
+    ListEvents,
+    GetClusterConfiguration,
+    ListTokens,
+    CreateToken,
+    DeleteToken,
+}
+
+impl Route {
+    const fn new(
+        verb: Verb,
+        path: &'static str,
+        access: Access,
+        operation: Operation,
+        response: Payload,
+        summary: &'static str,
+    ) -> Self {
+        Self {
+            verb,
+            path,
+            access,
+            operation,
+            summary,
+            query: &[],
+            request: Payload::Nothing,
+            response,
+            statuses: &[200],
+        }
+    }
+
+    const fn takes(mut self, request: Payload, statuses: &'static [u16]) -> Self {
+        self.request = request;
+        self.statuses = statuses;
+        self
+    }
+
+    const fn query(mut self, names: &'static [&'static str]) -> Self {
+        self.query = names;
+        self
+    }
+}
+
+/// Parameters of every list.
+const LIST: &[&str] = &["watch", "resourceVersion"];
+const APPLIED: Payload = Payload::Json(of::<ApplyResult>);
+
+const fn list_of<T: JsonSchema>() -> Payload
+where
+    List<T>: JsonSchema,
+    WatchLine<T>: JsonSchema,
+{
+    Payload::List(of::<List<T>>, of::<WatchLine<T>>)
+}
+
+macro_rules! workload {
+    ($rest:literal) => {
+        concat!("/v1alpha1/n/{namespace}/workloads/{workload}", $rest)
+    };
+}
+
+/// Every route of the API, in the order of the OpenAPI document.
+#[rustfmt::skip]
+pub static ROUTES: &[Route] = {
+    use self::{Access as A, Operation as O, Payload as P, Route as R, Verb::{Delete, Get, Post, Put}};
+    &[
+        R::new(Get, "/healthz", A::Anyone, O::Health, P::Json(of::<HealthView>),
+            "Says whether this machine can answer"),
+        R::new(Get, "/version", A::Anyone, O::Version, P::Json(of::<ServerVersion>),
+            "Says the version of KAT"),
+        R::new(Get, "/openapi.json", A::Authenticated, O::OpenApi, P::AnyJson,
+            "Describes this API"),
+        R::new(Get, "/metrics", A::ReadCluster, O::Metrics, P::Json(of::<Metrics>),
+            "Measures; Prometheus' text with `format=prometheus` or `Accept: text/plain`").query(&["format"]),
+        R::new(Get, "/v1alpha1/namespaces", A::ReadCluster, O::ListNamespaces, list_of::<NamespaceItem>(),
+            "Lists or watches namespaces").query(LIST),
+        R::new(Post, "/v1alpha1/namespaces", A::Admin, O::CreateNamespace, APPLIED,
+            "Creates a namespace, or changes its labels")
+            .takes(P::Json(of::<NamespaceRequest>), &[200, 201]).query(&["dryRun"]),
+        R::new(Get, "/v1alpha1/namespaces/{namespace}", A::ReadNamespace, O::GetNamespace, P::Json(of::<NamespaceItem>),
+            "Reads a namespace"),
+        R::new(Delete, "/v1alpha1/namespaces/{namespace}", A::Admin, O::DeleteNamespace, APPLIED,
+            "Deletes a namespace; with `cascade=true` its workloads too").query(&["cascade", "dryRun"]),
+        R::new(Get, "/v1alpha1/workloads", A::ReadCluster, O::ListAllWorkloads, list_of::<WorkloadItem>(),
+            "Lists or watches workloads of all namespaces").query(LIST),
+        R::new(Get, "/v1alpha1/n/{namespace}/workloads", A::ReadNamespace, O::ListWorkloads, list_of::<WorkloadItem>(),
+            "Lists or watches workloads of a namespace").query(LIST),
+        R::new(Post, "/v1alpha1/n/{namespace}/workloads", A::Deploy, O::CreateWorkload, APPLIED,
+            "Creates a workload; one that exists with other content is a conflict")
+            .takes(P::Archive, &[200, 201]).query(&["dryRun"]),
+        R::new(Get, workload!(""), A::ReadNamespace, O::GetWorkload, P::Json(of::<WorkloadItem>),
+            "Reads a workload; values of environment variables are masked"),
+        R::new(Put, workload!(""), A::Deploy, O::PutWorkload, APPLIED,
+            "Changes a workload, or creates it; the same content changes nothing")
+            .takes(P::Archive, &[200, 201]).query(&["dryRun"]),
+        R::new(Delete, workload!(""), A::Deploy, O::DeleteWorkload, APPLIED,
+            "Deletes a workload").query(&["dryRun"]),
+        R::new(Get, workload!("/files"), A::ReadNamespace, O::ListFiles, P::Json(of::<List<String>>),
+            "Lists the names of a workload's files"),
+        R::new(Get, workload!("/files/{file}"), A::ReadFiles, O::GetFile, P::Text,
+            "Reads a file as it was written, with the values of environment variables"),
+        R::new(Get, workload!("/instances"), A::ReadNamespace, O::ListInstancesOfWorkload, list_of::<InstanceItem>(),
+            "Lists or watches instances of a workload").query(LIST),
+        R::new(Get, workload!("/instances/{instance}/logs"), A::ReadNamespace, O::GetLogs, P::Lines(of::<LogLine>),
+            "Reads or follows the log of an instance").query(&["follow", "since", "tail"]),
+        R::new(Get, "/v1alpha1/instances", A::ReadMachine, O::ListAllInstances, list_of::<InstanceItem>(),
+            "Lists or watches instances of all namespaces").query(LIST),
+        R::new(Get, "/v1alpha1/n/{namespace}/instances", A::ReadNamespace, O::ListInstances, list_of::<InstanceItem>(),
+            "Lists or watches instances of a namespace").query(LIST),
+        R::new(Get, "/v1alpha1/n/{namespace}/instances/{instance}", A::ReadNamespace, O::GetInstance, P::Json(of::<InstanceItem>),
+            "Reads an instance"),
+        R::new(Get, "/v1alpha1/nodes", A::ReadMachine, O::ListNodes, list_of::<NodeItem>(),
+            "Lists or watches machines").query(LIST),
+        R::new(Get, "/v1alpha1/nodes/{node}", A::ReadMachine, O::GetNode, P::Json(of::<NodeItem>),
+            "Reads a machine"),
+        R::new(Post, "/v1alpha1/nodes/{node}/status", A::Report, O::ReportNode, P::Nothing,
+            "Takes a machine's report; only from that machine, by its certificate")
+            .takes(P::Json(of::<NodeReport>), &[204]),
+        R::new(Get, "/v1alpha1/events", A::ReadNamespace, O::ListEvents, list_of::<Event>(),
+            "Lists or watches events, oldest first")
+            .query(&["watch", "resourceVersion", "resourceType", "resourceName", "namespace"]),
+        R::new(Get, "/v1alpha1/config/cluster", A::ReadCluster, O::GetClusterConfiguration, P::Json(of::<ClusterConfiguration>),
+            "Reads the cluster's configuration"),
+        R::new(Get, "/v1alpha1/tokens", A::Admin, O::ListTokens, list_of::<TokenView>(),
+            "Lists or watches tokens, without their secrets").query(LIST),
+        R::new(Post, "/v1alpha1/tokens", A::Admin, O::CreateToken, P::Json(of::<TokenView>),
+            "Creates a token and shows it this once")
+            .takes(P::Json(of::<TokenRequest>), &[201]),
+        R::new(Delete, "/v1alpha1/tokens/{token}", A::Admin, O::DeleteToken, P::Nothing,
+            "Deletes a token; streams that it opened end")
+            .takes(P::Nothing, &[204]),
+    ]
+};
+
+fn handler(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
+    match operation {
+        Operation::Health => on(filter, config::health),
+        Operation::Version => on(filter, config::version),
+        Operation::OpenApi => on(filter, config::openapi),
+        Operation::Metrics => on(filter, metrics::get),
+        Operation::ListNamespaces => on(filter, namespaces::list),
+        Operation::CreateNamespace => on(filter, namespaces::create),
+        Operation::GetNamespace => on(filter, namespaces::get),
+        Operation::DeleteNamespace => on(filter, namespaces::delete),
+        Operation::ListAllWorkloads => on(filter, workloads::list_all),
+        Operation::ListWorkloads => on(filter, workloads::list),
+        Operation::CreateWorkload => on(filter, workloads::create),
+        Operation::GetWorkload => on(filter, workloads::get),
+        Operation::PutWorkload => on(filter, workloads::update),
+        Operation::DeleteWorkload => on(filter, workloads::delete),
+        Operation::ListFiles => on(filter, workloads::files),
+        Operation::GetFile => on(filter, workloads::file),
+        Operation::ListInstancesOfWorkload => on(filter, instances::list_of_workload),
+        Operation::GetLogs => on(filter, instances::logs),
+        Operation::ListAllInstances => on(filter, instances::list_all),
+        Operation::ListInstances => on(filter, instances::list),
+        Operation::GetInstance => on(filter, instances::get),
+        Operation::ListNodes => on(filter, nodes::list),
+        Operation::GetNode => on(filter, nodes::get),
+        Operation::ReportNode => on(filter, nodes::report),
+        Operation::ListEvents => on(filter, events::list),
+        Operation::GetClusterConfiguration => on(filter, config::cluster),
+        Operation::ListTokens => on(filter, tokens::list),
+        Operation::CreateToken => on(filter, tokens::create),
+        Operation::DeleteToken => on(filter, tokens::delete),
+    }
+}
+
+/// Builds the router from the table.
+pub fn router(api: &Arc<Api>) -> Router {
+    let mut router = Router::new();
+    for route in ROUTES {
+        let gate = from_fn_with_state((Arc::clone(api), route), gate);
+        let handler = handler(route.operation, route.verb.filter()).route_layer(gate);
+        router = router.route(route.path, handler);
+    }
+    let unknown = from_fn_with_state(Arc::clone(api), limit_unknown);
+    router
+        .method_not_allowed_fallback(wrong_method.layer(unknown.clone()))
+        .fallback(no_route.layer(unknown))
+        .layer(from_fn_with_state(Arc::clone(api), observe))
+        .with_state(Arc::clone(api))
+}
+
+async fn no_route(uri: Uri) -> ApiError {
+    ApiError::NoRoute(uri.path().chars().take(100).collect())
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::MethodNotAllowed {
+        method: method.as_str().chars().take(20).collect(),
+        path: uri.path().chars().take(100).collect(),
+    }
+}
+
+/// Calls that lead nowhere count against their address.
+async fn limit_unknown(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    if let Some(Err(error)) = peer.map(|peer| api.rates.check(peer, None)) {
+        return error.into_response();
+    }
+    next.run(request).await
+}
+
+/// Who calls, how often, whether they may, and for how long they may wait.
+async fn gate(
+    State((api, route)): State<(Arc<Api>, &'static Route)>,
+    params: Result<RawPathParams, RawPathParamsRejection>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let (caller, admitted) = match params {
+        Ok(params) => admit(&api, route, &params, &request),
+        Err(error) => {
+            let error = ApiError::invalid(format!("the path: {}", error.body_text()));
+            (Caller::Anonymous, Err(error))
+        }
+    };
+    let mut response = match admitted {
+        Err(error) => error.into_response(),
+        Ok(()) => {
+            request.extensions_mut().insert(caller.clone());
+            let limit = api.config.limits.request_timeout;
+            match tokio::time::timeout(limit, next.run(request)).await {
+                Ok(response) => response,
+                Err(_) => ApiError::Timeout(limit.as_secs()).into_response(),
+            }
+        }
+    };
+    response.extensions_mut().insert(Handled { route, caller });
+    response
+}
+
+fn admit(
+    api: &Api,
+    route: &Route,
+    params: &RawPathParams,
+    request: &Request,
+) -> (Caller, Result<(), ApiError>) {
+    let Some(peer) = request.extensions().get::<Peer>() else {
+        let error = ApiError::Internal("the connection has no peer".to_owned());
+        return (Caller::Anonymous, Err(error));
+    };
+    let snapshot = api.newest();
+    let caller = match identify(peer, request.headers(), snapshot.as_deref(), api.now()) {
+        Ok(caller) => caller,
+        Err(error) => {
+            // Guesses at tokens count against the address.
+            let limited = api.rates.check(peer, None);
+            return (Caller::Anonymous, limited.and(Err(error)));
+        }
+    };
+    let asked = query_namespace(route, request.uri());
+    let param = |name| {
+        params
+            .iter()
+            .find(|(found, _)| *found == name)
+            .map(|(_, value)| value)
+    };
+    let target = Target {
+        namespace: param("namespace").or(asked.as_deref()),
+        node: param("node"),
+    };
+    let admitted = api
+        .rates
+        .check(peer, Some(&caller))
+        .and_then(|()| check(route.access, &caller, target));
+    (caller, admitted)
+}
+
+/// The namespace that the query names, where the route has such a parameter.
+fn query_namespace(route: &Route, uri: &Uri) -> Option<String> {
+    type Pairs = axum::extract::Query<Vec<(String, String)>>;
+    if !route.query.contains(&"namespace") {
+        return None;
+    }
+    let Pairs { 0: pairs } = Pairs::try_from_uri(uri).ok()?;
+    let mut named = pairs.into_iter().filter(|(name, _)| name == "namespace");
+    let first = named.next().map(|(_, value)| value);
+    // Named twice, it is not clear which one is meant; the handler refuses it too.
+    if named.next().is_some() { None } else { first }
+}

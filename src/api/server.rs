@@ -1,0 +1,385 @@
+//! The HTTP server: TLS 1.3 over TCP, and the local socket.
+//!
+//! One task for each connection; handshakes never queue behind one another. Everything that waits
+//! for a client has a deadline, and connections are counted, so that a client can hold up nobody
+//! but itself (DESIGN.md, invariant 8).
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use hyper::{Request, body::Incoming};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+};
+use rustls::ServerConfig;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, sleep_until, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tower::ServiceExt;
+
+use super::{
+    caller::{Peer, SocketAccess, Source},
+    context::{Api, ApiConfig},
+    limits::{Limits, address_group},
+    routes::router,
+    stalled::Stalled,
+};
+use crate::pki::peer_identity;
+
+/// The TLS configuration for the next connection; it changes when certificates are renewed.
+pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
+
+/// A TCP port.
+pub struct TlsListener {
+    /// Bound already.
+    pub listener: TcpListener,
+    /// TLS 1.3, with optional client certificates of the cluster's authority.
+    pub config: TlsSource,
+}
+
+/// A local socket. Its mode and group say who may connect.
+pub struct SocketListener {
+    /// Bound already.
+    pub listener: UnixListener,
+    /// What its callers may do.
+    pub access: SocketAccess,
+}
+
+/// Where the API answers.
+#[derive(Default)]
+pub struct Listeners {
+    /// TCP ports.
+    pub tls: Vec<TlsListener>,
+    /// Local sockets.
+    pub sockets: Vec<SocketListener>,
+}
+
+/// First pause after an accept that failed, such as for want of file descriptors; it doubles.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Longest pause after an accept that failed.
+const ACCEPT_PAUSE_LIMIT: Duration = Duration::from_secs(1);
+/// Between two rounds of forgetting quiet callers.
+const FORGET_INTERVAL: Duration = Duration::from_secs(60);
+/// Bytes for the head of a request.
+const MAX_HEAD: u32 = 32 * 1024;
+/// Header fields of a request.
+const MAX_HEADERS: usize = 64;
+/// Requests at once on one connection.
+const MAX_CONCURRENT: u32 = 64;
+/// Between two pings of an HTTP/2 connection, and for the answer.
+const PING: Duration = Duration::from_secs(20);
+/// First byte of a TLS handshake record (RFC 8446 5.1).
+const HANDSHAKE_RECORD: u8 = 22;
+/// What a client gets that speaks plain HTTP to the TLS port.
+const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+content-type: application/json\r\nconnection: close\r\ncontent-length: 106\r\n\r\n\
+{\"error\":\"TlsRequired\",\"message\":\"this port speaks TLS 1.3 only\",\"hint\":\"use https:// instead of http://\"}";
+
+/// Answers until `cancel`, then lets requests under way end within
+/// [`Limits::shutdown_timeout`]; streams end at once.
+pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: CancellationToken) {
+    let limits = config.limits.clone();
+    let api = Api::new(config, cancel.clone());
+    let server = Server {
+        router: router(&api),
+        open: Arc::new(Semaphore::new(limits.connections)),
+        by_address: Arc::default(),
+        tracker: TaskTracker::new(),
+        limits,
+        cancel: cancel.clone(),
+    };
+    for listener in listeners.tls {
+        server.tracker.spawn(server.clone().accept_tls(listener));
+    }
+    for listener in listeners.sockets {
+        server.tracker.spawn(server.clone().accept_local(listener));
+    }
+    server.tracker.close();
+    let mut snapshots = api.config.handle.snapshot.clone();
+    let mut forget_at = Instant::now() + FORGET_INTERVAL;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            () = sleep_until(forget_at) => {
+                api.rates.forget_quiet();
+                forget_at = Instant::now() + FORGET_INTERVAL;
+            }
+            changed = snapshots.changed() => {
+                let newest = snapshots.borrow_and_update().clone();
+                if let Some(newest) = newest {
+                    api.history.remember(&newest);
+                }
+                if changed.is_err() {
+                    cancel.cancelled().await;
+                    break;
+                }
+            }
+        }
+    }
+    let _ = timeout(server.limits.shutdown_timeout, server.tracker.wait()).await;
+    server.open.close();
+}
+
+#[derive(Clone)]
+struct Server {
+    router: Router,
+    limits: Limits,
+    open: Arc<Semaphore>,
+    by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+    tracker: TaskTracker,
+    cancel: CancellationToken,
+}
+
+/// Counts a connection against its address for as long as it lives.
+struct AddressSlot {
+    by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+    address: IpAddr,
+}
+
+impl Drop for AddressSlot {
+    fn drop(&mut self) {
+        let mut counts = self
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl Server {
+    async fn accept_tls(self, listener: TlsListener) {
+        let TlsListener { listener, config } = listener;
+        let mut pause = ACCEPT_PAUSE;
+        loop {
+            let Some(permit) = self.permit().await else {
+                return;
+            };
+            let accepted = tokio::select! {
+                () = self.cancel.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, address)) => {
+                    pause = ACCEPT_PAUSE;
+                    let Some(slot) = self.slot(address.ip()) else {
+                        tracing::debug!(%address, "too many connections from one address");
+                        continue;
+                    };
+                    let server = self.clone();
+                    let acceptor = TlsAcceptor::from(config());
+                    self.tracker.spawn(async move {
+                        let _held = (permit, slot);
+                        let done = server.tls_connection(stream, address, acceptor).await;
+                        if let Err(error) = done {
+                            tracing::debug!(%address, %error, "a connection ended early");
+                        }
+                    });
+                }
+                Err(error) => self.accept_failed(&error, &mut pause).await,
+            }
+        }
+    }
+
+    async fn accept_local(self, listener: SocketListener) {
+        let SocketListener { listener, access } = listener;
+        let mut pause = ACCEPT_PAUSE;
+        loop {
+            let Some(permit) = self.permit().await else {
+                return;
+            };
+            let accepted = tokio::select! {
+                () = self.cancel.cancelled() => return,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    pause = ACCEPT_PAUSE;
+                    let server = self.clone();
+                    self.tracker.spawn(async move {
+                        let _held = permit;
+                        server.local_connection(stream, access).await;
+                    });
+                }
+                Err(error) => self.accept_failed(&error, &mut pause).await,
+            }
+        }
+    }
+
+    /// Waits for room for one more connection; nothing when the server stops.
+    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
+        tokio::select! {
+            () = self.cancel.cancelled() => None,
+            permit = Arc::clone(&self.open).acquire_owned() => permit.ok(),
+        }
+    }
+
+    fn slot(&self, address: IpAddr) -> Option<AddressSlot> {
+        let address = address_group(address);
+        let mut counts = self
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= self.limits.connections_from_one_address {
+            return None;
+        }
+        *count += 1;
+        Some(AddressSlot {
+            by_address: Arc::clone(&self.by_address),
+            address,
+        })
+    }
+
+    async fn accept_failed(&self, error: &io::Error, pause: &mut Duration) {
+        tracing::warn!(%error, "can't accept a connection");
+        let _ = timeout(*pause, self.cancel.cancelled()).await;
+        *pause = (*pause * 2).min(ACCEPT_PAUSE_LIMIT);
+    }
+
+    async fn tls_connection(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        acceptor: TlsAcceptor,
+    ) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let handshake = timeout(self.limits.handshake_timeout, shake(stream, acceptor));
+        let stream = tokio::select! {
+            () = self.cancel.cancelled() => return Ok(()),
+            stream = handshake => stream.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??,
+        };
+        let Some(stream) = stream else { return Ok(()) };
+        let (_, connection) = stream.get_ref();
+        let certificate = connection
+            .peer_certificates()
+            .and_then(|chain| chain.first());
+        let peer = Peer {
+            source: Source::Network(address),
+            // The verifier let it through; a name that is none of KAT's is nobody.
+            identity: certificate.and_then(|certificate| peer_identity(certificate).ok()),
+        };
+        self.converse(stream, peer).await;
+        Ok(())
+    }
+
+    async fn local_connection(&self, stream: UnixStream, access: SocketAccess) {
+        let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
+        let peer = Peer {
+            source: Source::Socket { uid, access },
+            identity: None,
+        };
+        self.converse(stream, peer).await;
+    }
+
+    /// HTTP/1.1 or HTTP/2 until the client or the server has enough.
+    async fn converse<S>(&self, stream: S, peer: Peer)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let first_request = CancellationToken::new();
+        let seen = first_request.clone();
+        let router = self.router.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            seen.cancel();
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(peer.clone());
+            router.clone().oneshot(request)
+        });
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.header_timeout)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(usize::try_from(MAX_HEAD).unwrap_or(usize::MAX));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .max_concurrent_streams(MAX_CONCURRENT)
+            .max_header_list_size(MAX_HEAD);
+        let stream = TokioIo::new(Stalled::new(stream, self.limits.write_timeout));
+        let connection = builder.serve_connection(stream, service);
+        let mut connection = std::pin::pin!(connection);
+        // The version of HTTP is found out before hyper's own timers start.
+        let first_by = Instant::now() + self.limits.header_timeout;
+        let mut stopping = false;
+        loop {
+            tokio::select! {
+                ended = connection.as_mut() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                    return;
+                }
+                () = self.cancel.cancelled(), if !stopping => {
+                    stopping = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                () = sleep_until(first_by), if !first_request.is_cancelled() => {
+                    // The condition above is of when the wait began; a request may have come since.
+                    if first_request.is_cancelled() {
+                        continue;
+                    }
+                    tracing::debug!("a connection ended early: no request came");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
+
+/// The handshake; nothing for a client that does not speak TLS, which is told so.
+async fn shake(mut stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<Option<TlsStream>> {
+    let mut first = [0u8; 1];
+    if stream.peek(&mut first).await? == 0 {
+        return Ok(None);
+    }
+    if first != [HANDSHAKE_RECORD] {
+        // Read what is there, or the reset that a close sends would overtake the answer.
+        let mut rest = [0u8; 4096];
+        let _ = stream.try_read(&mut rest);
+        stream.write_all(PLAIN_ANSWER).await?;
+        stream.shutdown().await?;
+        return Ok(None);
+    }
+    acceptor.accept(stream).await.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_plain_http_says_its_length() {
+        let text = std::str::from_utf8(PLAIN_ANSWER).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.ends_with(&format!("content-length: {}", body.len())),
+            "{}",
+            body.len()
+        );
+        let body: crate::api::types::ErrorBody = serde_json::from_str(body).unwrap();
+        assert_eq!(body.error, "TlsRequired");
+    }
+}

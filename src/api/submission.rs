@@ -1,0 +1,109 @@
+//! The archive that a caller sends, read and checked as a whole.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use axum::body::Bytes;
+use tokio::sync::Semaphore;
+
+use super::errors::ApiError;
+use crate::bundle::{self, Class, Diagnostic, Mode};
+
+/// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
+const UNPACKED_AT_ONCE: usize = 4;
+
+static UNPACKING: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(UNPACKED_AT_ONCE));
+
+/// A workload as somebody sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Submission {
+    /// Its namespace.
+    pub(super) namespace: String,
+    /// Its name.
+    pub(super) name: String,
+    /// Its labels.
+    pub(super) labels: BTreeMap<String, String>,
+    /// The files as written, by name.
+    pub(super) files: BTreeMap<String, String>,
+    /// The same means that nothing changed.
+    pub(super) spec_hash: String,
+    /// The same means that no instance is replaced.
+    pub(super) template_hash: String,
+}
+
+/// Unpacks, parses and checks an archive.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
+pub(super) async fn read(archive: Bytes) -> Result<Submission, ApiError> {
+    let _permit = UNPACKING.acquire().await;
+    let read = tokio::task::spawn_blocking(move || parse(&archive)).await;
+    read.map_err(|error| ApiError::Internal(format!("can't read the archive: {error}")))?
+}
+
+fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
+    let files = bundle::read_archive(archive).map_err(refusal)?;
+    let bundle = bundle::parse(&files, Mode::Strict).map_err(refusal)?;
+    let not_yet = bundle::not_yet(&bundle);
+    if !not_yet.is_empty() {
+        return Err(refusal(not_yet));
+    }
+    let Some(workload) = &bundle.workload else {
+        return Err(ApiError::invalid("the archive has no `workload.kat`"));
+    };
+    Ok(Submission {
+        namespace: workload.metadata.namespace.clone(),
+        name: workload.metadata.name.clone(),
+        labels: workload.metadata.labels.clone(),
+        spec_hash: bundle::spec_hash(&bundle),
+        template_hash: bundle::template_hash(&bundle),
+        files: bundle
+            .files
+            .iter()
+            .map(|file| (file.name.clone(), file.text.clone()))
+            .collect(),
+    })
+}
+
+/// All mistakes at once; the message names the first.
+fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
+    let first = diagnostics.first().map_or_else(String::new, place);
+    let message = match diagnostics.len() {
+        0 | 1 => first,
+        count => format!("{first} (and {} more)", count - 1),
+    };
+    let oversize = !diagnostics.is_empty()
+        && diagnostics
+            .iter()
+            .all(|diagnostic| diagnostic.class == Class::Oversize);
+    let details = diagnostics
+        .iter()
+        .filter_map(|diagnostic| serde_json::to_value(diagnostic).ok())
+        .collect();
+    if oversize {
+        ApiError::Oversize { message, details }
+    } else {
+        ApiError::Invalid { message, details }
+    }
+}
+
+fn place(diagnostic: &Diagnostic) -> String {
+    let Diagnostic {
+        file,
+        line,
+        column,
+        path,
+        message,
+        ..
+    } = diagnostic;
+    let at = if *line > 0 {
+        format!("{file}:{line}:{column}")
+    } else {
+        file.clone()
+    };
+    match (at.is_empty(), path.is_empty()) {
+        (true, true) => message.clone(),
+        (false, true) => format!("{at}: {message}"),
+        (true, false) => format!("{path}: {message}"),
+        (false, false) => format!("{at}: {path}: {message}"),
+    }
+}

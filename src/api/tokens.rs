@@ -1,0 +1,151 @@
+//! Tokens: list, create, delete. The store keeps a hash; the secret is shown once.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    apply::put,
+    caller::Caller,
+    context::{Api, Decision},
+    errors::ApiError,
+    extract::{At, Parameters},
+    limits::MAX_JSON,
+    namespaces::read_json,
+    types::{Scope, TokenRequest},
+    view::token_view,
+    watch::{ListQuery, answer},
+};
+use crate::{
+    pki::token::{Token, TokenError},
+    plan::TokenRecord,
+    store::{Compare, Operation, keys},
+};
+
+/// Most tokens of a cluster.
+const MAX_TOKENS: usize = 1000;
+/// Most characters of a token's name.
+const MAX_NAME: usize = 64;
+/// Longest life of a token that has an end: ten years.
+const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
+
+/// A token that was just made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NewToken {
+    /// Its id, which is no secret.
+    pub id: String,
+    /// The whole token, `kat1.<id>.<secret>`.
+    pub token: String,
+    /// What the store keeps.
+    pub record: TokenRecord,
+}
+
+/// Makes a token.
+///
+/// # Errors
+/// [`TokenError::Randomness`].
+pub fn new_token(
+    scope: Scope,
+    name: &str,
+    now: Timestamp,
+    expires: Option<Timestamp>,
+) -> Result<NewToken, TokenError> {
+    let token = Token::generate(None)?;
+    Ok(NewToken {
+        id: token.id().to_owned(),
+        token: token.reveal(),
+        record: TokenRecord {
+            schema: 1,
+            hash: token.hash(),
+            scope,
+            name: name.to_owned(),
+            created: now,
+            expires,
+        },
+    })
+}
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.tokens())).await
+}
+
+pub(super) async fn create(
+    State(api): State<Arc<Api>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let request: TokenRequest = read_json(&api, request, MAX_JSON).await?;
+    if request.name.chars().count() > MAX_NAME || request.name.chars().any(char::is_control) {
+        return Err(ApiError::invalid(format!(
+            "name: at most {MAX_NAME} characters without control characters are allowed"
+        )));
+    }
+    let now = api.now();
+    let expires = match request.ttl_seconds {
+        None => None,
+        Some(seconds @ 1..=MAX_TTL) => {
+            let life = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            Some(
+                now.checked_add(life)
+                    .map_err(|error| ApiError::Internal(error.to_string()))?,
+            )
+        }
+        Some(seconds) => {
+            return Err(ApiError::invalid(format!(
+                "ttlSeconds is {seconds}, expected 1 to {MAX_TTL}, or none"
+            )));
+        }
+    };
+    let new = new_token(request.scope, &request.name, now, expires)
+        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    api.write(|snapshot| {
+        if let Scope::Deploy { namespace } = &new.record.scope
+            && !snapshot.namespaces.contains_key(namespace)
+        {
+            return Err(ApiError::not_found("namespace", namespace));
+        }
+        if snapshot.tokens.len() >= MAX_TOKENS {
+            return Err(ApiError::conflict(
+                format!("there are {MAX_TOKENS} tokens already"),
+                "delete some that are not needed",
+            ));
+        }
+        let key = keys::token(&new.id);
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key.clone(), 0)],
+            operations: vec![put(key, &new.record)?],
+            outcome: (),
+        })
+    })
+    .await?;
+    let mut view = token_view(&new.id, &new.record);
+    view.token = Some(new.token);
+    Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    At(id): At<String>,
+) -> Result<StatusCode, ApiError> {
+    api.write(|snapshot| {
+        let stored = snapshot.tokens.get(&id);
+        let stored = stored.ok_or_else(|| ApiError::not_found("token", &id))?;
+        let key = keys::token(&id);
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key.clone(), stored.revision)],
+            operations: vec![Operation::Delete(key)],
+            outcome: (),
+        })
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}

@@ -1,0 +1,100 @@
+//! Machines as they are shown.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Condition;
+use crate::resource::{ResourceList, TaintEffect};
+
+/// What was decided about a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpec {
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// It is being drained.
+    pub draining: bool,
+}
+
+/// A taint (RFC 1.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Taint {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    #[serde(default)]
+    pub value: String,
+    /// What it does.
+    pub effect: TaintEffect,
+}
+
+/// Phases of a machine.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum NodePhase {
+    /// It has not reported yet.
+    #[default]
+    Joining,
+    /// It reports.
+    Ready,
+    /// It does not report.
+    NotReady,
+    /// Its instances are on their way elsewhere.
+    Draining,
+    /// Nothing is left on it.
+    Drained,
+    /// It leads itself.
+    Detached,
+}
+
+/// What a machine is for.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum NodeRole {
+    /// It leads.
+    Leader,
+    /// It holds etcd.
+    Etcd,
+    /// It runs workloads.
+    Worker,
+    /// It lets the outside in.
+    Ingress,
+}
+
+/// What became of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    /// In one word.
+    pub phase: NodePhase,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// Roles.
+    pub roles: Vec<NodeRole>,
+    /// Addresses of its links.
+    pub addresses: Vec<String>,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// Address on the overlay.
+    pub overlay_address: String,
+    /// Its part of the overlay.
+    pub subnet: String,
+    /// KAT's version.
+    pub version: String,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// All that it has.
+    pub capacity: ResourceList,
+    /// What workloads may use.
+    pub allocatable: ResourceList,
+    /// RFC 3339, UTC: last report.
+    pub last_heartbeat: Option<String>,
+    /// Instances on it.
+    pub instances: u32,
+    /// Conditions such as `MemoryControllerMissing`.
+    pub conditions: Vec<Condition>,
+}

@@ -1,0 +1,101 @@
+//! What agents report to the leader (RFC 4.1.3).
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Condition, Health, InstancePhase};
+use crate::resource::ResourceList;
+
+/// An agent's report to the leader (RFC 4.1.3); the wire keeps the RFC's names.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeReport {
+    /// Name of the machine.
+    pub node_name: String,
+    /// Identity of the machine.
+    #[serde(rename = "nodeUID")]
+    pub node_uid: String,
+    /// Seconds since the epoch, by the machine's clock; for display only.
+    pub timestamp: i64,
+    /// Capacity and allocatable.
+    pub resources: NodeResources,
+    /// The instances on the machine, all of them.
+    pub workload_instances: Vec<InstanceReport>,
+    /// State of the overlay.
+    pub overlay_network: OverlayReport,
+    /// KAT's version.
+    pub version: String,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// Addresses of its links.
+    pub addresses: Vec<String>,
+    /// Revision of the desired list that the agent has acted on ([`crate::plan::DesiredMeta`]).
+    pub desired_revision: u64,
+    /// Indexes of the workload users of which something is left on the machine.
+    pub user_indexes: Vec<u32>,
+    /// Conditions of the machine.
+    pub conditions: Vec<Condition>,
+}
+
+/// Capacity and allocatable of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeResources {
+    /// All that it has.
+    pub capacity: ResourceList,
+    /// What workloads may use.
+    pub allocatable: ResourceList,
+}
+
+/// State of the overlay on a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OverlayReport {
+    /// `connected`, `degraded` or `down`.
+    pub status: String,
+    /// RFC 3339, UTC.
+    pub last_peer_sync: String,
+}
+
+/// One instance in a report.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceReport {
+    /// Its workload.
+    pub workload_name: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its id.
+    #[serde(rename = "instanceID")]
+    pub instance_id: String,
+    /// Podman's container id, if one exists.
+    #[serde(rename = "containerID")]
+    pub container_id: String,
+    /// Podman's image id.
+    #[serde(rename = "imageID")]
+    pub image_id: String,
+    /// `running`, `exited`, `paused` or `unknown`.
+    pub state: String,
+    /// Exit code of the program's last end.
+    pub exit_code: Option<i32>,
+    /// Health.
+    pub health_status: Health,
+    /// Times that the program was started again.
+    pub restarts: u32,
+    /// Phase as the agent sees it.
+    pub phase: InstancePhase,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// RFC 3339, UTC.
+    pub since: String,
+    /// Template hash of what the unit was rendered from.
+    pub template_hash: String,
+    /// Memory now, bytes.
+    pub memory: Option<u64>,
+    /// Processor time so far, nanoseconds.
+    pub cpu: Option<u64>,
+    /// Conditions of the instance.
+    pub conditions: Vec<Condition>,
+}

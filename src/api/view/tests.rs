@@ -1,0 +1,227 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::{
+    plan::{Assignment, ParsedWorkload, Stored, WorkloadMeta, WorkloadUser},
+    resource::{EnvVar, Workload},
+};
+
+fn workload(variables: &[(&str, &str)]) -> Workload {
+    let env: Vec<_> = variables
+        .iter()
+        .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
+        .collect();
+    serde_json::from_value(serde_json::json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "type": "Service",
+            "source": {"image": "registry.example/web:1"},
+            "replicas": 2,
+            "restartPolicy": {"condition": "Always"},
+            "container": {"env": env, "quadlet": {"Environment": "A=s3cret"}},
+            "sidecars": [{"env": env}],
+            "initContainers": [{"env": env}]
+        }
+    }))
+    .unwrap()
+}
+
+fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
+    WorkloadEntry {
+        meta: Stored {
+            revision: 7,
+            value: WorkloadMeta {
+                schema: 1,
+                uid: "u".to_owned(),
+                generation: 3,
+                spec_hash: String::new(),
+                template_hash: String::new(),
+                index: 0,
+                created: Timestamp::UNIX_EPOCH,
+                updated: Timestamp::UNIX_EPOCH,
+                deleting: false,
+                last_good_generation: 0,
+            },
+        },
+        parsed: parsed.map(|workload| {
+            Arc::new(ParsedWorkload {
+                workload,
+                load_balancer: None,
+            })
+        }),
+        files: BTreeMap::from([(
+            "workload.kat".to_owned(),
+            Stored {
+                revision: 9,
+                value: "".into(),
+            },
+        )]),
+        status: None,
+    }
+}
+
+fn snapshot(entry: WorkloadEntry) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let key = WorkloadKey::new("default", "web");
+    snapshot.workloads.insert(key, Arc::new(entry));
+    snapshot
+}
+
+fn seen<T>(snapshot: &Snapshot, look: impl Fn(&View<'_>) -> T) -> T {
+    let observed = Observed::default();
+    look(&View {
+        snapshot,
+        observed: &observed,
+        leader: None,
+        now: Timestamp::UNIX_EPOCH,
+    })
+}
+
+#[test]
+fn no_value_of_a_variable_is_shown_anywhere() {
+    let snapshot = snapshot(entry(Ok(workload(&[("A", "s3cret"), ("B", "s3cret")]))));
+    let items = seen(&snapshot, |view| view.workloads(None));
+    let text = serde_json::to_string(&items).unwrap();
+    assert!(!text.contains("s3cret"), "{text}");
+    let container = &items[0].spec.workload.container;
+    let names: Vec<_> = container
+        .env
+        .iter()
+        .map(|variable| variable.name.as_str())
+        .collect();
+    assert_eq!(names, ["A", "B"]);
+    let masked = |variable: &EnvVar| variable.value.as_deref() == Some(MASK);
+    assert!(container.env.iter().all(masked));
+}
+
+#[test]
+fn the_newest_part_gives_the_version() {
+    let snapshot = snapshot(entry(Ok(workload(&[]))));
+    let item = &seen(&snapshot, |view| view.workloads(Some("default")))[0];
+    assert_eq!(item.metadata.resource_version, "9");
+    assert_eq!(item.metadata.generation, 3);
+    assert_eq!(item.status.replicas, 2);
+    assert!(seen(&snapshot, |view| view.workloads(Some("other"))).is_empty());
+}
+
+#[test]
+fn an_unreadable_workload_is_shown_with_its_reason() {
+    let snapshot = snapshot(entry(Err("line 3 is odd".to_owned())));
+    let item = &seen(&snapshot, |view| view.workloads(None))[0];
+    let condition = &item.status.conditions[0];
+    assert_eq!(
+        (condition.kind.as_str(), condition.status),
+        ("Readable", false)
+    );
+    assert!(condition.message.contains("line 3 is odd"));
+}
+
+fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snapshot {
+    let mut snapshot = Snapshot::default();
+    let user = WorkloadUser::from_index(4, "default", "web").unwrap();
+    let assignment: Assignment = serde_json::from_value(serde_json::json!({
+        "schema": 1, "instance": "web-abcde", "namespace": "default", "workload": "web",
+        "workloadUid": "u", "workloadType": "Service", "slot": 1, "generation": 3,
+        "templateHash": "h", "user": user, "address": "10.100.0.5", "image": "web:1",
+        "container": {}, "restartPolicy": {"condition": "Always"}
+    }))
+    .unwrap();
+    snapshot.instances.insert(
+        "web-abcde".to_owned(),
+        InstanceEntry {
+            node: "n1".to_owned(),
+            created_revision: 5,
+            assignment: Stored {
+                revision: 5,
+                value: Arc::new(assignment),
+            },
+        },
+    );
+    let registration = serde_json::json!({
+        "schema": 1, "uid": "n", "identityKey": "", "architecture": "amd64", "etcd": true,
+        "created": "2026-01-01T00:00:00Z"
+    });
+    let status = crate::plan::NodeStatusRecord {
+        phase: node_phase,
+        addresses: vec!["192.0.2.7".to_owned()],
+        instances: record
+            .into_iter()
+            .map(|record| ("web-abcde".to_owned(), record))
+            .collect(),
+        ..Default::default()
+    };
+    snapshot.leader_endpoint = Some("192.0.2.7:9115".to_owned());
+    snapshot.nodes.insert(
+        "n1".to_owned(),
+        NodeEntry {
+            registration: Stored {
+                revision: 2,
+                value: serde_json::from_value(registration).unwrap(),
+            },
+            status: Some(Stored {
+                revision: 8,
+                value: status,
+            }),
+            subnet: Some("10.100.2.0/23".parse().unwrap()),
+            public_key: None,
+            endpoints: Vec::new(),
+            desired: Stored {
+                revision: 0,
+                value: Default::default(),
+            },
+        },
+    );
+    snapshot
+}
+
+fn phase(snapshot: &Snapshot) -> (InstancePhase, String) {
+    let item = seen(snapshot, |view| view.instance("default", "web-abcde")).unwrap();
+    (item.status.phase, item.status.reason)
+}
+
+#[test]
+fn every_phase_has_a_reason_until_it_runs() {
+    let running = InstanceRecord {
+        phase: InstancePhase::Running,
+        ..InstanceRecord::default()
+    };
+    let failed = InstanceRecord {
+        phase: InstancePhase::Failed,
+        reason: "CrashLoop".to_owned(),
+        ..InstanceRecord::default()
+    };
+    let waiting = (InstancePhase::Scheduled, "WaitingForAgent".to_owned());
+    assert_eq!(phase(&with_instance(None, NodePhase::Ready)), waiting);
+    let shown = phase(&with_instance(Some(running.clone()), NodePhase::Ready));
+    assert_eq!(shown, (InstancePhase::Running, String::new()));
+    let lost = (InstancePhase::Unknown, "NodeNotReady".to_owned());
+    assert_eq!(
+        phase(&with_instance(Some(running), NodePhase::NotReady)),
+        lost
+    );
+    let over = phase(&with_instance(Some(failed), NodePhase::NotReady));
+    assert_eq!(over, (InstancePhase::Failed, "CrashLoop".to_owned()));
+}
+
+#[test]
+fn an_instance_is_found_in_its_own_namespace_alone() {
+    let snapshot = with_instance(None, NodePhase::Ready);
+    assert!(seen(&snapshot, |view| view.instance("other", "web-abcde")).is_none());
+    let item = seen(&snapshot, |view| view.instance("default", "web-abcde")).unwrap();
+    assert_eq!(item.status.unit, "kat-default-web-abcde.service");
+    assert_eq!((item.status.uid, item.status.slot), (20_004, 1));
+}
+
+#[test]
+fn a_machine_shows_its_place_and_its_roles() {
+    let snapshot = with_instance(None, NodePhase::Ready);
+    let node = seen(&snapshot, |view| view.node("n1")).unwrap();
+    assert_eq!(node.status.overlay_address, "10.100.2.1");
+    assert_eq!(
+        node.status.roles,
+        [NodeRole::Leader, NodeRole::Etcd, NodeRole::Worker]
+    );
+    assert_eq!(node.status.instances, 1);
+    assert_eq!(node.metadata.resource_version, "8");
+    assert_eq!(seen(&snapshot, |view| view.nodes()), [node]);
+}

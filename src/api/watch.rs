@@ -1,0 +1,363 @@
+//! Lists, and watches that go on from them: `?watch=true&resourceVersion=N` (DESIGN.md, API).
+//!
+//! A watch compares the items of two snapshots. A client that reads slowly misses intermediate
+//! states, never the last one, and nothing is buffered for it but the lines of one comparison. One
+//! that reads nothing is dropped by the connection's write timeout.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Json,
+    body::{Body, Bytes},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch::Receiver},
+    time::Instant,
+};
+
+use super::{
+    caller::{Caller, still_valid},
+    context::Api,
+    errors::ApiError,
+    types::{
+        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, TokenView, WatchLine,
+    },
+    view::View,
+};
+use crate::plan::Snapshot;
+
+/// How long a watch waits for a resourceVersion that this machine has not seen yet.
+const SEEN_WITHIN: Duration = Duration::from_secs(5);
+/// Seconds after which a caller that holds too many streams may ask again.
+const STREAM_RETRY: u64 = 5;
+
+/// The query of every list.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct ListQuery {
+    /// Stay and say what changes.
+    pub watch: bool,
+    /// Go on from here; without it a watch begins with all items.
+    pub resource_version: Option<String>,
+}
+
+impl ListQuery {
+    /// The resourceVersion as a number.
+    fn revision(&self) -> Result<Option<i64>, ApiError> {
+        let Some(text) = self
+            .resource_version
+            .as_deref()
+            .filter(|text| !text.is_empty())
+        else {
+            return Ok(None);
+        };
+        match text.parse() {
+            Ok(revision) if revision >= 0 => Ok(Some(revision)),
+            _ => Err(ApiError::invalid(format!(
+                "resourceVersion is `{}`, expected one from an answer",
+                text.chars().take(40).collect::<String>()
+            ))),
+        }
+    }
+}
+
+/// Something that is listed.
+pub trait Listed: Serialize + Send + Sync + 'static {
+    /// Its name among all of its kind.
+    fn key(&self) -> String;
+
+    /// Whether a watch has nothing to say about the difference. What only lives in the leader's
+    /// memory, such as heartbeats, does not count.
+    fn same(&self, earlier: &Self) -> bool;
+}
+
+fn metadata_key<Spec, Status>(item: &Item<Spec, Status>) -> String {
+    let namespace = item.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", item.metadata.name)
+}
+
+impl Listed for super::types::WorkloadItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl Listed for super::types::NamespaceItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl Listed for InstanceItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    /// The status of a machine has one revision for all of its instances, so the resourceVersion
+    /// alone says nothing.
+    fn same(&self, earlier: &Self) -> bool {
+        let mut status = self.status.clone();
+        status.memory = earlier.status.memory;
+        status.cpu = earlier.status.cpu;
+        let mut metadata = self.metadata.clone();
+        metadata
+            .resource_version
+            .clone_from(&earlier.metadata.resource_version);
+        status == earlier.status && metadata == earlier.metadata && self.spec == earlier.spec
+    }
+}
+
+impl Listed for NodeItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        let mut status = self.status.clone();
+        status
+            .last_heartbeat
+            .clone_from(&earlier.status.last_heartbeat);
+        let mut metadata = self.metadata.clone();
+        metadata
+            .resource_version
+            .clone_from(&earlier.metadata.resource_version);
+        status == earlier.status && metadata == earlier.metadata && self.spec == earlier.spec
+    }
+}
+
+impl Listed for Event {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+impl Listed for TokenView {
+    fn key(&self) -> String {
+        self.id.clone()
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
+    }
+}
+
+/// Picks the items of a list out of a view.
+pub type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
+
+/// Answers a list, or begins a watch of it.
+///
+/// # Errors
+/// [`ApiError::Invalid`] for a resourceVersion that is none, [`ApiError::Gone`] for one that this
+/// machine can't go on from, [`ApiError::TooManyRequests`] when too many streams are open.
+pub async fn answer<T: Listed>(
+    api: &Arc<Api>,
+    caller: &Caller,
+    query: &ListQuery,
+    select: Select<T>,
+) -> Result<Response, ApiError> {
+    let revision = query.revision()?;
+    if !query.watch {
+        let snapshot = api.snapshot()?;
+        api.history.remember(&snapshot);
+        let observed = api.observed();
+        let list = List {
+            items: select(&api.view(&snapshot, &observed)),
+            metadata: list_metadata(snapshot.revision),
+        };
+        return Ok(Json(list).into_response());
+    }
+    let permit = Arc::clone(&api.streams)
+        .try_acquire_owned()
+        .map_err(|_| ApiError::TooManyRequests(STREAM_RETRY))?;
+    let mut known = BTreeMap::new();
+    if let Some(revision) = revision {
+        if !api
+            .config
+            .handle
+            .wait_for_revision(revision, SEEN_WITHIN)
+            .await
+        {
+            return Err(ApiError::Gone(revision));
+        }
+        if let Some(newest) = api.newest() {
+            api.history.remember(&newest);
+        }
+        let from = api.history.at(revision).ok_or(ApiError::Gone(revision))?;
+        known = items(api, &from, &select);
+    }
+    let mut receiver = api.config.handle.snapshot.clone();
+    // The first turn compares with the present state, whether it is new or not.
+    receiver.mark_changed();
+    let watch = Watch {
+        api: Arc::clone(api),
+        caller: caller.clone(),
+        select,
+        receiver,
+        known,
+        shown: revision.unwrap_or(0),
+        lines: VecDeque::new(),
+        bookmark_at: Instant::now() + api.config.limits.bookmark_interval,
+        ended: false,
+        _permit: permit,
+    };
+    let lines = futures_util::stream::unfold(watch, |mut watch| async move {
+        let line = watch.next().await?;
+        Some((Ok::<_, std::convert::Infallible>(line), watch))
+    });
+    Ok(ndjson(Body::from_stream(lines)))
+}
+
+/// A stream of JSON lines.
+pub(super) fn ndjson(body: Body) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/x-ndjson")];
+    (StatusCode::OK, headers, body).into_response()
+}
+
+/// One JSON line.
+pub(super) fn line<T: Serialize>(value: &T) -> Bytes {
+    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    text.push(b'\n');
+    text.into()
+}
+
+fn list_metadata(revision: i64) -> ListMetadata {
+    ListMetadata {
+        resource_version: revision.to_string(),
+    }
+}
+
+fn items<T: Listed>(api: &Api, snapshot: &Snapshot, select: &Select<T>) -> BTreeMap<String, T> {
+    let observed = api.observed();
+    let items = select(&api.view(snapshot, &observed));
+    items.into_iter().map(|item| (item.key(), item)).collect()
+}
+
+struct Watch<T> {
+    api: Arc<Api>,
+    caller: Caller,
+    select: Select<T>,
+    receiver: Receiver<Option<Arc<Snapshot>>>,
+    /// What the client knows once it has read `lines`.
+    known: BTreeMap<String, T>,
+    /// The revision that `known` shows.
+    shown: i64,
+    lines: VecDeque<Bytes>,
+    bookmark_at: Instant,
+    ended: bool,
+    _permit: OwnedSemaphorePermit,
+}
+
+enum Turn {
+    Changed,
+    Bookmark,
+    End,
+}
+
+impl<T: Listed> Watch<T> {
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            if let Some(line) = self.lines.pop_front() {
+                return Some(line);
+            }
+            if self.ended {
+                return None;
+            }
+            let turn = tokio::select! {
+                () = self.api.shutdown.cancelled() => Turn::End,
+                changed = self.receiver.changed() => match changed {
+                    Ok(()) => Turn::Changed,
+                    Err(_) => Turn::End,
+                },
+                () = tokio::time::sleep_until(self.bookmark_at) => Turn::Bookmark,
+            };
+            let snapshot = self.receiver.borrow_and_update().clone();
+            match (turn, snapshot) {
+                (Turn::End, _) => self.ended = true,
+                (_, None) => self.bookmark_at = Instant::now() + self.interval(),
+                (turn, Some(snapshot)) => self.compare(&snapshot, matches!(turn, Turn::Bookmark)),
+            }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        self.api.config.limits.bookmark_interval
+    }
+
+    fn compare(&mut self, snapshot: &Arc<Snapshot>, bookmark: bool) {
+        if !still_valid(&self.caller, snapshot, self.api.now()) {
+            let error = ApiError::Unauthorized("the token is gone or has expired".to_owned());
+            return self.end_with(error.body());
+        }
+        if snapshot.revision < self.shown {
+            return self.end_with(ApiError::Gone(self.shown).body());
+        }
+        let now = items(&self.api, snapshot, &self.select);
+        let mut lines = VecDeque::new();
+        let mut before = std::mem::take(&mut self.known);
+        for (key, item) in now {
+            match before.remove(&key) {
+                None => lines.push_back(self::line(&Line::Added(&item))),
+                Some(earlier) if !item.same(&earlier) => {
+                    lines.push_back(self::line(&Line::Modified(&item)));
+                }
+                Some(_) => {}
+            }
+            self.known.insert(key, item);
+        }
+        for gone in before.into_values() {
+            lines.push_back(self::line(&Line::Deleted(&gone)));
+        }
+        self.shown = snapshot.revision;
+        if bookmark {
+            self.api.history.remember(snapshot);
+            let metadata = list_metadata(self.shown);
+            lines.push_back(self::line(&Line::<T>::Bookmark(metadata)));
+            self.bookmark_at = Instant::now() + self.interval();
+        }
+        self.lines = lines;
+    }
+
+    fn end_with(&mut self, error: ErrorBody) {
+        self.lines.push_back(self::line(&Line::<T>::Error(error)));
+        self.ended = true;
+    }
+}
+
+/// [`WatchLine`] over borrowed items.
+#[derive(Serialize)]
+#[serde(tag = "type", content = "object", rename_all = "UPPERCASE")]
+enum Line<'a, T> {
+    Added(&'a T),
+    Modified(&'a T),
+    Deleted(&'a T),
+    Bookmark(ListMetadata),
+    Error(ErrorBody),
+}
+
+/// The wire's type and the one written here are the same.
+const _: fn(Line<'_, ()>) -> WatchLine<()> = |line| match line {
+    Line::Added(()) => WatchLine::Added(()),
+    Line::Modified(()) => WatchLine::Modified(()),
+    Line::Deleted(()) => WatchLine::Deleted(()),
+    Line::Bookmark(metadata) => WatchLine::Bookmark(metadata),
+    Line::Error(body) => WatchLine::Error(body),
+};

@@ -1,0 +1,263 @@
+//! Workloads: list, read, apply, delete, and their files as written.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    apply::{Apply, Removal},
+    caller::Caller,
+    context::Api,
+    errors::ApiError,
+    extract::{At, Parameters, Precondition},
+    limits::{MAX_ARCHIVE, check_content_type, read_body},
+    submission,
+    types::{ApplyResult, List, ListMetadata, Metadata},
+    view::workload_version,
+    watch::{ListQuery, answer},
+};
+use crate::plan::WorkloadKey;
+
+/// Content type of a workload's archive.
+pub(super) const GZIP: &str = "application/gzip";
+
+/// The query of writes.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct WriteQuery {
+    /// Say what would happen, and do nothing.
+    pub(super) dry_run: bool,
+}
+
+/// What a write came to.
+pub(super) struct Written {
+    pub(super) status: StatusCode,
+    pub(super) outcome: &'static str,
+    pub(super) kind: &'static str,
+    pub(super) metadata: Metadata,
+}
+
+impl Written {
+    /// The answer; `revision` is that of the write, if something was written.
+    pub(super) fn answer(mut self, revision: Option<i64>) -> Response {
+        if let Some(revision) = revision {
+            self.metadata.resource_version = revision.to_string();
+        }
+        let version = self.metadata.resource_version.clone();
+        let result = ApplyResult {
+            outcome: self.outcome.to_owned(),
+            kind: self.kind.to_owned(),
+            metadata: self.metadata,
+        };
+        with_etag((self.status, Json(result)).into_response(), &version)
+    }
+}
+
+/// One item with its resourceVersion as `ETag`.
+pub(super) fn item<T: Serialize>(item: &T, version: &str) -> Response {
+    with_etag(Json(item).into_response(), version)
+}
+
+fn with_etag(mut response: Response, version: &str) -> Response {
+    if let Ok(value) = HeaderValue::from_str(&format!("\"{version}\"")) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
+
+pub(super) async fn list_all(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.workloads(None))).await
+}
+
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(namespace): At<String>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    check_namespace_exists(&api, &namespace)?;
+    let select = Arc::new(move |view: &super::view::View<'_>| view.workloads(Some(&namespace)));
+    answer(&api, &caller, &query, select).await
+}
+
+/// Lists of a namespace that does not exist are refused, so that a misspelt name is seen.
+pub(super) fn check_namespace_exists(api: &Api, namespace: &str) -> Result<(), ApiError> {
+    if api.snapshot()?.namespaces.contains_key(namespace) {
+        return Ok(());
+    }
+    Err(ApiError::not_found("namespace", namespace))
+}
+
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    At((namespace, name)): At<(String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let key = WorkloadKey::new(&namespace, &name);
+    match api.view(&snapshot, &observed).workload(&key) {
+        Some(found) => Ok(item(&found, &found.metadata.resource_version)),
+        None => Err(missing(&snapshot, &key)),
+    }
+}
+
+/// The namespace or the workload is missing: whichever comes first.
+pub(super) fn missing(snapshot: &crate::plan::Snapshot, key: &WorkloadKey) -> ApiError {
+    if snapshot.namespaces.contains_key(&key.namespace) {
+        ApiError::not_found("workload", &key.to_string())
+    } else {
+        ApiError::not_found("namespace", &key.namespace)
+    }
+}
+
+pub(super) async fn create(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(namespace): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    apply(&api, &caller, namespace, None, query, request).await
+}
+
+pub(super) async fn update(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At((namespace, name)): At<(String, String)>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    apply(&api, &caller, namespace, Some(name), query, request).await
+}
+
+async fn apply(
+    api: &Arc<Api>,
+    caller: &Caller,
+    namespace: String,
+    name: Option<String>,
+    query: WriteQuery,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let (parts, body) = request.into_parts();
+    check_content_type(&parts.headers, GZIP)?;
+    let precondition = Precondition::read(&parts.headers)?;
+    check_writable(caller, &namespace)?;
+    // Before anything is unpacked for a caller that could not be answered anyway.
+    api.leadership()?;
+    let archive = read_body(
+        &parts.headers,
+        body,
+        MAX_ARCHIVE,
+        api.config.limits.body_timeout,
+    )
+    .await?;
+    let submission = submission::read(archive).await?;
+    if submission.namespace != namespace {
+        return Err(ApiError::invalid(format!(
+            "workload.kat says namespace `{}`, the path says `{namespace}`",
+            submission.namespace
+        )));
+    }
+    if let Some(name) = name.as_ref().filter(|name| **name != submission.name) {
+        return Err(ApiError::invalid(format!(
+            "workload.kat says name `{}`, the path says `{name}`",
+            submission.name
+        )));
+    }
+    let apply = Apply {
+        only_create: name.is_none(),
+        submission,
+        precondition,
+        dry_run: query.dry_run,
+        caller,
+        uid: uuid::Uuid::new_v4().to_string(),
+        now: api.now(),
+    };
+    let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+/// What runs KAT's own parts is changed by administrators alone.
+pub(super) fn check_writable(caller: &Caller, namespace: &str) -> Result<(), ApiError> {
+    if namespace == CORE_NAMESPACE && !caller.is_admin() {
+        return Err(ApiError::Forbidden {
+            message: format!("the namespace `{CORE_NAMESPACE}` belongs to KAT itself"),
+            hint: Some("use another namespace, or a token with the scope `admin`".to_owned()),
+        });
+    }
+    Ok(())
+}
+
+/// The namespace of KAT's own workloads.
+pub(super) const CORE_NAMESPACE: &str = "kat-core";
+
+pub(super) async fn delete(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At((namespace, name)): At<(String, String)>,
+    Parameters(query): Parameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    check_writable(&caller, &namespace)?;
+    let removal = Removal {
+        key: WorkloadKey::new(&namespace, &name),
+        precondition: Precondition::read(&headers)?,
+        dry_run: query.dry_run,
+        caller: &caller,
+        now: api.now(),
+    };
+    let (written, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+pub(super) async fn files(
+    State(api): State<Arc<Api>>,
+    At((namespace, name)): At<(String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = snapshot
+        .workloads
+        .get(&key)
+        .ok_or_else(|| missing(&snapshot, &key))?;
+    let version = workload_version(entry).to_string();
+    let list = List {
+        items: entry.files.keys().cloned().collect(),
+        metadata: ListMetadata {
+            resource_version: version.clone(),
+        },
+    };
+    Ok(item(&list, &version))
+}
+
+pub(super) async fn file(
+    State(api): State<Arc<Api>>,
+    At((namespace, name, file)): At<(String, String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &name);
+    let entry = snapshot
+        .workloads
+        .get(&key)
+        .ok_or_else(|| missing(&snapshot, &key))?;
+    let stored = entry
+        .files
+        .get(&file)
+        .ok_or_else(|| ApiError::not_found("file", &file))?;
+    let headers = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ];
+    let response = (headers, stored.value.to_string()).into_response();
+    Ok(with_etag(response, &stored.revision.to_string()))
+}

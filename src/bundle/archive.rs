@@ -1,0 +1,342 @@
+//! Archives of `*.kat` files: tar in gzip, read with suspicion, written the same every time.
+//!
+//! What is refused (checklist K095): other formats, bytes after the end, too many bytes or
+//! entries, paths that leave the archive, links and devices, the same file twice, names and texts
+//! that are not UTF-8. Owners, modes and times are not read.
+
+use std::io::{self, Read};
+
+use flate2::{Compression, GzBuilder, bufread::GzDecoder};
+use tar::{Builder, EntryType, Header};
+
+use super::{
+    MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile,
+    diagnostic::{Class, Diagnostic, Position, Span, quote},
+    parse::{check_file_name, check_file_size},
+};
+
+/// How much is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the archive.
+    pub compressed: usize,
+    /// Bytes of the tar in it.
+    pub expanded: usize,
+    /// Entries, folders and ignored files too.
+    pub entries: usize,
+    /// Bytes of an entry's path.
+    pub path: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            compressed: MAX_BUNDLE,
+            expanded: 4 * MAX_BUNDLE,
+            entries: MAX_FILES,
+            path: 255,
+        }
+    }
+}
+
+/// The name that mistakes of the archive itself show.
+const ARCHIVE: &str = "archive";
+
+/// Reads an archive within the usual limits.
+///
+/// The files lie at its top, or all in one folder. Hidden files and backups of editors are
+/// ignored. Errors: everything that is wrong with the archive; the texts are not read as YAML.
+pub fn read_archive(bytes: &[u8]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
+    read_archive_within(bytes, &Limits::default())
+}
+
+/// Reads an archive within some limits.
+pub fn read_archive_within(
+    bytes: &[u8],
+    limits: &Limits,
+) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
+    let tar = expand(bytes, limits).map_err(|found| vec![found])?;
+    let mut reader = Reader {
+        limits,
+        diagnostics: Vec::new(),
+        entries: Vec::new(),
+    };
+    if let Err(fatal) = reader.run(&tar) {
+        reader.diagnostics.push(fatal);
+    }
+    let Reader {
+        mut diagnostics,
+        entries,
+        ..
+    } = reader;
+    let files = files(entries, &mut diagnostics);
+    if files.is_empty() && diagnostics.is_empty() {
+        let message = "no *.kat file is in the archive";
+        diagnostics.push(Diagnostic::of_file(Class::Missing, ARCHIVE, message));
+    }
+    match diagnostics.is_empty() {
+        true => Ok(files),
+        false => Err(diagnostics),
+    }
+}
+
+fn refuse(class: Class, message: impl Into<String>) -> Diagnostic {
+    Diagnostic::of_file(class, ARCHIVE, message)
+}
+
+/// The tar in the gzip.
+fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
+    if bytes.len() > limits.compressed {
+        let message = format!(
+            "the archive has {} bytes, expected at most {}",
+            bytes.len(),
+            limits.compressed
+        );
+        return Err(refuse(Class::Oversize, message));
+    }
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        let found = match bytes {
+            [] => "nothing",
+            [b'P', b'K', ..] => "a zip archive",
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => "a zstd stream",
+            [0xfd, b'7', b'z', b'X', b'Z', ..] => "an xz stream",
+            [b'B', b'Z', b'h', ..] => "a bzip2 stream",
+            _ if bytes.get(257..262) == Some(b"ustar") => "a tar archive without gzip",
+            _ => "other bytes",
+        };
+        let message = format!("found {found}, expected a tar archive in gzip (.tar.gz)");
+        return Err(refuse(Class::Archive, message)
+            .hint("pack it with `tar --create --gzip`, or give katcall the folder"));
+    }
+    let most = u64::try_from(limits.expanded).unwrap_or(u64::MAX);
+    let mut decoder = GzDecoder::new(bytes).take(most.saturating_add(1));
+    let mut tar = Vec::new();
+    decoder.read_to_end(&mut tar).map_err(|error| {
+        let message = format!("the gzip stream is damaged: {}", quote(&error.to_string()));
+        refuse(Class::Archive, message)
+    })?;
+    if tar.len() > limits.expanded {
+        let message = format!("the archive expands to more than {} bytes", limits.expanded);
+        return Err(refuse(Class::Oversize, message));
+    }
+    if !decoder.into_inner().into_inner().is_empty() {
+        let message = "found more bytes after the end of the gzip stream";
+        return Err(refuse(Class::Archive, message));
+    }
+    Ok(tar)
+}
+
+/// One file of the archive.
+struct Found {
+    path: String,
+    bytes: Vec<u8>,
+}
+
+struct Reader<'a> {
+    limits: &'a Limits,
+    diagnostics: Vec<Diagnostic>,
+    entries: Vec<Found>,
+}
+
+impl Reader<'_> {
+    fn run(&mut self, tar: &[u8]) -> Result<(), Diagnostic> {
+        let damaged = |error: io::Error| {
+            let message = format!("the tar archive is damaged: {}", quote(&error.to_string()));
+            refuse(Class::Archive, message)
+        };
+        let mut archive = tar::Archive::new(tar);
+        for (index, entry) in archive.entries().map_err(damaged)?.enumerate() {
+            if index >= self.limits.entries {
+                let message = format!("found more than {} entries", self.limits.entries);
+                return Err(refuse(Class::Oversize, message));
+            }
+            let mut entry = entry.map_err(damaged)?;
+            let kind = entry.header().entry_type();
+            // Written by `git archive`; it names a commit and no file.
+            if kind == EntryType::XGlobalHeader {
+                continue;
+            }
+            let Some(path) = self.path(&entry.path_bytes()) else {
+                continue;
+            };
+            match kind {
+                EntryType::Directory => {}
+                EntryType::Regular => {
+                    let size = entry.size();
+                    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX);
+                    let mut bytes = Vec::new();
+                    entry
+                        .by_ref()
+                        .take(most + 1)
+                        .read_to_end(&mut bytes)
+                        .map_err(damaged)?;
+                    let whole = usize::try_from(size).unwrap_or(usize::MAX);
+                    if bytes.len() < whole && bytes.len() <= MAX_FILE {
+                        let message = format!("`{}` is cut off", quote(&path));
+                        return Err(refuse(Class::Archive, message));
+                    }
+                    if !is_ignored(&path) {
+                        self.diagnostics.extend(check_file_size(&path, whole));
+                        self.entries.push(Found { path, bytes });
+                    }
+                }
+                other => self.diagnostics.push(Diagnostic::of_file(
+                    Class::Archive,
+                    &path,
+                    format!("is {}, expected a plain file", name_of(other)),
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    /// A path within the archive, without `./`; `None` after saying why not, or for the top.
+    fn path(&mut self, bytes: &[u8]) -> Option<String> {
+        let lossy = String::from_utf8_lossy(bytes);
+        let mut refuse = |class, message: &str| {
+            self.diagnostics
+                .push(Diagnostic::of_file(class, &lossy, message));
+            None
+        };
+        let Ok(path) = std::str::from_utf8(bytes) else {
+            return refuse(Class::Encoding, "the name is not UTF-8");
+        };
+        if path.len() > self.limits.path {
+            return refuse(Class::Oversize, "the path is too long");
+        }
+        if path.starts_with('/') {
+            return refuse(
+                Class::Archive,
+                "is an absolute path, expected a path within the archive",
+            );
+        }
+        if path.split('/').any(|part| part == "..") {
+            return refuse(Class::Archive, "leaves the archive by `..`");
+        }
+        if path.contains('\\') || path.chars().any(char::is_control) {
+            return refuse(
+                Class::Archive,
+                "has a backslash or control character in its name",
+            );
+        }
+        let parts: Vec<_> = path
+            .split('/')
+            .filter(|part| !part.is_empty() && *part != ".")
+            .collect();
+        (!parts.is_empty()).then(|| parts.join("/"))
+    }
+}
+
+fn name_of(kind: EntryType) -> &'static str {
+    match kind {
+        EntryType::Symlink | EntryType::Link => "a link",
+        EntryType::Char | EntryType::Block => "a device",
+        EntryType::Fifo => "a pipe",
+        EntryType::GNUSparse => "a sparse file",
+        _ => "a special entry",
+    }
+}
+
+/// Hidden files, and what editors leave behind.
+pub(super) fn is_ignored(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or(path);
+    let hidden = path.split('/').any(|part| part.starts_with('.'));
+    let backup = [".bak", ".orig", ".rej", ".swp", ".swo", ".tmp"]
+        .iter()
+        .any(|end| name.ends_with(end));
+    hidden || backup || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
+}
+
+/// The files at the top, or in the one folder that holds everything.
+fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFile> {
+    let folder = common_folder(&entries);
+    let mut files: Vec<SourceFile> = Vec::new();
+    for Found { path, bytes } in entries {
+        let name = folder
+            .as_deref()
+            .and_then(|folder| path.strip_prefix(folder))
+            .unwrap_or(&path)
+            .to_owned();
+        let found = |class, message: &str| Diagnostic::of_file(class, &name, message);
+        if !name.ends_with(".kat") {
+            let message = "not yet: files other than *.kat are not built in this version";
+            diagnostics.push(found(Class::NotYet, message).hint("leave it out of the archive"));
+            continue;
+        }
+        if name.contains('/') {
+            let message = "lies in a folder, expected *.kat files at the top";
+            diagnostics.push(found(Class::Archive, message));
+            continue;
+        }
+        if let Some(bad) = check_file_name(&name) {
+            diagnostics.push(bad);
+            continue;
+        }
+        if files.iter().any(|file| file.name == name) {
+            diagnostics.push(found(Class::Duplicate, "is in the archive twice"));
+            continue;
+        }
+        if bytes.len() > MAX_FILE {
+            continue;
+        }
+        match text(&name, bytes) {
+            Ok(text) => files.push(SourceFile { name, text }),
+            Err(bad) => diagnostics.push(bad),
+        }
+    }
+    files.sort_by(|left, right| left.name.cmp(&right.name));
+    files
+}
+
+/// `folder/`, if every entry lies in the same one and its `*.kat` files lie directly there.
+fn common_folder(entries: &[Found]) -> Option<String> {
+    let (folder, _) = entries.first()?.path.split_once('/')?;
+    let prefix = format!("{folder}/");
+    let all = entries.iter().all(|entry| entry.path.starts_with(&prefix));
+    all.then_some(prefix)
+}
+
+/// The text of a file; the mistake says where it stops being UTF-8.
+pub(super) fn text(name: &str, bytes: Vec<u8>) -> Result<String, Diagnostic> {
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let bytes = error.as_bytes();
+        let before = String::from_utf8_lossy(bytes.get(..valid).unwrap_or_default());
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let last = before.rsplit('\n').next().unwrap_or_default();
+        let place = Position {
+            line: number(before.matches('\n').count() + 1),
+            column: number(last.chars().count() + 1),
+        };
+        let byte = bytes.get(valid).copied().unwrap_or_default();
+        let message = format!("found the byte 0x{byte:02x}, expected UTF-8 text");
+        let found = Diagnostic::at(Class::Encoding, name, Span::point(place), message);
+        match bytes {
+            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => found.hint("it is UTF-16: save it as UTF-8"),
+            _ => found.hint("save it as UTF-8"),
+        }
+    })
+}
+
+/// Packs files so that the same files always give the same bytes.
+///
+/// Errors: a name that tar can't hold.
+pub fn pack(files: &[SourceFile]) -> io::Result<Vec<u8>> {
+    let mut sorted: Vec<&SourceFile> = files.iter().collect();
+    sorted.sort_by(|left, right| left.name.cmp(&right.name));
+    let gzip = GzBuilder::new()
+        .mtime(0)
+        .write(Vec::new(), Compression::default());
+    let mut builder = Builder::new(gzip);
+    for file in sorted {
+        let mut header = Header::new_gnu();
+        header.set_entry_type(EntryType::Regular);
+        header.set_mode(0o644);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        header.set_size(u64::try_from(file.text.len()).map_err(io::Error::other)?);
+        builder.append_data(&mut header, &file.name, file.text.as_bytes())?;
+    }
+    builder.into_inner()?.finish()
+}

@@ -1,0 +1,58 @@
+//! What a text may be: names, paths, references. Each check says what was expected.
+
+mod cron;
+mod image;
+mod names;
+mod values;
+
+pub(super) use cron::cron;
+pub(super) use image::{image, platform, repository, stage};
+pub(super) use names::*;
+pub(super) use values::*;
+
+use super::diagnostic::{Class, quote};
+
+/// Why a text is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Complaint {
+    /// Kind of mistake.
+    pub(super) class: Class,
+    /// What was found and expected.
+    pub(super) message: String,
+    /// How to mend it.
+    pub(super) hint: Option<String>,
+}
+
+/// Nothing, or why not.
+pub(super) type Check = Result<(), Complaint>;
+
+fn name_error(message: impl Into<String>) -> Complaint {
+    Complaint {
+        class: Class::Name,
+        message: message.into(),
+        hint: None,
+    }
+}
+
+fn value_error(message: impl Into<String>) -> Complaint {
+    Complaint {
+        class: Class::Range,
+        message: message.into(),
+        hint: None,
+    }
+}
+
+impl Complaint {
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+/// "`text` is not WHAT".
+fn not(text: &str, what: &str) -> Complaint {
+    value_error(format!("`{}` is not {what}", quote(text)))
+}
+
+#[cfg(test)]
+mod tests;

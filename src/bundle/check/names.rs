@@ -1,0 +1,278 @@
+//! Names and labels.
+
+use super::{Check, Complaint, name_error, value_error};
+use crate::{
+    bundle::{
+        diagnostic::{Class, quote},
+        suggest::nearest,
+    },
+    resource::name::{NameError, check_label, check_namespace},
+};
+
+fn named(result: Result<(), NameError>, text: &str) -> Check {
+    result.map_err(|error| {
+        let mut complaint = name_error(match error {
+            NameError::NotALabel(_) => NameError::NotALabel(quote(text)).to_string(),
+            NameError::TooLong(_, length) => NameError::TooLong(quote(text), length).to_string(),
+            other => other.to_string(),
+        });
+        let better: String = text
+            .to_lowercase()
+            .chars()
+            .map(|letter| match letter {
+                '_' | '.' | ' ' | '/' => '-',
+                other => other,
+            })
+            .collect();
+        let better = better.trim_matches('-');
+        if better != text && check_label(better).is_ok() {
+            complaint = complaint.hint(format!("`{better}` would be accepted"));
+        }
+        complaint
+    })
+}
+
+/// A DNS-1123 label of at most 40 characters.
+pub(in crate::bundle) fn label(text: &str) -> Check {
+    named(check_label(text), text)
+}
+
+/// The name of a namespace.
+pub(in crate::bundle) fn namespace(text: &str) -> Check {
+    named(check_namespace(text), text)
+}
+
+/// The name of a port: a label with a letter, so that it is not taken for a number.
+pub(in crate::bundle) fn port_name(text: &str) -> Check {
+    label(text)?;
+    if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{text}` has no letter, which the name of a port needs"
+    )))
+}
+
+/// The name of an environment variable: letters, digits and `_`, not a digit first.
+pub(in crate::bundle) fn variable(text: &str) -> Check {
+    let mut bytes = text.bytes();
+    let first = bytes
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_');
+    if first && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') && text.len() <= 255
+    {
+        return Ok(());
+    }
+    // Somebody may have written `NAME=value` here: the value is not shown.
+    let shown = text.split('=').next().unwrap_or_default();
+    Err(name_error(format!(
+        "`{}` is not the name of a variable: letters, digits and `_`, not a digit first, at most 255",
+        quote(shown)
+    )))
+}
+
+/// Letters, digits, `-`, `_` and `.`, with a letter or digit at both ends, at most 63.
+fn label_part(text: &str) -> bool {
+    let edge = |byte: Option<u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric());
+    text.len() <= 63
+        && edge(text.bytes().next())
+        && edge(text.bytes().next_back())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+}
+
+/// The key of a label, as Kubernetes has it: `[dns-name/]name`.
+pub(in crate::bundle) fn label_key(text: &str) -> Check {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    if label_part(name) && prefix.is_none_or(is_domain) {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not the key of a label: `name` or `dns-name/name`, the name of at most 63 letters, digits, `-`, `_` and `.`",
+        quote(text)
+    )))
+}
+
+/// The value of a label: empty, or like its name.
+pub(in crate::bundle) fn label_value(text: &str) -> Check {
+    if text.is_empty() || label_part(text) {
+        return Ok(());
+    }
+    Err(value_error(format!(
+        "`{}` is not the value of a label: at most 63 letters, digits, `-`, `_` and `.`, with a letter or digit at both ends",
+        quote(text)
+    )))
+}
+
+/// Lower-case DNS labels with dots between them, at most 253 characters.
+pub(super) fn is_domain(text: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && part.len() <= 63
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    text.len() <= 253 && text.split('.').all(part)
+}
+
+/// A domain, such as the cluster's.
+pub(in crate::bundle) fn domain(text: &str) -> Check {
+    // Longest name in it: `<instance>.<workload>.<namespace>.`, at most 46 + 40 + 40 + 3.
+    if is_domain(text) && text.len() <= 120 {
+        return Ok(());
+    }
+    let complaint = name_error(format!(
+        "`{}` is not a domain of at most 120 lower-case letters, digits, `-` and `.`",
+        quote(text)
+    ));
+    Err(lower_case(text, complaint, is_domain))
+}
+
+/// A host name of an ingress, with or without a leading `*.`.
+pub(in crate::bundle) fn host(text: &str) -> Check {
+    if is_domain(text.strip_prefix("*.").unwrap_or(text)) {
+        return Ok(());
+    }
+    let complaint = name_error(format!(
+        "`{}` is not a host name such as `web.example.org` or `*.example.org`",
+        quote(text)
+    ));
+    Err(lower_case(text, complaint, is_domain))
+}
+
+fn lower_case(text: &str, complaint: Complaint, good: fn(&str) -> bool) -> Complaint {
+    let lower = text.to_lowercase();
+    if lower != text && good(lower.strip_prefix("*.").unwrap_or(&lower)) {
+        return complaint.hint(format!("write it in lower case: `{lower}`"));
+    }
+    complaint
+}
+
+/// The name of a group of the machine.
+pub(in crate::bundle) fn group(text: &str) -> Check {
+    if is_login(text) {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not the name of a group",
+        quote(text)
+    )))
+}
+
+/// A name of `/etc/passwd` or `/etc/group`.
+pub(super) fn is_login(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    bytes
+        .next()
+        .is_some_and(|byte| byte.is_ascii_alphabetic() || byte == b'_')
+        && text.len() <= 32
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
+}
+
+/// The key of a quadlet: a word of letters and digits that begins with a capital.
+pub(in crate::bundle) fn quadlet_key(text: &str) -> Check {
+    let word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if word && text.starts_with(|letter: char| letter.is_ascii_uppercase()) && text.len() <= 64 {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not a key of a quadlet, such as `UserNS`",
+        quote(text)
+    )))
+}
+
+/// A key of a secret.
+pub(in crate::bundle) fn secret_key(text: &str) -> Check {
+    let fits = text
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
+    if fits && !text.is_empty() && text.len() <= 253 && !text.starts_with('.') {
+        return Ok(());
+    }
+    Err(name_error(format!(
+        "`{}` is not the key of a secret: letters, digits, `-`, `_` and `.`",
+        quote(text)
+    )))
+}
+
+/// Linux capabilities, without `CAP_` (capabilities(7)).
+const CAPABILITIES: [&str; 41] = [
+    "AUDIT_CONTROL",
+    "AUDIT_READ",
+    "AUDIT_WRITE",
+    "BLOCK_SUSPEND",
+    "BPF",
+    "CHECKPOINT_RESTORE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "DAC_READ_SEARCH",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "IPC_OWNER",
+    "KILL",
+    "LEASE",
+    "LINUX_IMMUTABLE",
+    "MAC_ADMIN",
+    "MAC_OVERRIDE",
+    "MKNOD",
+    "NET_ADMIN",
+    "NET_BIND_SERVICE",
+    "NET_BROADCAST",
+    "NET_RAW",
+    "PERFMON",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYSLOG",
+    "SYS_ADMIN",
+    "SYS_BOOT",
+    "SYS_CHROOT",
+    "SYS_MODULE",
+    "SYS_NICE",
+    "SYS_PACCT",
+    "SYS_PTRACE",
+    "SYS_RAWIO",
+    "SYS_RESOURCE",
+    "SYS_TIME",
+    "SYS_TTY_CONFIG",
+    "WAKE_ALARM",
+];
+
+/// A capability by its name.
+pub(in crate::bundle) fn capability(text: &str) -> Check {
+    if CAPABILITIES.contains(&text) {
+        return Ok(());
+    }
+    let complaint = Complaint {
+        class: Class::Range,
+        message: format!(
+            "`{}` is not a capability such as `NET_RAW` (capabilities(7), without `CAP_`)",
+            quote(text)
+        ),
+        hint: None,
+    };
+    let upper = text.to_uppercase();
+    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    Err(match nearest(bare, CAPABILITIES) {
+        Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
+        None if bare == "ALL" => complaint.hint("name the capabilities that are needed"),
+        None => complaint,
+    })
+}
+
+/// A capability, or `ALL`.
+pub(in crate::bundle) fn capability_or_all(text: &str) -> Check {
+    if text == "ALL" {
+        return Ok(());
+    }
+    capability(text)
+}

@@ -1,0 +1,270 @@
+//! Paths, addresses, signals and other values.
+
+use super::{
+    Check,
+    names::{is_domain, is_login},
+    not, value_error,
+};
+use crate::bundle::suggest::nearest;
+
+/// Longest text that a program can be given as one argument or variable (MAX_ARG_STRLEN, with
+/// room for the name).
+const LONGEST_ARGUMENT: usize = 131_072 - 256;
+
+/// An argument of a program, or the value of a variable: its text is never shown.
+pub(in crate::bundle) fn argument(text: &str) -> Check {
+    if text.contains('\0') {
+        return Err(value_error(
+            "found a NUL character, which no program can be given",
+        ));
+    }
+    if text.len() > LONGEST_ARGUMENT {
+        return Err(value_error(format!(
+            "found {} bytes, at most {LONGEST_ARGUMENT} can be given to a program",
+            text.len()
+        )));
+    }
+    Ok(())
+}
+
+/// A normal path that begins with `/`: no `.` or `..`, no `:` and no control characters.
+fn is_absolute(text: &str) -> bool {
+    text.starts_with('/') && text.len() <= 4095 && is_clean(text)
+}
+
+fn is_clean(text: &str) -> bool {
+    !text
+        .chars()
+        .any(|letter| letter.is_control() || letter == ':')
+        && !text.split('/').any(|part| part == "..")
+}
+
+/// An absolute path.
+pub(in crate::bundle) fn absolute_path(text: &str) -> Check {
+    if is_absolute(text) {
+        return Ok(());
+    }
+    let complaint = not(
+        text,
+        "an absolute path (without `..`, `:` and control characters)",
+    );
+    if !text.starts_with('/') && is_clean(text) && !text.is_empty() && !text.starts_with('~') {
+        return Err(complaint.hint("begin it with `/`"));
+    }
+    Err(complaint)
+}
+
+/// An absolute path other than `/`.
+pub(in crate::bundle) fn folder_path(text: &str) -> Check {
+    absolute_path(text)?;
+    if text.split('/').all(|part| part.is_empty() || part == ".") {
+        return Err(not(text, "a path below `/`"));
+    }
+    Ok(())
+}
+
+/// A device node below `/dev`.
+pub(in crate::bundle) fn device(text: &str) -> Check {
+    if is_absolute(text)
+        && text
+            .strip_prefix("/dev/")
+            .is_some_and(|rest| !rest.is_empty())
+    {
+        return Ok(());
+    }
+    Err(not(text, "a device below `/dev/`"))
+}
+
+/// A path that does not leave the folder that it starts from.
+pub(in crate::bundle) fn relative_path(text: &str) -> Check {
+    if !text.is_empty() && !text.starts_with('/') && text.len() <= 4095 && is_clean(text) {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a relative path (without `..`, `:` and control characters)",
+    ))
+}
+
+/// A path of a URL.
+pub(in crate::bundle) fn url_path(text: &str) -> Check {
+    if text.starts_with('/')
+        && text.len() <= 2048
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+    {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a path of a URL: it begins with `/` and has no spaces",
+    ))
+}
+
+/// Signals by name (signal(7)).
+const SIGNALS: [&str; 30] = [
+    "SIGHUP",
+    "SIGINT",
+    "SIGQUIT",
+    "SIGILL",
+    "SIGTRAP",
+    "SIGABRT",
+    "SIGBUS",
+    "SIGFPE",
+    "SIGKILL",
+    "SIGUSR1",
+    "SIGSEGV",
+    "SIGUSR2",
+    "SIGPIPE",
+    "SIGALRM",
+    "SIGTERM",
+    "SIGSTKFLT",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGSTOP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGXCPU",
+    "SIGXFSZ",
+    "SIGVTALRM",
+    "SIGPROF",
+    "SIGWINCH",
+    "SIGIO",
+    "SIGPWR",
+];
+
+/// A signal that can stop a program, by its name; `SIGRTMIN+N` too.
+pub(in crate::bundle) fn signal(text: &str) -> Check {
+    let real_time = text
+        .strip_prefix("SIGRTMIN+")
+        .and_then(|number| number.parse::<u8>().ok())
+        .is_some_and(|number| number <= 30 && !text.starts_with("SIGRTMIN++"));
+    if SIGNALS.contains(&text) || real_time {
+        return Ok(());
+    }
+    let complaint = not(text, "a signal such as `SIGTERM`");
+    let upper = text.to_uppercase();
+    let full = format!("SIG{}", upper.strip_prefix("SIG").unwrap_or(&upper));
+    Err(match nearest(&full, SIGNALS) {
+        Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
+        None => complaint,
+    })
+}
+
+/// `uid[:gid]` up to 65535 (a container has 65,536 ids), or names.
+pub(in crate::bundle) fn user(text: &str) -> Check {
+    let part = |part: &str| {
+        if part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return part.parse::<u16>().is_ok();
+        }
+        is_login(part)
+    };
+    let fits = match text.split_once(':') {
+        Some((user, group)) => part(user) && part(group),
+        None => part(text),
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a user: `uid`, `uid:gid`, `name` or `name:group`, ids at most 65535",
+    ))
+}
+
+/// URL of a git repository, over https, http, ssh or git.
+pub(in crate::bundle) fn git_url(text: &str) -> Check {
+    let clean = text.bytes().all(|byte| byte.is_ascii_graphic()) && text.len() <= 2048;
+    let scheme = ["https://", "http://", "ssh://", "git://"]
+        .iter()
+        .filter_map(|scheme| text.strip_prefix(scheme))
+        .any(|rest| rest.starts_with(|letter: char| letter.is_ascii_alphanumeric()));
+    let short = text.split_once('@').is_some_and(|(user, rest)| {
+        is_login(user)
+            && rest
+                .split_once(':')
+                .is_some_and(|(host, path)| is_domain(host) && !path.is_empty())
+    });
+    if clean && (scheme || short) {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "the URL of a repository: `https://`, `http://`, `ssh://`, `git://` or `user@host:path`",
+    ))
+}
+
+/// A branch or tag (git-check-ref-format(1)).
+pub(in crate::bundle) fn git_reference(text: &str) -> Check {
+    let bad =
+        |letter: char| letter.is_control() || letter.is_whitespace() || "~^:?*[\\".contains(letter);
+    let part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
+    let fits = !text.starts_with('-')
+        && !text.contains(bad)
+        && !text.contains("..")
+        && !text.contains("@{")
+        && !text.ends_with('.')
+        && text != "@"
+        && text.len() <= 255
+        && text.split('/').all(part);
+    if fits {
+        return Ok(());
+    }
+    Err(not(text, "the name of a branch or tag"))
+}
+
+/// A commit: 7 to 64 hexadecimal digits.
+pub(in crate::bundle) fn commit(text: &str) -> Check {
+    if (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    Err(not(text, "a commit: 7 to 64 hexadecimal digits"))
+}
+
+/// A time zone by its name in the IANA database; whether it exists is not checked.
+pub(in crate::bundle) fn time_zone(text: &str) -> Check {
+    let part = |part: &str| {
+        part.starts_with(|letter: char| letter.is_ascii_alphabetic())
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'+'))
+    };
+    if text.len() <= 64 && text.split('/').all(part) {
+        return Ok(());
+    }
+    Err(not(text, "a time zone such as `UTC` or `Europe/Berlin`"))
+}
+
+/// `host:port`, the host a name, an IPv4 address or an IPv6 address in brackets.
+pub(in crate::bundle) fn endpoint(text: &str) -> Check {
+    let host = |host: &str| match host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+    {
+        Some(address) => address.parse::<std::net::Ipv6Addr>().is_ok(),
+        None => is_domain(host),
+    };
+    let fits = text.rsplit_once(':').is_some_and(|(name, port)| {
+        host(name)
+            && port.bytes().all(|byte| byte.is_ascii_digit())
+            && port.parse::<u16>().is_ok_and(|port| port > 0)
+    });
+    if fits {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "an endpoint such as `home.example.org:51820` or `[2001:db8::1]:51820`",
+    ))
+}
+
+/// The value of a quadlet's key: one line.
+pub(in crate::bundle) fn one_line(text: &str) -> Check {
+    if text.chars().any(char::is_control) || text.len() > 4096 {
+        return Err(value_error(
+            "found a line break or control character, expected one line",
+        ));
+    }
+    Ok(())
+}

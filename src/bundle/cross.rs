@@ -1,0 +1,152 @@
+//! What the files of a bundle must be to each other (checklist K057, K059, K093).
+
+use super::{
+    Bundle, Mode,
+    diagnostic::{Class, Diagnostic, Span},
+    kind::Kind,
+    yaml::{Node, locate},
+};
+use crate::resource::WorkloadType;
+
+/// One document of a file.
+pub(super) struct Document<'a> {
+    /// Name of the file.
+    pub(super) file: &'a str,
+    /// What it is.
+    pub(super) kind: Kind,
+    /// Its tree.
+    pub(super) root: &'a Node,
+}
+
+impl Document<'_> {
+    /// A mistake at the key of a field.
+    fn at_key(&self, class: Class, path: &str, message: String) -> Diagnostic {
+        let start = Span::point(self.root.span.start);
+        let span = locate(self.root, path).map_or(start, |(node, key)| key.unwrap_or(node.span));
+        Diagnostic::at(class, self.file, span, message).path(path)
+    }
+
+    /// A mistake at the value of a field.
+    fn at_value(&self, class: Class, path: &str, message: String) -> Diagnostic {
+        let start = Span::point(self.root.span.start);
+        let span = locate(self.root, path).map_or(start, |(node, _)| node.span);
+        Diagnostic::at(class, self.file, span, message).path(path)
+    }
+}
+
+/// Each kind may be there once.
+pub(super) fn kinds_once(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
+    for (index, document) in documents.iter().enumerate() {
+        let first = documents
+            .iter()
+            .take(index)
+            .find(|other| other.kind == document.kind);
+        if let Some(first) = first {
+            let message = format!(
+                "a second {} (the first is in {}), expected one",
+                document.kind, first.file
+            );
+            let found = document.at_value(Class::Duplicate, "kind", message);
+            diagnostics.push(found.hint("a folder is one workload: make a folder for each"));
+        }
+    }
+}
+
+/// Compares the documents with each other. What was stored is only checked for being there.
+pub(super) fn check(
+    documents: &[Document<'_>],
+    bundle: &Bundle,
+    mode: Mode,
+    diagnostics: &mut Vec<Diagnostic>,
+) {
+    let of = |kind: Kind| documents.iter().find(|document| document.kind == kind);
+    let Some(workload) = of(Kind::Workload) else {
+        let only_namespaces = documents
+            .iter()
+            .all(|document| document.kind == Kind::Namespace);
+        if documents.is_empty() || !only_namespaces {
+            let message = "no file holds a Workload, which every folder needs";
+            let file = Kind::Workload.file();
+            diagnostics.push(
+                Diagnostic::of_file(Class::Missing, file, message)
+                    .hint("write a workload.kat with `kind: Workload`"),
+            );
+        }
+        return;
+    };
+    if mode == Mode::Stored {
+        return;
+    }
+    file_names(documents, diagnostics);
+    let Some(value) = &bundle.workload else {
+        return;
+    };
+    let job = of(Kind::JobDefinition);
+    let is_job = value.spec.kind == WorkloadType::Job;
+    let kind = match value.spec.kind {
+        WorkloadType::Service => "Service",
+        WorkloadType::Job => "Job",
+        WorkloadType::DaemonService => "DaemonService",
+    };
+    if is_job && job.is_none() {
+        let message = "type is Job, and no file holds a JobDefinition".to_owned();
+        let found = workload.at_value(Class::CrossFile, "spec.type", message);
+        diagnostics.push(found.hint("add a job.kat with `kind: JobDefinition`"));
+    }
+    if let Some(job) = job.filter(|_| !is_job) {
+        let message =
+            format!("a JobDefinition is only for type Job, the workload's type is {kind}");
+        let found = job.at_value(Class::CrossFile, "kind", message);
+        diagnostics.push(found.hint("leave job.kat out, or write `type: Job`"));
+    }
+    let build = of(Kind::BuildDefinition);
+    let git = locate(workload.root, "spec.source.git").is_some();
+    if git && build.is_none() {
+        let message = "the source is git, and no file holds a BuildDefinition".to_owned();
+        let found = workload.at_key(Class::CrossFile, "spec.source.git", message);
+        diagnostics.push(found.hint("add a build.kat with `kind: BuildDefinition`"));
+    }
+    if let Some(build) = build.filter(|_| !git) {
+        let message =
+            "a BuildDefinition is only for a git source, the workload has an image".to_owned();
+        let found = build.at_value(Class::CrossFile, "kind", message);
+        diagnostics.push(found.hint("leave build.kat out, or write `source: {git: ...}`"));
+    }
+    if let Some(balancer) = of(Kind::VirtualLoadBalancer).filter(|_| is_job) {
+        let message =
+            "a VirtualLoadBalancer is for Service and DaemonService, the workload's type is Job";
+        let found = balancer.at_value(Class::CrossFile, "kind", message.to_owned());
+        diagnostics.push(found.hint("leave VirtualLoadBalancer.kat out"));
+    }
+    if let (Some(document), Some(namespace)) = (of(Kind::Namespace), &bundle.namespace)
+        && namespace.metadata.name != value.metadata.namespace
+    {
+        let message = format!(
+            "the namespace is `{}`, the workload lies in `{}`",
+            namespace.metadata.name, value.metadata.namespace
+        );
+        let found = document.at_value(Class::CrossFile, "metadata.name", message);
+        diagnostics.push(found.hint("write the same name in both, or apply the namespace alone"));
+    }
+}
+
+/// A file with the usual name of a kind holds that kind.
+fn file_names(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
+    for document in documents {
+        let usual = Kind::IN_BUNDLE
+            .into_iter()
+            .find(|kind| kind.file() == document.file);
+        let Some(usual) = usual else { continue };
+        let holds = documents
+            .iter()
+            .any(|other| other.file == document.file && other.kind == usual);
+        if !holds {
+            let message = format!(
+                "{} holds a {}, expected a {usual}",
+                document.file, document.kind
+            );
+            let found = document.at_value(Class::CrossFile, "kind", message);
+            diagnostics.push(found.hint(format!("rename it to {}", document.kind.file())));
+        }
+    }
+}

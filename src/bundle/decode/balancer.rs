@@ -1,0 +1,339 @@
+//! `VirtualLoadBalancer.kat` (RFC 3.3).
+
+use std::collections::BTreeMap;
+
+use super::{At, Decoder, Fields};
+use crate::{
+    bundle::{
+        check,
+        diagnostic::{Class, quote},
+        yaml::Value,
+    },
+    resource::{
+        AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Ingress, Port, PortRef, Protocol,
+        TcpProbe, VirtualLoadBalancer, VirtualLoadBalancerSpec,
+    },
+};
+
+/// A document of kind VirtualLoadBalancer.
+pub(in crate::bundle) fn load_balancer(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+) -> Option<VirtualLoadBalancer> {
+    let mut fields = decoder.mapping(at)?;
+    fields.get("apiVersion");
+    fields.get("kind");
+    let spec = fields.required(decoder, "spec", spec);
+    fields.finish(decoder);
+    Some(VirtualLoadBalancer { spec: spec? })
+}
+
+fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancerSpec> {
+    let mut fields = decoder.mapping(at)?;
+    let ports = fields.required(decoder, "ports", ports);
+    // Nothing can be said about references to ports that could not be read.
+    let known = ports.as_deref();
+    let health_check = fields.optional(decoder, "healthCheck", |decoder, at| {
+        health_check(decoder, at, known)
+    });
+    let headless = fields.optional(decoder, "headless", Decoder::boolean);
+    let ingress = fields.optional(decoder, "ingress", |decoder, at| {
+        let mut seen = BTreeMap::new();
+        decoder.list(at, |decoder, at| ingress(decoder, at, known, &mut seen))
+    });
+    fields.finish(decoder);
+    Some(VirtualLoadBalancerSpec {
+        ports: ports?,
+        health_check,
+        headless: headless.unwrap_or_default(),
+        ingress: ingress.unwrap_or_default(),
+    })
+}
+
+/// Ports, and what may not be there twice.
+#[derive(Default)]
+struct Seen {
+    names: BTreeMap<String, u32>,
+    container_ports: BTreeMap<(u16, Protocol), u32>,
+    host_ports: BTreeMap<(u16, Protocol), u32>,
+}
+
+fn ports(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<Port>> {
+    let mut seen = Seen::default();
+    let ports = decoder.list(at, |decoder, at| port(decoder, at, &mut seen))?;
+    if ports.is_empty() {
+        let message = "found no port, expected at least one";
+        let hint = "such as `- {name: web, containerPort: 8080}`".to_owned();
+        decoder.soft(Class::Missing, at.node.span, &at.path, message, Some(hint));
+    }
+    Some(ports)
+}
+
+fn port(decoder: &mut Decoder<'_>, at: &At<'_>, seen: &mut Seen) -> Option<Port> {
+    let mut fields = decoder.mapping(at)?;
+    let name = fields.optional(decoder, "name", |decoder, at| {
+        let name = decoder.checked(at, check::port_name)?;
+        decoder.once(at, &name, &mut seen.names);
+        Some(name)
+    });
+    let container_port = fields.required(decoder, "containerPort", Decoder::integer);
+    let protocol = fields
+        .optional(decoder, "protocol", Decoder::word)
+        .unwrap_or_default();
+    let host_port = fields.optional(decoder, "hostPort", host_port);
+    if let Some(number) = container_port {
+        let place = fields.place("containerPort").start.line;
+        if let Some(first) = seen.container_ports.insert((number, protocol), place) {
+            twice(decoder, &fields, "containerPort", number, protocol, first);
+        }
+    }
+    if let Some(HostPort::Number(number)) = host_port {
+        let place = fields.place("hostPort").start.line;
+        if let Some(first) = seen.host_ports.insert((number, protocol), place) {
+            twice(decoder, &fields, "hostPort", number, protocol, first);
+        }
+    }
+    fields.finish(decoder);
+    Some(Port {
+        name,
+        container_port: container_port?,
+        protocol,
+        host_port,
+    })
+}
+
+fn twice(
+    decoder: &mut Decoder<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    number: u16,
+    protocol: Protocol,
+    first: u32,
+) {
+    let protocol = match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+    };
+    decoder.soft(
+        Class::Duplicate,
+        fields.place(name),
+        &fields.path_of(name),
+        format!("{name} {number}/{protocol} is written twice, first in line {first}"),
+        None,
+    );
+}
+
+/// A number, or `auto`.
+fn host_port(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<HostPort> {
+    match &at.node.value {
+        Value::Scalar { text, .. } if text == "auto" => Some(HostPort::Auto(AutoPort::Auto)),
+        _ => decoder.integer(at).map(HostPort::Number),
+    }
+}
+
+fn health_check(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    ports: Option<&[Port]>,
+) -> Option<HealthCheck> {
+    const PROBES: [&str; 3] = ["exec", "http", "tcp"];
+    let mut fields = decoder.mapping(at)?;
+    let exec = fields.optional(decoder, "exec", exec);
+    let http = fields.optional(decoder, "http", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let path = fields.required(decoder, "path", |decoder, at| {
+            decoder.checked(at, check::url_path)
+        });
+        let port = fields.required(decoder, "port", |decoder, at| {
+            port_reference(decoder, at, ports)
+        });
+        fields.finish(decoder);
+        Some(HttpProbe {
+            path: path?,
+            port: port?,
+        })
+    });
+    let tcp = fields.optional(decoder, "tcp", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let port = fields.required(decoder, "port", |decoder, at| {
+            port_reference(decoder, at, ports)
+        });
+        fields.finish(decoder);
+        Some(TcpProbe { port: port? })
+    });
+    let written: Vec<_> = PROBES.into_iter().filter(|name| fields.has(name)).collect();
+    match written.as_slice() {
+        [] => decoder.soft(
+            Class::Missing,
+            fields.head(),
+            &at.path,
+            "found no probe, expected exactly one of exec, http, tcp",
+            Some("such as `tcp: {port: web}`".to_owned()),
+        ),
+        [_] => {}
+        [_, second, ..] => decoder.soft(
+            Class::Shape,
+            fields.place(second),
+            &fields.path_of(second),
+            format!(
+                "found {}, expected exactly one of them",
+                written.join(" and ")
+            ),
+            Some("leave the others out".to_owned()),
+        ),
+    }
+    let initial_delay_seconds = fields.optional(decoder, "initialDelaySeconds", Decoder::integer);
+    let period_seconds = fields.optional(decoder, "periodSeconds", Decoder::integer);
+    let timeout_seconds = fields.optional(decoder, "timeoutSeconds", Decoder::integer);
+    let success_threshold = fields.optional(decoder, "successThreshold", Decoder::integer);
+    let failure_threshold = fields.optional(decoder, "failureThreshold", Decoder::integer);
+    let restart_on_unhealthy = fields.optional(decoder, "restartOnUnhealthy", Decoder::boolean);
+    fields.finish(decoder);
+    Some(HealthCheck {
+        exec,
+        http,
+        tcp,
+        initial_delay_seconds: initial_delay_seconds.unwrap_or(0),
+        period_seconds: period_seconds.unwrap_or(10),
+        timeout_seconds: timeout_seconds.unwrap_or(1),
+        success_threshold: success_threshold.unwrap_or(1),
+        failure_threshold: failure_threshold.unwrap_or(3),
+        restart_on_unhealthy: restart_on_unhealthy.unwrap_or_default(),
+    })
+}
+
+fn exec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ExecProbe> {
+    let mut fields = decoder.mapping(at)?;
+    let command = fields.required(decoder, "command", |decoder, at| {
+        let command = decoder.texts(at, check::argument)?;
+        if command.is_empty() {
+            let message = "found no command, expected a program and its arguments";
+            decoder.soft(Class::Missing, at.node.span, &at.path, message, None);
+        }
+        Some(command)
+    });
+    fields.finish(decoder);
+    Some(ExecProbe { command: command? })
+}
+
+/// The number or name of a TCP port of the same document.
+fn port_reference(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    ports: Option<&[Port]>,
+) -> Option<PortRef> {
+    let numeric = matches!(&at.node.value, Value::Scalar { text, .. }
+        if text.starts_with(|first: char| first.is_ascii_digit() || first == '-')
+            && check::port_name(text).is_err());
+    let reference = if numeric {
+        PortRef::Number(decoder.integer(at)?)
+    } else {
+        PortRef::Name(decoder.checked(at, check::port_name)?)
+    };
+    let is_meant = |port: &&Port| match &reference {
+        PortRef::Number(number) => port.container_port == *number,
+        PortRef::Name(name) => port.name.as_ref() == Some(name),
+    };
+    let Some(ports) = ports else {
+        return Some(reference);
+    };
+    let tcp = |port: &&Port| port.protocol == Protocol::Tcp;
+    if !ports.iter().any(|port| is_meant(&port)) {
+        no_such_port(decoder, at, ports);
+    } else if !ports.iter().filter(is_meant).any(|port| tcp(&port)) {
+        let message = "a probe needs a TCP port, this one is UDP";
+        decoder.soft(Class::CrossFile, at.node.span, &at.path, message, None);
+    }
+    Some(reference)
+}
+
+fn no_such_port(decoder: &mut Decoder<'_>, at: &At<'_>, ports: &[Port]) {
+    let shown = match &at.node.value {
+        Value::Scalar { text, .. } => quote(text),
+        _ => String::new(),
+    };
+    let known: Vec<_> = ports
+        .iter()
+        .take(20)
+        .map(|port| match &port.name {
+            Some(name) => format!("{name} ({})", port.container_port),
+            None => port.container_port.to_string(),
+        })
+        .collect();
+    decoder.soft(
+        Class::CrossFile,
+        at.node.span,
+        &at.path,
+        format!("no port of spec.ports is `{shown}`"),
+        Some(format!("the ports are {}", quote(&known.join(", ")))),
+    );
+}
+
+fn ingress(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    ports: Option<&[Port]>,
+    seen: &mut BTreeMap<String, u32>,
+) -> Option<Ingress> {
+    let mut fields = decoder.mapping(at)?;
+    let host = fields.required(decoder, "host", |decoder, at| {
+        decoder.checked(at, check::host)
+    });
+    let path = fields
+        .optional(decoder, "path", |decoder, at| {
+            decoder.checked(at, check::url_path)
+        })
+        .unwrap_or_else(|| "/".to_owned());
+    let service_port_name = fields.optional(decoder, "servicePortName", |decoder, at| {
+        let name = decoder.checked(at, check::port_name)?;
+        if let Some(ports) = ports
+            && !ports.iter().any(|port| port.name.as_ref() == Some(&name))
+        {
+            no_such_port(decoder, at, ports);
+        }
+        Some(name)
+    });
+    let service_port = fields.optional(decoder, "servicePort", |decoder, at| {
+        let number = decoder.integer(at)?;
+        if let Some(ports) = ports
+            && !ports.iter().any(|port| port.container_port == number)
+        {
+            no_such_port(decoder, at, ports);
+        }
+        Some(number)
+    });
+    if !fields.has("servicePortName") && !fields.has("servicePort") {
+        decoder.soft(
+            Class::Missing,
+            fields.head(),
+            &fields.path_of("servicePortName"),
+            "found neither servicePortName nor servicePort, expected one of them",
+            Some("such as `servicePortName: web`".to_owned()),
+        );
+    }
+    if let Some(host) = &host {
+        let line = fields.place("host").start.line;
+        if let Some(first) = seen.insert(format!("{host}{path}"), line) {
+            decoder.soft(
+                Class::Duplicate,
+                fields.place("host"),
+                &fields.path_of("host"),
+                format!(
+                    "`{}{}` is written twice, first in line {first}",
+                    quote(host),
+                    quote(&path)
+                ),
+                None,
+            );
+        }
+    }
+    let tls = fields.optional(decoder, "tls", Decoder::boolean);
+    fields.finish(decoder);
+    Some(Ingress {
+        host: host?,
+        path,
+        service_port_name,
+        service_port,
+        tls: tls.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,263 @@
+//! `cluster.kat` (RFC 3.9) and `/etc/kat/agent.yaml`.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::Ipv4Net;
+
+use super::{At, Decoder, Fields, container::reserved};
+use crate::{
+    bundle::{
+        check,
+        diagnostic::{Class, quote},
+    },
+    resource::{AgentConfig, ClusterConfiguration, ClusterMetadata, ClusterSpec},
+};
+
+/// A document of kind ClusterConfiguration.
+pub(in crate::bundle) fn cluster(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+) -> Option<ClusterConfiguration> {
+    let mut fields = decoder.mapping(at)?;
+    fields.get("apiVersion");
+    fields.get("kind");
+    let metadata = fields.required(decoder, "metadata", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let name = fields.required(decoder, "name", |decoder, at| {
+            decoder.checked(at, check::label)
+        });
+        fields.finish(decoder);
+        Some(ClusterMetadata { name: name? })
+    });
+    let spec = fields.required(decoder, "spec", spec);
+    fields.finish(decoder);
+    Some(ClusterConfiguration {
+        metadata: metadata?,
+        spec: spec?,
+    })
+}
+
+fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterSpec> {
+    let default = ClusterSpec::default();
+    let mut fields = decoder.mapping(at)?;
+    let cluster_cidr = fields.required(decoder, "clusterCIDR", network);
+    let service_cidr = fields.required(decoder, "serviceCIDR", network);
+    let path = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.checked(at, check::folder_path);
+    let node_subnet_bits = fields.optional(decoder, "nodeSubnetBits", Decoder::integer);
+    let cluster_domain = fields.optional(decoder, "clusterDomain", |decoder, at| {
+        decoder.checked(at, check::domain)
+    });
+    let agent_port = fields.optional(decoder, "agentPort", Decoder::integer);
+    let api_port = fields.optional(decoder, "apiPort", Decoder::integer);
+    let etcd_peer_port = fields.optional(decoder, "etcdPeerPort", Decoder::integer);
+    let etcd_client_port = fields.optional(decoder, "etcdClientPort", Decoder::integer);
+    let wireguard_port = fields.optional(decoder, "wireguardPort", Decoder::integer);
+    let volume_base_path = fields.optional(decoder, "volumeBasePath", path);
+    let backup_path = fields.optional(decoder, "backupPath", path);
+    let backup_retention = fields.optional(decoder, "backupRetention", Decoder::integer);
+    let backup_interval = fields.optional(decoder, "backupIntervalMinutes", Decoder::integer);
+    let agent_tick_seconds = fields.optional(decoder, "agentTickSeconds", Decoder::integer);
+    let node_loss = fields.optional(decoder, "nodeLossTimeoutSeconds", Decoder::integer);
+    let mtu = fields.optional(decoder, "mtu", Decoder::integer);
+    let spec = ClusterSpec {
+        cluster_cidr: cluster_cidr.unwrap_or(default.cluster_cidr),
+        service_cidr: service_cidr.unwrap_or(default.service_cidr),
+        node_subnet_bits: node_subnet_bits.unwrap_or(default.node_subnet_bits),
+        cluster_domain: cluster_domain.unwrap_or(default.cluster_domain),
+        agent_port: agent_port.unwrap_or(default.agent_port),
+        api_port: api_port.unwrap_or(default.api_port),
+        etcd_peer_port: etcd_peer_port.unwrap_or(default.etcd_peer_port),
+        etcd_client_port: etcd_client_port.unwrap_or(default.etcd_client_port),
+        wireguard_port: wireguard_port.unwrap_or(default.wireguard_port),
+        volume_base_path: volume_base_path.unwrap_or(default.volume_base_path),
+        backup_path: backup_path.unwrap_or(default.backup_path),
+        backup_retention: backup_retention.unwrap_or(default.backup_retention),
+        backup_interval_minutes: backup_interval.unwrap_or(default.backup_interval_minutes),
+        agent_tick_seconds: agent_tick_seconds.unwrap_or(default.agent_tick_seconds),
+        node_loss_timeout_seconds: node_loss.unwrap_or(default.node_loss_timeout_seconds),
+        mtu: mtu.unwrap_or(default.mtu),
+    };
+    if let (Some(cluster), Some(service)) = (cluster_cidr, service_cidr) {
+        networks(decoder, &fields, cluster, service, spec.node_subnet_bits);
+    }
+    ports(decoder, &fields, &spec);
+    let least = spec.agent_tick_seconds.saturating_mul(3);
+    if spec.node_loss_timeout_seconds < least {
+        let name = match fields.has("nodeLossTimeoutSeconds") {
+            true => "nodeLossTimeoutSeconds",
+            false => "agentTickSeconds",
+        };
+        decoder.soft(
+            Class::CrossFile,
+            fields.place(name),
+            &fields.path_of(name),
+            format!(
+                "nodeLossTimeoutSeconds is {}, expected at least three ticks of agentTickSeconds: {least}",
+                spec.node_loss_timeout_seconds
+            ),
+            None,
+        );
+    }
+    fields.finish(decoder);
+    Some(spec)
+}
+
+/// A range of IPv4 addresses, its host bits cleared.
+fn network(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Ipv4Net> {
+    let text = decoder.text(at)?;
+    let Ok(network) = text.parse::<Ipv4Net>() else {
+        let message = format!(
+            "found `{}`, expected an IPv4 range such as `10.100.0.0/16`",
+            quote(&text)
+        );
+        decoder.hard(Class::Type, at.node.span, &at.path, message, None);
+        return None;
+    };
+    let canonical = network.trunc();
+    if network != canonical {
+        decoder.soft(
+            Class::Range,
+            at.node.span,
+            &at.path,
+            format!("`{network}` has bits set after its prefix"),
+            Some(format!("write `{canonical}`")),
+        );
+    }
+    if !(8..=29).contains(&canonical.prefix_len()) {
+        let message = format!(
+            "found a prefix of {}, expected 8 to 29",
+            canonical.prefix_len()
+        );
+        decoder.soft(Class::Range, at.node.span, &at.path, message, None);
+    }
+    const RESERVED: [(Ipv4Addr, u8, &str); 5] = [
+        (Ipv4Addr::new(0, 0, 0, 0), 8, "this network"),
+        (Ipv4Addr::new(127, 0, 0, 0), 8, "loopback"),
+        (Ipv4Addr::new(169, 254, 0, 0), 16, "link-local"),
+        (Ipv4Addr::new(224, 0, 0, 0), 4, "multicast"),
+        (Ipv4Addr::new(240, 0, 0, 0), 4, "reserved"),
+    ];
+    for (address, prefix, name) in RESERVED {
+        let reserved = Ipv4Net::new(address, prefix).unwrap_or(canonical);
+        if overlap(reserved, canonical) {
+            decoder.soft(
+                Class::Range,
+                at.node.span,
+                &at.path,
+                format!("`{canonical}` overlaps {reserved}, which is for {name} addresses"),
+                Some("take a private range, such as `10.100.0.0/16`".to_owned()),
+            );
+        }
+    }
+    Some(canonical)
+}
+
+fn overlap(left: Ipv4Net, right: Ipv4Net) -> bool {
+    left.contains(&right) || right.contains(&left)
+}
+
+fn networks(
+    decoder: &mut Decoder<'_>,
+    fields: &Fields<'_>,
+    cluster: Ipv4Net,
+    service: Ipv4Net,
+    bits: u8,
+) {
+    if overlap(cluster, service) {
+        decoder.soft(
+            Class::CrossFile,
+            fields.place("serviceCIDR"),
+            &fields.path_of("serviceCIDR"),
+            format!("serviceCIDR {service} overlaps clusterCIDR {cluster}"),
+            None,
+        );
+    }
+    let prefix = cluster.prefix_len().saturating_add(bits);
+    if prefix > 29 {
+        let name = match fields.has("nodeSubnetBits") {
+            true => "nodeSubnetBits",
+            false => "clusterCIDR",
+        };
+        decoder.soft(
+            Class::CrossFile,
+            fields.place(name),
+            &fields.path_of(name),
+            format!(
+                "the prefix /{} of clusterCIDR and {bits} nodeSubnetBits give each node a /{prefix}, expected at most /29",
+                cluster.prefix_len()
+            ),
+            Some("take a shorter prefix or fewer bits".to_owned()),
+        );
+    }
+}
+
+/// No two of the TCP ports are the same.
+fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
+    let ports = [
+        ("agentPort", spec.agent_port),
+        ("apiPort", spec.api_port),
+        ("etcdPeerPort", spec.etcd_peer_port),
+        ("etcdClientPort", spec.etcd_client_port),
+    ];
+    for (index, (name, port)) in ports.iter().enumerate() {
+        let before = ports.iter().take(index);
+        for (other, same) in before.filter(|(_, other)| other == port) {
+            // Point to one that is written.
+            let place = if fields.has(name) { name } else { other };
+            decoder.soft(
+                Class::CrossFile,
+                fields.place(place),
+                &fields.path_of(place),
+                format!("{name} and {other} are both {same}"),
+                None,
+            );
+        }
+    }
+}
+
+/// The text of `/etc/kat/agent.yaml`.
+pub(in crate::bundle) fn agent_config(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+) -> Option<AgentConfig> {
+    let default = AgentConfig::default();
+    let mut fields = decoder.mapping(at)?;
+    let reserved = fields.optional(decoder, "reserved", reserved);
+    let upstream_dns = fields.optional(decoder, "upstreamDNS", |decoder, at| {
+        decoder.list(at, resolver)
+    });
+    let host_mount_allow = fields.optional(decoder, "hostMountAllow", |decoder, at| {
+        decoder.distinct(at, check::folder_path)
+    });
+    let volume_shared = fields.optional(decoder, "volumeShared", Decoder::boolean);
+    let wireguard_port = fields.optional(decoder, "wireguardPort", Decoder::integer);
+    let endpoints = fields.optional(decoder, "endpoints", |decoder, at| {
+        decoder.distinct(at, check::endpoint)
+    });
+    fields.finish(decoder);
+    Some(AgentConfig {
+        reserved: reserved.unwrap_or_default(),
+        upstream_dns: upstream_dns.unwrap_or_default(),
+        host_mount_allow: host_mount_allow.unwrap_or(default.host_mount_allow),
+        volume_shared: volume_shared.unwrap_or_default(),
+        wireguard_port,
+        endpoints: endpoints.unwrap_or_default(),
+    })
+}
+
+fn resolver(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<IpAddr> {
+    let text = decoder.text(at)?;
+    let Ok(address) = text.parse::<IpAddr>() else {
+        let message = format!(
+            "found `{}`, expected an address such as `192.0.2.1` or `2001:db8::1`",
+            quote(&text)
+        );
+        decoder.hard(Class::Type, at.node.span, &at.path, message, None);
+        return None;
+    };
+    if address.is_unspecified() || address.is_multicast() {
+        let message = format!("`{address}` can't be asked for names");
+        decoder.soft(Class::Range, at.node.span, &at.path, message, None);
+    }
+    Some(address)
+}

@@ -1,0 +1,295 @@
+//! One container: the main one, one that runs before it, or one beside it (RFC 3.2).
+
+use std::collections::BTreeMap;
+
+use super::{At, Decoder, Fields};
+use crate::{
+    bundle::{
+        check,
+        diagnostic::{Class, quote},
+    },
+    resource::{
+        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, ResourceList, Resources, SecretKeyRef,
+        VolumeMount,
+    },
+};
+
+/// Least size of memory: less is a size whose unit was forgotten.
+const LEAST_MEMORY: Bytes = Bytes(1 << 20);
+/// Least size of /dev/shm: one page.
+const LEAST_SHARED_MEMORY: Bytes = Bytes(1 << 12);
+
+/// One container; `volumes` are the names that its mounts may refer to.
+pub(super) fn container(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    volumes: &[String],
+) -> Option<Container> {
+    let mut fields = decoder.mapping(at)?;
+    let name = fields.optional(decoder, "name", |decoder, at| {
+        decoder.checked(at, check::label)
+    });
+    let arguments = |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.texts(at, check::argument);
+    let command = fields.optional(decoder, "command", arguments);
+    let args = fields.optional(decoder, "args", arguments);
+    let entrypoint = fields.optional(decoder, "entrypoint", arguments);
+    let env = fields.optional(decoder, "env", environment);
+    let drain_seconds = fields.optional(decoder, "drainSeconds", Decoder::integer);
+    let grace = fields.optional(decoder, "terminationGraceSeconds", Decoder::integer);
+    let stop_signal = fields.optional(decoder, "stopSignal", |decoder, at| {
+        decoder.checked(at, check::signal)
+    });
+    let user = fields.optional(decoder, "user", |decoder, at| {
+        decoder.checked(at, check::user)
+    });
+    let working_dir = fields.optional(decoder, "workingDir", |decoder, at| {
+        decoder.checked(at, check::absolute_path)
+    });
+    let (cap_add, cap_drop) = capabilities(decoder, &mut fields);
+    let devices = fields.optional(decoder, "devices", |decoder, at| {
+        decoder.distinct(at, check::device)
+    });
+    let groups = fields.optional(decoder, "groups", |decoder, at| {
+        decoder.distinct(at, check::group)
+    });
+    let tmpfs = fields.optional(decoder, "tmpfs", |decoder, at| {
+        decoder.distinct(at, check::folder_path)
+    });
+    let shm_size = fields.optional(decoder, "shmSize", |decoder, at| {
+        decoder.size(at, LEAST_SHARED_MEMORY)
+    });
+    let init = fields.optional(decoder, "init", Decoder::boolean);
+    let read_only_rootfs = fields.optional(decoder, "readOnlyRootfs", Decoder::boolean);
+    let host_network = fields.optional(decoder, "hostNetwork", Decoder::boolean);
+    let image_pull_policy = fields.optional(decoder, "imagePullPolicy", Decoder::word);
+    let quadlet = fields.optional(decoder, "quadlet", |decoder, at| {
+        decoder.text_map(at, check::quadlet_key, check::one_line)
+    });
+    let volume_mounts = fields.optional(decoder, "volumeMounts", |decoder, at| {
+        mounts(decoder, at, volumes)
+    });
+    let resources = fields.optional(decoder, "resources", resources);
+    fields.finish(decoder);
+    Some(Container {
+        name,
+        command: command.unwrap_or_default(),
+        args: args.unwrap_or_default(),
+        entrypoint: entrypoint.unwrap_or_default(),
+        env: env.unwrap_or_default(),
+        drain_seconds: drain_seconds.unwrap_or(5),
+        termination_grace_seconds: grace.unwrap_or(10),
+        stop_signal,
+        user,
+        working_dir,
+        cap_add: cap_add.unwrap_or_default(),
+        cap_drop: cap_drop.unwrap_or_default(),
+        devices: devices.unwrap_or_default(),
+        groups: groups.unwrap_or_default(),
+        tmpfs: tmpfs.unwrap_or_default(),
+        shm_size,
+        init: init.unwrap_or_default(),
+        read_only_rootfs: read_only_rootfs.unwrap_or_default(),
+        host_network: host_network.unwrap_or_default(),
+        image_pull_policy,
+        quadlet: quadlet.unwrap_or_default(),
+        volume_mounts: volume_mounts.unwrap_or_default(),
+        resources: resources.unwrap_or_default(),
+    })
+}
+
+type Names = Option<Vec<String>>;
+
+fn capabilities(decoder: &mut Decoder<'_>, fields: &mut Fields<'_>) -> (Names, Names) {
+    let add = fields.optional(decoder, "capAdd", |decoder, at| {
+        decoder.distinct(at, check::capability)
+    });
+    let drop = fields.optional(decoder, "capDrop", |decoder, at| {
+        decoder.distinct(at, check::capability_or_all)
+    });
+    if let (Some(add), Some(drop)) = (&add, &drop)
+        && let Some(both) = add.iter().find(|name| drop.contains(name))
+    {
+        decoder.soft(
+            Class::CrossFile,
+            fields.place("capDrop"),
+            &fields.path_of("capDrop"),
+            format!("`{}` is both added and dropped", quote(both)),
+            None,
+        );
+    }
+    (add, drop)
+}
+
+fn environment(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vec<EnvVar>> {
+    let mut seen = BTreeMap::new();
+    decoder.list(at, |decoder, at| variable(decoder, at, &mut seen))
+}
+
+fn variable(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    seen: &mut BTreeMap<String, u32>,
+) -> Option<EnvVar> {
+    let mut fields = decoder.mapping(at)?;
+    let name = fields.required(decoder, "name", |decoder, at| {
+        let name = decoder.checked(at, check::variable)?;
+        decoder.once(at, &name, seen);
+        Some(name)
+    });
+    let value = fields.optional(decoder, "value", |decoder, at| {
+        decoder.checked(at, check::argument)
+    });
+    let value_from = fields.optional(decoder, "valueFrom", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let secret = fields.required(decoder, "secret", secret_key);
+        fields.finish(decoder);
+        Some(EnvVarSource { secret: secret? })
+    });
+    match (fields.has("value"), fields.has("valueFrom")) {
+        (true, true) => decoder.soft(
+            Class::Shape,
+            fields.place("valueFrom"),
+            &fields.path_of("valueFrom"),
+            "found both value and valueFrom, expected exactly one of them",
+            Some("leave one of them out".to_owned()),
+        ),
+        (false, false) => decoder.soft(
+            Class::Missing,
+            fields.head(),
+            &fields.path_of("value"),
+            "found neither value nor valueFrom, expected exactly one of them",
+            Some("write `value: \"\"` for an empty variable".to_owned()),
+        ),
+        _ => {}
+    }
+    fields.finish(decoder);
+    Some(EnvVar {
+        name: name?,
+        value,
+        value_from,
+    })
+}
+
+fn secret_key(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<SecretKeyRef> {
+    let mut fields = decoder.mapping(at)?;
+    let name = fields.required(decoder, "name", |decoder, at| {
+        decoder.checked(at, check::label)
+    });
+    let key = fields.required(decoder, "key", |decoder, at| {
+        decoder.checked(at, check::secret_key)
+    });
+    fields.finish(decoder);
+    Some(SecretKeyRef {
+        name: name?,
+        key: key?,
+    })
+}
+
+fn mounts(decoder: &mut Decoder<'_>, at: &At<'_>, volumes: &[String]) -> Option<Vec<VolumeMount>> {
+    let mut seen = BTreeMap::new();
+    decoder.list(at, |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let name = fields.required(decoder, "name", |decoder, at| {
+            let name = decoder.text(at)?;
+            if !volumes.contains(&name) {
+                let known = match volumes {
+                    [] => "spec.volumes is empty".to_owned(),
+                    names => format!("the volumes are {}", quote(&names.join(", "))),
+                };
+                let message = format!("no volume is named `{}`; {known}", quote(&name));
+                let hint = "add it to spec.volumes".to_owned();
+                decoder.soft(
+                    Class::CrossFile,
+                    at.node.span,
+                    &at.path,
+                    message,
+                    Some(hint),
+                );
+            }
+            Some(name)
+        });
+        let mount_path = fields.required(decoder, "mountPath", |decoder, at| {
+            let path = decoder.checked(at, check::folder_path)?;
+            decoder.once(at, &path, &mut seen);
+            Some(path)
+        });
+        let sub_path = fields.optional(decoder, "subPath", |decoder, at| {
+            decoder.checked(at, check::relative_path)
+        });
+        let read_only = fields.optional(decoder, "readOnly", Decoder::boolean);
+        fields.finish(decoder);
+        Some(VolumeMount {
+            name: name?,
+            mount_path: mount_path?,
+            sub_path,
+            read_only: read_only.unwrap_or_default(),
+        })
+    })
+}
+
+fn resources(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Resources> {
+    let mut fields = decoder.mapping(at)?;
+    let requests = fields
+        .optional(decoder, "requests", amounts)
+        .unwrap_or_default();
+    let limits = fields
+        .optional(decoder, "limits", amounts)
+        .unwrap_or_default();
+    if let (Some(request), Some(limit)) = (requests.cpu, limits.cpu)
+        && request > limit
+    {
+        above_limit(decoder, &fields, "cpu", &request, &limit);
+    }
+    if let (Some(request), Some(limit)) = (requests.memory, limits.memory)
+        && request > limit
+    {
+        above_limit(decoder, &fields, "memory", &request, &limit);
+    }
+    let gpu = fields.optional(decoder, "gpu", |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        let driver = fields.optional(decoder, "driver", Decoder::word);
+        let min_vram_mb = fields.optional(decoder, "minVRAM_MB", Decoder::integer);
+        fields.finish(decoder);
+        Some(GpuRequest {
+            driver: driver.unwrap_or_default(),
+            min_vram_mb,
+        })
+    });
+    fields.finish(decoder);
+    Some(Resources {
+        requests,
+        limits,
+        gpu,
+    })
+}
+
+fn above_limit(
+    decoder: &mut Decoder<'_>,
+    fields: &Fields<'_>,
+    name: &str,
+    request: &dyn std::fmt::Display,
+    limit: &dyn std::fmt::Display,
+) {
+    decoder.soft(
+        Class::CrossFile,
+        fields.place("requests"),
+        &format!("{}.{name}", fields.path_of("requests")),
+        format!("the request of {request} is above the limit of {limit}"),
+        Some("lower the request or raise the limit".to_owned()),
+    );
+}
+
+fn amounts(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+    let mut fields = decoder.mapping(at)?;
+    let cpu = fields.optional(decoder, "cpu", Decoder::processor);
+    let memory = fields.optional(decoder, "memory", |decoder, at| {
+        decoder.size(at, LEAST_MEMORY)
+    });
+    fields.finish(decoder);
+    Some(ResourceList { cpu, memory })
+}
+
+/// What `/etc/kat/agent.yaml` keeps back: the same amounts.
+pub(super) fn reserved(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+    amounts(decoder, at)
+}

@@ -1,0 +1,329 @@
+//! A tree of YAML -> the types of `resource`, field by field, collecting every mistake.
+//!
+//! A function that decodes a value gives `None` only after it has recorded why. In
+//! [`Mode::Stored`] unknown fields are ignored, and so is every rule that a value breaks without
+//! being impossible to hold: a newer leader never refuses what an older one stored.
+
+mod balancer;
+mod cluster;
+mod container;
+mod others;
+mod scalars;
+mod words;
+mod workload;
+
+pub(super) use balancer::load_balancer;
+pub(super) use cluster::{agent_config, cluster};
+pub(super) use others::{build, job, namespace};
+pub(super) use words::Word;
+pub(super) use workload::workload;
+
+use super::{
+    check::Complaint,
+    diagnostic::{Class, Diagnostic, Span, quote},
+    fields::{self, Field},
+    kind::Kind,
+    suggest::nearest,
+    yaml::{Entry, Node, Value, item_path, key_path},
+};
+
+/// How strictly a text is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// What users write: everything is checked.
+    Strict,
+    /// What the cluster stored: what is unknown is ignored, values are not checked again.
+    Stored,
+}
+
+/// A value at its path.
+#[derive(Debug, Clone)]
+pub(super) struct At<'n> {
+    /// The value.
+    pub(super) node: &'n Node,
+    /// Its path; empty for a document.
+    pub(super) path: String,
+    /// Where its key stands, for values of mappings.
+    pub(super) key: Option<Span>,
+}
+
+impl<'n> At<'n> {
+    /// A whole document.
+    pub(super) fn root(node: &'n Node) -> Self {
+        Self {
+            node,
+            path: String::new(),
+            key: None,
+        }
+    }
+
+    /// Where to point for something that is missing below it.
+    fn head(&self) -> Span {
+        self.key.unwrap_or(Span::point(self.node.span.start))
+    }
+}
+
+/// Decodes one document and collects its mistakes.
+pub(super) struct Decoder<'a> {
+    /// Name of the file.
+    pub(super) file: &'a str,
+    /// Which fields there are.
+    pub(super) kind: Kind,
+    /// How strictly.
+    pub(super) mode: Mode,
+    /// The mistakes so far.
+    pub(super) diagnostics: &'a mut Vec<Diagnostic>,
+}
+
+impl Decoder<'_> {
+    /// Records a mistake that makes the value impossible to hold.
+    pub(super) fn hard(
+        &mut self,
+        class: Class,
+        span: Span,
+        path: &str,
+        message: impl Into<String>,
+        hint: Option<String>,
+    ) {
+        let mut found = Diagnostic::at(class, self.file, span, message).path(path);
+        found.hint = hint;
+        self.diagnostics.push(found);
+    }
+
+    /// Records the breach of a rule; nothing in [`Mode::Stored`].
+    pub(super) fn soft(
+        &mut self,
+        class: Class,
+        span: Span,
+        path: &str,
+        message: impl Into<String>,
+        hint: Option<String>,
+    ) {
+        if self.mode == Mode::Strict {
+            self.hard(class, span, path, message, hint);
+        }
+    }
+
+    /// Records a complaint about a value; nothing in [`Mode::Stored`].
+    pub(super) fn complain(&mut self, at: &At<'_>, complaint: Complaint) {
+        let Complaint {
+            class,
+            message,
+            hint,
+        } = complaint;
+        self.soft(class, at.node.span, &at.path, message, hint);
+    }
+
+    /// The table's row of a value.
+    fn field(&self, at: &At<'_>) -> Option<&'static Field> {
+        fields::lookup(self.kind, &at.path)
+    }
+
+    /// The value has another type than expected.
+    fn wrong_type(&mut self, at: &At<'_>, expected: &str, hint: Option<String>) {
+        let found = describe(at.node);
+        let message = format!("found {found}, expected {expected}");
+        let span = if at.node.is_null() {
+            at.head()
+        } else {
+            at.node.span
+        };
+        self.hard(Class::Type, span, &at.path, message, hint);
+    }
+
+    /// The fields of a mapping.
+    pub(super) fn mapping<'n>(&mut self, at: &At<'n>) -> Option<Fields<'n>> {
+        if let Value::Mapping(entries) = &at.node.value {
+            return Some(Fields {
+                path: at.path.clone(),
+                head: at.head(),
+                entries,
+                asked: Vec::new(),
+            });
+        }
+        let hint = match &at.node.value {
+            Value::Sequence(_) => Some("leave the `-` out".to_owned()),
+            _ => self.example(at),
+        };
+        self.wrong_type(at, "a mapping of fields", hint);
+        None
+    }
+
+    /// The values of a list, each decoded by `item`; `None` where one could not be.
+    pub(super) fn list<'n, T>(
+        &mut self,
+        at: &At<'n>,
+        mut item: impl FnMut(&mut Self, &At<'n>) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let Value::Sequence(items) = &at.node.value else {
+            let hint = match &at.node.value {
+                Value::Mapping(_) => Some("begin each item with `- `".to_owned()),
+                _ => self.example(at),
+            };
+            self.wrong_type(at, "a list", hint);
+            return None;
+        };
+        let mut decoded = Vec::with_capacity(items.len());
+        let mut complete = true;
+        for (index, node) in items.iter().enumerate() {
+            let at = At {
+                node,
+                path: item_path(&at.path, index),
+                key: None,
+            };
+            match item(self, &at) {
+                Some(value) => decoded.push(value),
+                None => complete = false,
+            }
+        }
+        complete.then_some(decoded)
+    }
+
+    fn example(&self, at: &At<'_>) -> Option<String> {
+        self.field(at).map(|field| {
+            let last = field.name();
+            format!("such as `{last}: {}`", field.example)
+        })
+    }
+}
+
+/// What a value is, in words that do not give its text away.
+fn describe(node: &Node) -> &'static str {
+    match &node.value {
+        _ if node.is_null() => "nothing",
+        Value::Scalar { .. } => "a single value",
+        Value::Sequence(_) => "a list",
+        Value::Mapping(_) => "a mapping",
+    }
+}
+
+/// The fields of one mapping; remembers which were asked for, so that the rest is unknown.
+pub(super) struct Fields<'n> {
+    path: String,
+    head: Span,
+    entries: &'n [Entry],
+    asked: Vec<&'static str>,
+}
+
+impl<'n> Fields<'n> {
+    /// The value of a field, if it is written.
+    pub(super) fn get(&mut self, name: &'static str) -> Option<At<'n>> {
+        if !self.asked.contains(&name) {
+            self.asked.push(name);
+        }
+        let entry = self.entries.iter().find(|entry| entry.key == name)?;
+        Some(At {
+            node: &entry.node,
+            path: key_path(&self.path, name),
+            key: Some(entry.key_span),
+        })
+    }
+
+    /// Whether a field is written.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|entry| entry.key == name)
+    }
+
+    /// Where the fields' own mapping stands.
+    pub(super) fn head(&self) -> Span {
+        self.head
+    }
+
+    /// The path of one of the fields.
+    pub(super) fn path_of(&self, name: &str) -> String {
+        key_path(&self.path, name)
+    }
+
+    /// Where the key of a field stands; the mapping's own place where it is not written.
+    pub(super) fn place(&self, name: &str) -> Span {
+        let entry = self.entries.iter().find(|entry| entry.key == name);
+        entry.map_or(self.head, |entry| entry.key_span)
+    }
+
+    /// A field that need not be written.
+    pub(super) fn optional<'d, T>(
+        &mut self,
+        decoder: &mut Decoder<'d>,
+        name: &'static str,
+        decode: impl FnOnce(&mut Decoder<'d>, &At<'n>) -> Option<T>,
+    ) -> Option<T> {
+        self.get(name).and_then(|at| decode(decoder, &at))
+    }
+
+    /// A field that must be written.
+    pub(super) fn required<'d, T>(
+        &mut self,
+        decoder: &mut Decoder<'d>,
+        name: &'static str,
+        decode: impl FnOnce(&mut Decoder<'d>, &At<'n>) -> Option<T>,
+    ) -> Option<T> {
+        if let Some(at) = self.get(name) {
+            return decode(decoder, &at);
+        }
+        self.missing(decoder, name);
+        None
+    }
+
+    /// Records that a field is not written.
+    pub(super) fn missing(&mut self, decoder: &mut Decoder<'_>, name: &'static str) {
+        let path = self.path_of(name);
+        let field = fields::lookup(decoder.kind, &path);
+        let example = field.map(|field| format!("such as `{name}: {}`", field.example));
+        let message = match field {
+            Some(field) => format!("`{name}` is missing: {}", field.description),
+            None => format!("`{name}` is missing"),
+        };
+        decoder.hard(Class::Missing, self.head, &path, message, example);
+    }
+
+    /// Every field that was written and not asked for is unknown.
+    pub(super) fn finish(self, decoder: &mut Decoder<'_>) {
+        // The hints cost more than the list is worth after that many.
+        const MOST: usize = 1000;
+        for entry in self.entries {
+            if decoder.diagnostics.len() > MOST {
+                break;
+            }
+            if self.asked.iter().any(|name| *name == entry.key) {
+                continue;
+            }
+            let message = format!("unknown field `{}`", quote(&entry.key));
+            let hint = self.hint(decoder.kind, &entry.key);
+            let path = key_path(&self.path, &entry.key);
+            decoder.soft(Class::Unknown, entry.key_span, &path, message, Some(hint));
+        }
+    }
+
+    /// What may have been meant by an unknown field.
+    fn hint(&self, kind: Kind, key: &str) -> String {
+        let free = || {
+            self.asked
+                .iter()
+                .copied()
+                .filter(|name| !self.has(name))
+                .collect::<Vec<_>>()
+        };
+        if let Some(meant) = nearest(key, free()) {
+            return format!("did you mean `{meant}`?");
+        }
+        if let Some(meant) = nearest(key, self.asked.iter().copied()) {
+            return format!("did you mean `{meant}`, which is written too?");
+        }
+        let elsewhere = fields::all().find(|field| field.kind == kind && field.name() == key);
+        if let Some(field) = elsewhere {
+            let parent = match field.parent() {
+                "" => "the top of the document".to_owned(),
+                parent => format!("`{parent}`"),
+            };
+            return format!("`{key}` belongs to {parent}: check the indentation");
+        }
+        let other = fields::all().find(|field| field.name() == key);
+        if let Some(field) = other {
+            return format!("`{}` belongs to {}", field.path, field.kind.file());
+        }
+        match self.asked.is_empty() {
+            true => "it has no fields: write `{}`".to_owned(),
+            false => format!("known here: {}", self.asked.join(", ")),
+        }
+    }
+}

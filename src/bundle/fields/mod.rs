@@ -1,0 +1,265 @@
+//! One table of every field that the `*.kat` files have (schema.md).
+//!
+//! It gives the ranges that the decoder holds to, the defaults, the descriptions of `katcall
+//! explain` and of the JSON Schema, and it says which fields take effect. Tests hold it to the
+//! types and to the decoder, field by field.
+
+mod cluster;
+mod others;
+mod workload;
+
+use std::{collections::BTreeMap, fmt, sync::LazyLock};
+
+use super::kind::Kind;
+
+/// One field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    /// The document that has it.
+    pub kind: Kind,
+    /// Its path, such as `spec.container.env[].name`; `[]` stands for each item of a list.
+    pub path: &'static str,
+    /// What its value is.
+    pub value: FieldType,
+    /// It must be written (always, or where its parent is written).
+    pub required: bool,
+    /// What holds where it is not written, as YAML; writing it makes no difference.
+    pub default: Option<&'static str>,
+    /// Whether it takes effect.
+    pub status: Status,
+    /// A value as one would write it, as YAML.
+    pub example: &'static str,
+    /// One line.
+    pub description: &'static str,
+}
+
+/// What a field's value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldType {
+    /// Text.
+    Text,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A whole number in these bounds.
+    Integer(u64, u64),
+    /// A whole number in these bounds, or the text described.
+    IntegerOr(u64, u64, &'static str),
+    /// `true` or `false`.
+    Boolean,
+    /// Processor time, such as `100m`.
+    Processor,
+    /// A size, such as `64Mi`.
+    Size,
+    /// A range of IPv4 addresses.
+    Cidr,
+    /// A list of texts.
+    TextList,
+    /// Texts under free keys.
+    TextMap,
+    /// Fields of its own.
+    Mapping,
+    /// A list of mappings.
+    List,
+    /// A list of what the field of that path is.
+    ListOf(&'static str),
+}
+
+/// Whether a field takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// It says what the document is or names it.
+    Identity,
+    /// It takes effect.
+    Effective,
+    /// Only these of its words take effect.
+    EffectiveFor(&'static [&'static str]),
+    /// It is refused unless it has its default.
+    NotYet,
+}
+
+impl fmt::Display for FieldType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text => formatter.write_str("text"),
+            Self::Word(words) => formatter.write_str(&words.join(" | ")),
+            Self::Integer(least, most) => write!(formatter, "whole number, {least} to {most}"),
+            Self::IntegerOr(least, most, other) => {
+                write!(formatter, "whole number, {least} to {most}, or {other}")
+            }
+            Self::Boolean => formatter.write_str("true | false"),
+            Self::Processor => formatter.write_str("processor amount such as 100m or 1.5"),
+            Self::Size => formatter.write_str("size such as 64Mi"),
+            Self::Cidr => formatter.write_str("IPv4 range such as 10.100.0.0/16"),
+            Self::TextList => formatter.write_str("list of texts"),
+            Self::TextMap => formatter.write_str("mapping of texts"),
+            Self::Mapping => formatter.write_str("mapping"),
+            Self::List => formatter.write_str("list of mappings"),
+            Self::ListOf(path) => write!(formatter, "list, each like {path}"),
+        }
+    }
+}
+
+impl Field {
+    const fn new(
+        kind: Kind,
+        path: &'static str,
+        value: FieldType,
+        example: &'static str,
+        description: &'static str,
+    ) -> Self {
+        Self {
+            kind,
+            path,
+            value,
+            required: false,
+            default: None,
+            status: Status::Effective,
+            example,
+            description,
+        }
+    }
+
+    const fn required(mut self) -> Self {
+        self.required = true;
+        self
+    }
+
+    const fn default(mut self, default: &'static str) -> Self {
+        self.default = Some(default);
+        self
+    }
+
+    const fn identity(mut self) -> Self {
+        self.status = Status::Identity;
+        self
+    }
+
+    const fn not_yet(mut self) -> Self {
+        self.status = Status::NotYet;
+        self
+    }
+
+    const fn effective_for(mut self, words: &'static [&'static str]) -> Self {
+        self.status = Status::EffectiveFor(words);
+        self
+    }
+
+    /// The last part of the path, without `[]`.
+    pub fn name(&self) -> &'static str {
+        let last = self.path.rsplit('.').next().unwrap_or(self.path);
+        last.strip_suffix("[]").unwrap_or(last)
+    }
+
+    /// The path of the field that this one lies in; empty at the top.
+    pub fn parent(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(parent, _)| parent)
+    }
+}
+
+/// The version that every document names.
+const API_VERSION: &[&str] = &[crate::resource::API_VERSION];
+
+/// Every field, the parents before their children.
+pub fn all() -> impl Iterator<Item = &'static Field> {
+    workload::FIELDS
+        .iter()
+        .chain(others::FIELDS)
+        .chain(cluster::FIELDS)
+}
+
+static BY_PATH: LazyLock<BTreeMap<(Kind, &'static str), &'static Field>> = LazyLock::new(|| {
+    all()
+        .map(|field| ((field.kind, field.path), field))
+        .collect()
+});
+
+/// The field of a path; numbers of items do not matter (`env[2].name`, `env[].name`).
+///
+/// What lies in a list of containers is found under `spec.container`.
+pub fn lookup(kind: Kind, path: &str) -> Option<&'static Field> {
+    let mut pattern = pattern(path);
+    if kind == Kind::Workload {
+        for list in ["spec.initContainers[]", "spec.sidecars[]"] {
+            if let Some(rest) = pattern.strip_prefix(list) {
+                pattern = format!("spec.container{rest}");
+            }
+        }
+    }
+    BY_PATH.get(&(kind, pattern.as_str())).copied()
+}
+
+/// The fields directly below a path, in the table's order.
+pub fn children(kind: Kind, path: &str) -> impl Iterator<Item = &'static Field> {
+    let parent = lookup(kind, path.strip_suffix("[]").unwrap_or(path));
+    let mut prefix = parent.map_or("", |field| field.path).to_owned();
+    match parent.map(|field| field.value) {
+        Some(FieldType::List) => prefix.push_str("[]"),
+        Some(FieldType::ListOf(like)) => prefix = like.to_owned(),
+        _ => {}
+    }
+    all().filter(move |field| field.kind == kind && field.parent() == prefix)
+}
+
+/// `env[2].name` -> `env[].name`.
+fn pattern(path: &str) -> String {
+    let mut pattern = String::with_capacity(path.len());
+    let mut inside = false;
+    for character in path.chars() {
+        match character {
+            '[' => {
+                inside = true;
+                pattern.push('[');
+            }
+            ']' => {
+                inside = false;
+                pattern.push(']');
+            }
+            digit if inside && digit.is_ascii_digit() => {}
+            other => pattern.push(other),
+        }
+    }
+    pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_parent_is_in_the_table() {
+        for field in all() {
+            let parent = field.parent();
+            let parent = parent.strip_suffix("[]").unwrap_or(parent);
+            assert!(
+                parent.is_empty() || lookup(field.kind, parent).is_some(),
+                "{} has no row for its parent",
+                field.path
+            );
+        }
+        assert_eq!(
+            BY_PATH.len(),
+            all().count(),
+            "a path stands in the table twice"
+        );
+    }
+
+    #[test]
+    fn finds_fields_by_their_concrete_paths() {
+        let path = |path| lookup(Kind::Workload, path).map(|field| field.path);
+        assert_eq!(
+            path("spec.container.env[12].name"),
+            Some("spec.container.env[].name")
+        );
+        assert_eq!(
+            path("spec.sidecars[0].env[1].name"),
+            Some("spec.container.env[].name")
+        );
+        assert_eq!(path("spec.container.nothing"), None);
+        let names: Vec<_> = children(Kind::Workload, "spec.sidecars[]")
+            .map(Field::name)
+            .collect();
+        assert!(names.contains(&"command"), "{names:?}");
+        let names: Vec<_> = children(Kind::Namespace, "").map(Field::name).collect();
+        assert_eq!(names, ["apiVersion", "kind", "metadata"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! The fields of `VirtualLoadBalancer.kat`, `job.kat`, `build.kat` and `namespace.kat`.
+
+use super::{
+    API_VERSION, Field,
+    FieldType::{self, Boolean, Integer, IntegerOr, List, Mapping, Text, TextList, TextMap, Word},
+};
+use crate::bundle::kind::Kind;
+
+const fn balancer(
+    path: &'static str,
+    value: FieldType,
+    example: &'static str,
+    description: &'static str,
+) -> Field {
+    Field::new(Kind::VirtualLoadBalancer, path, value, example, description)
+}
+
+const fn job(
+    path: &'static str,
+    value: FieldType,
+    example: &'static str,
+    description: &'static str,
+) -> Field {
+    Field::new(Kind::JobDefinition, path, value, example, description)
+}
+
+const fn build(
+    path: &'static str,
+    value: FieldType,
+    example: &'static str,
+    description: &'static str,
+) -> Field {
+    Field::new(Kind::BuildDefinition, path, value, example, description)
+}
+
+const fn namespace(
+    path: &'static str,
+    value: FieldType,
+    example: &'static str,
+    description: &'static str,
+) -> Field {
+    Field::new(Kind::Namespace, path, value, example, description)
+}
+
+/// Seconds of a year.
+const YEAR: u64 = 31_536_000;
+const PORT: FieldType = Integer(1, 65_535);
+const PORT_REFERENCE: FieldType = IntegerOr(1, 65_535, "the name of a port");
+
+#[rustfmt::skip]
+pub(super) const FIELDS: &[Field] = &[
+    balancer("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
+    balancer("kind", Word(&["VirtualLoadBalancer"]), "VirtualLoadBalancer", "what the document is").required().identity(),
+    balancer("spec", Mapping, "{ports: [{containerPort: 8080}]}", "what is wanted").required(),
+    balancer("spec.ports", List, "[{name: web, containerPort: 8080}]", "ports of the container; at least one").required(),
+    balancer("spec.ports[].name", Text, "web", "name that ingress and probes refer to"),
+    balancer("spec.ports[].containerPort", PORT, "8081", "port that the program listens on").required(),
+    balancer("spec.ports[].protocol", Word(&["TCP", "UDP"]), "UDP", "transport protocol").default("TCP"),
+    balancer("spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of the machine that leads here").not_yet(),
+    balancer("spec.healthCheck", Mapping, "{tcp: {port: 8080}}", "when an instance is healthy: exactly one of exec, http and tcp; running is healthy without it").not_yet(),
+    balancer("spec.healthCheck.exec", Mapping, "{command: [/bin/check]}", "a command in the container; exit code 0 is healthy").not_yet(),
+    balancer("spec.healthCheck.exec.command", TextList, "[/bin/other]", "the command and its arguments").required().not_yet(),
+    balancer("spec.healthCheck.http", Mapping, "{path: /healthz, port: 8080}", "an HTTP request; 200 to 399 is healthy").not_yet(),
+    balancer("spec.healthCheck.http.path", Text, "/healthz", "path and query").required().not_yet(),
+    balancer("spec.healthCheck.http.port", PORT_REFERENCE, "8080", "name or number of a port").required().not_yet(),
+    balancer("spec.healthCheck.tcp", Mapping, "{port: 8080}", "a connection that opens").not_yet(),
+    balancer("spec.healthCheck.tcp.port", PORT_REFERENCE, "8080", "name or number of a port").required().not_yet(),
+    balancer("spec.healthCheck.initialDelaySeconds", Integer(0, 3600), "5", "wait before the first probe").default("0").not_yet(),
+    balancer("spec.healthCheck.periodSeconds", Integer(1, 3600), "30", "from one probe to the next").default("10").not_yet(),
+    balancer("spec.healthCheck.timeoutSeconds", Integer(1, 3600), "3", "longest time of a probe").default("1").not_yet(),
+    balancer("spec.healthCheck.successThreshold", Integer(1, 100), "2", "successes in a row to be healthy").default("1").not_yet(),
+    balancer("spec.healthCheck.failureThreshold", Integer(1, 100), "5", "failures in a row to be unhealthy").default("3").not_yet(),
+    balancer("spec.healthCheck.restartOnUnhealthy", Boolean, "true", "restart an unhealthy instance").default("false").not_yet(),
+    balancer("spec.headless", Boolean, "true", "the service's name answers with instance addresses").default("false").not_yet(),
+    balancer("spec.ingress", List, "[{host: web.example.org, servicePort: 8080}]", "hints for an ingress").default("[]").not_yet(),
+    balancer("spec.ingress[].host", Text, "web.example.org", "host name from outside").required().not_yet(),
+    balancer("spec.ingress[].path", Text, "/shop", "prefix of the path").default("/").not_yet(),
+    balancer("spec.ingress[].servicePortName", Text, "web", "name of a port of spec.ports").not_yet(),
+    balancer("spec.ingress[].servicePort", PORT, "8080", "number of a port of spec.ports; wins over the name").not_yet(),
+    balancer("spec.ingress[].tls", Boolean, "true", "ask the ingress for a certificate").default("false").not_yet(),
+
+    job("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
+    job("kind", Word(&["JobDefinition"]), "JobDefinition", "what the document is").required().identity(),
+    job("spec", Mapping, "{}", "what is wanted").required(),
+    job("spec.schedule", Text, "\"*/5 * * * *\"", "cron expression of five fields; runs once at apply without it").not_yet(),
+    job("spec.timeZone", Text, "Europe/Berlin", "time zone of the schedule").default("UTC").not_yet(),
+    job("spec.concurrencyPolicy", Word(&["Forbid", "Allow", "Replace"]), "Allow", "what happens when a run is due while one is active").default("Forbid").not_yet(),
+    job("spec.startingDeadlineSeconds", Integer(1, YEAR), "300", "how late a run may start").not_yet(),
+    job("spec.suspend", Boolean, "true", "start no runs").default("false").not_yet(),
+    job("spec.completions", Integer(1, 10_000), "2", "instances that must succeed").default("1").not_yet(),
+    job("spec.parallelism", Integer(1, 1000), "2", "instances at once").default("1").not_yet(),
+    job("spec.activeDeadlineSeconds", Integer(1, YEAR), "600", "longest time of a run").not_yet(),
+    job("spec.backoffLimit", Integer(0, 1000), "6", "failed instances before the Job fails").default("3").not_yet(),
+
+    build("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
+    build("kind", Word(&["BuildDefinition"]), "BuildDefinition", "what the document is").required().identity(),
+    build("spec", Mapping, "{}", "what is wanted").required(),
+    build("spec.buildContext", Text, "web", "folder, relative to the repository's root").default(".").not_yet(),
+    build("spec.dockerfilePath", Text, "./Containerfile", "file, relative to buildContext").default("./Dockerfile").not_yet(),
+    build("spec.buildArgs", TextMap, "{VERSION: \"1.2.3\"}", "arguments of the build").default("{}").not_yet(),
+    build("spec.targetStage", Text, "runtime", "stage of a build with several").not_yet(),
+    build("spec.platform", Text, "linux/arm64", "system and architecture of the image").not_yet(),
+    build("spec.cache", Mapping, "{registryPath: registry.example/cache/web}", "a registry that keeps built images").not_yet(),
+    build("spec.cache.registryPath", Text, "registry.example/cache/web", "repository without a tag").required().not_yet(),
+
+    namespace("apiVersion", Word(API_VERSION), "kat.dws.rip/v1alpha1", "version of the schema").required().identity(),
+    namespace("kind", Word(&["Namespace"]), "Namespace", "what the document is").required().identity(),
+    namespace("metadata", Mapping, "{name: shop}", "name and labels").required().identity(),
+    namespace("metadata.name", Text, "shop", "name: a DNS label of at most 40 characters, not `node`").required().identity(),
+    namespace("metadata.labels", TextMap, "{team: shop}", "free labels").default("{}"),
+];

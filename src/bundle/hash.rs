@@ -1,0 +1,167 @@
+//! Hashes that say whether something changed (checklist G23, K112).
+//!
+//! They are taken over the decoded values, not over the texts: comments, order of keys and written
+//! defaults make no difference. Values that have their default are left out, so that a field that
+//! a later version adds does not change the hash of what is stored.
+
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::{
+    Bundle, Kind,
+    fields::{self, FieldType},
+    yaml::{item_path, json_of, key_path},
+};
+
+/// Fields whose presence alone has a meaning.
+const MARKS: [&str; 3] = [
+    "spec.container.resources.gpu",
+    "spec.volumes[].simpleClusterStorage",
+    "spec.volumes[].tmpfs",
+];
+
+/// What of a workload decides about its instances: a change replaces them.
+const TEMPLATE: [&str; 6] = [
+    "source",
+    "restartPolicy",
+    "container",
+    "initContainers",
+    "sidecars",
+    "volumes",
+];
+
+/// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes,
+/// restart policy, ports and health check.
+///
+/// Replicas, labels, placement, update strategy and ingress are not part of it.
+pub fn template_hash(bundle: &Bundle) -> String {
+    let mut parts = Map::new();
+    let workload = part(Kind::Workload, &bundle.workload);
+    let balancer = part(Kind::VirtualLoadBalancer, &bundle.load_balancer);
+    for name in TEMPLATE {
+        take(&mut parts, &workload, name);
+    }
+    for name in ["ports", "healthCheck"] {
+        take(&mut parts, &balancer, name);
+    }
+    let build = part(Kind::BuildDefinition, &bundle.build);
+    if !build.is_null() {
+        parts.insert("build".to_owned(), build);
+    }
+    digest(&Value::Object(parts))
+}
+
+/// 16 hexadecimal digits over everything that the files say, but for the namespace's own file.
+///
+/// The generation of a workload grows when this changes (checklist K094).
+pub fn spec_hash(bundle: &Bundle) -> String {
+    let mut parts = Map::new();
+    for (name, value) in [
+        ("workload", part(Kind::Workload, &bundle.workload)),
+        (
+            "loadBalancer",
+            part(Kind::VirtualLoadBalancer, &bundle.load_balancer),
+        ),
+        ("job", part(Kind::JobDefinition, &bundle.job)),
+        ("build", part(Kind::BuildDefinition, &bundle.build)),
+    ] {
+        parts.insert(name.to_owned(), value);
+    }
+    digest(&Value::Object(parts))
+}
+
+/// A document without its defaults; null where there is none.
+fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Value {
+    let Some(document) = document else {
+        return Value::Null;
+    };
+    let value = serde_json::to_value(document).unwrap_or_default();
+    prune(kind, "", &value).unwrap_or_else(|| Value::Object(Map::new()))
+}
+
+fn take(parts: &mut Map<String, Value>, document: &Value, name: &str) {
+    if let Some(value) = document.get("spec").and_then(|spec| spec.get(name)) {
+        parts.insert(name.to_owned(), value.clone());
+    }
+}
+
+/// A value without defaults; `None` where nothing is left that means anything.
+fn prune(kind: Kind, path: &str, value: &Value) -> Option<Value> {
+    let field = fields::lookup(kind, path);
+    if let Some(default) = field.and_then(|field| field.default)
+        && json_of(default) == *value
+    {
+        return None;
+    }
+    match value {
+        Value::Null => None,
+        Value::Array(items) => {
+            let empty = || Value::Object(Map::new());
+            let items: Vec<Value> = items
+                .iter()
+                .enumerate()
+                .map(|(index, item)| {
+                    prune(kind, &item_path(path, index), item).unwrap_or_else(empty)
+                })
+                .collect();
+            (!items.is_empty()).then_some(Value::Array(items))
+        }
+        Value::Object(members) => {
+            let free = field.is_some_and(|field| field.value == FieldType::TextMap);
+            let members: Map<String, Value> = members
+                .iter()
+                .filter_map(|(key, member)| {
+                    let member = match free {
+                        true => Some(member.clone()),
+                        false => prune(kind, &key_path(path, key), member),
+                    };
+                    member.map(|member| (key.clone(), member))
+                })
+                .collect();
+            let marks = field.is_some_and(|field| MARKS.contains(&field.path));
+            (!members.is_empty() || marks).then_some(Value::Object(members))
+        }
+        other => Some(other.clone()),
+    }
+}
+
+fn digest(value: &Value) -> String {
+    let mut text = String::new();
+    canonical(value, &mut text);
+    let hash = Sha256::digest(text.as_bytes());
+    hash.iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// JSON without spaces, members in the order of their names.
+fn canonical(value: &Value, text: &mut String) {
+    match value {
+        Value::Array(items) => {
+            text.push('[');
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                canonical(item, text);
+            }
+            text.push(']');
+        }
+        Value::Object(members) => {
+            let mut members: Vec<_> = members.iter().collect();
+            members.sort_by_key(|(name, _)| *name);
+            text.push('{');
+            for (index, (name, member)) in members.into_iter().enumerate() {
+                if index > 0 {
+                    text.push(',');
+                }
+                text.push_str(&Value::String(name.clone()).to_string());
+                text.push(':');
+                canonical(member, text);
+            }
+            text.push('}');
+        }
+        other => text.push_str(&other.to_string()),
+    }
+}

@@ -1,0 +1,85 @@
+//! The kinds of documents and the files that they usually lie in.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a document is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Kind {
+    /// `workload.kat` (RFC 3.2).
+    Workload,
+    /// `VirtualLoadBalancer.kat` (RFC 3.3).
+    VirtualLoadBalancer,
+    /// `job.kat` (RFC 3.4).
+    JobDefinition,
+    /// `build.kat` (RFC 3.5).
+    BuildDefinition,
+    /// `namespace.kat` (RFC 3.7).
+    Namespace,
+    /// `cluster.kat` (RFC 3.9), only for `kat-agent init`.
+    ClusterConfiguration,
+    /// `/etc/kat/agent.yaml`, which has neither `apiVersion` nor `kind`.
+    AgentConfig,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Workload,
+        Self::VirtualLoadBalancer,
+        Self::JobDefinition,
+        Self::BuildDefinition,
+        Self::Namespace,
+        Self::ClusterConfiguration,
+        Self::AgentConfig,
+    ];
+
+    /// The kinds that a bundle may hold.
+    pub const IN_BUNDLE: [Self; 5] = [
+        Self::Workload,
+        Self::VirtualLoadBalancer,
+        Self::JobDefinition,
+        Self::BuildDefinition,
+        Self::Namespace,
+    ];
+
+    /// The word after `kind:`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Workload => "Workload",
+            Self::VirtualLoadBalancer => "VirtualLoadBalancer",
+            Self::JobDefinition => "JobDefinition",
+            Self::BuildDefinition => "BuildDefinition",
+            Self::Namespace => "Namespace",
+            Self::ClusterConfiguration => "ClusterConfiguration",
+            Self::AgentConfig => "AgentConfig",
+        }
+    }
+
+    /// The name of the file that usually holds it.
+    pub fn file(self) -> &'static str {
+        match self {
+            Self::Workload => "workload.kat",
+            Self::VirtualLoadBalancer => "VirtualLoadBalancer.kat",
+            Self::JobDefinition => "job.kat",
+            Self::BuildDefinition => "build.kat",
+            Self::Namespace => "namespace.kat",
+            Self::ClusterConfiguration => "cluster.kat",
+            Self::AgentConfig => "agent.yaml",
+        }
+    }
+
+    /// The kind of a word; `None` for every other word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|kind| kind.as_str() == word && *kind != Self::AgentConfig)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.as_str())
+    }
+}

@@ -1,0 +1,124 @@
+//! What is valid and has no effect yet: refused at apply, never accepted in silence.
+
+use super::{
+    Bundle, Kind, SourceFile,
+    diagnostic::{Class, Diagnostic, Span, quote, sort},
+    fields::{self, Field, Status},
+    yaml::{self, Node, Value, item_path, key_path, locate},
+};
+
+/// Every field of a bundle that has no effect yet; a field with its default is fine.
+pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for file in &bundle.files {
+        let SourceFile { name, text } = file;
+        for root in yaml::read(name, text, &mut Vec::new()).roots {
+            let kind = match locate(&root, "kind").map(|(node, _)| &node.value) {
+                Some(Value::Scalar { text, .. }) => Kind::from_word(text),
+                _ => None,
+            };
+            if let Some(kind) = kind {
+                walk(name, kind, &root, "", &mut found);
+            }
+        }
+    }
+    sort(&mut found);
+    found
+}
+
+/// The same for the text of `cluster.kat`.
+pub fn not_yet_cluster(text: &str, file: &str) -> Vec<Diagnostic> {
+    single(text, file, Kind::ClusterConfiguration)
+}
+
+/// The same for the text of `/etc/kat/agent.yaml`.
+pub fn not_yet_agent_config(text: &str, file: &str) -> Vec<Diagnostic> {
+    single(text, file, Kind::AgentConfig)
+}
+
+fn single(text: &str, file: &str, kind: Kind) -> Vec<Diagnostic> {
+    let mut found = Vec::new();
+    for root in yaml::read(file, text, &mut Vec::new()).roots {
+        walk(file, kind, &root, "", &mut found);
+    }
+    sort(&mut found);
+    found
+}
+
+fn walk(file: &str, kind: Kind, node: &Node, path: &str, found: &mut Vec<Diagnostic>) {
+    match &node.value {
+        Value::Scalar { .. } => {}
+        Value::Sequence(items) => {
+            for (index, item) in items.iter().enumerate() {
+                walk(file, kind, item, &item_path(path, index), found);
+            }
+        }
+        Value::Mapping(entries) => {
+            for entry in entries {
+                let path = key_path(path, &entry.key);
+                let Some(field) = fields::lookup(kind, &path) else {
+                    continue;
+                };
+                match refused(field, &entry.node) {
+                    Some((message, hint)) => found.push(
+                        Diagnostic::at(Class::NotYet, file, place(entry), message)
+                            .path(path)
+                            .hint(hint),
+                    ),
+                    None if field.status == Status::NotYet => {}
+                    None => walk(file, kind, &entry.node, &path, found),
+                }
+            }
+        }
+    }
+}
+
+/// The key, and its value where both lie in one line.
+fn place(entry: &yaml::Entry) -> Span {
+    let one_line = entry.key_span.start.line == entry.node.span.end.line
+        && matches!(entry.node.value, Value::Scalar { .. });
+    match one_line {
+        true => Span {
+            start: entry.key_span.start,
+            end: entry.node.span.end,
+        },
+        false => entry.key_span,
+    }
+}
+
+fn refused(field: &Field, node: &Node) -> Option<(String, String)> {
+    let name = field.name();
+    match field.status {
+        Status::Identity | Status::Effective => None,
+        Status::EffectiveFor(words) => {
+            let word = match &node.value {
+                Value::Scalar { text, .. } => text.as_str(),
+                _ => return None,
+            };
+            (!words.contains(&word)).then(|| {
+                (
+                    format!(
+                        "not yet: {name} {} is not built in this version",
+                        quote(word)
+                    ),
+                    format!("built is {}", words.join(", ")),
+                )
+            })
+        }
+        Status::NotYet => {
+            if let Some(default) = field.default {
+                if yaml::to_json(node) == yaml::json_of(default) {
+                    return None;
+                }
+                return Some((
+                    format!("not yet: {name} is not built in this version"),
+                    format!("leave it out, or write its default `{default}`"),
+                ));
+            }
+            Some((
+                format!("not yet: {name} is not built in this version"),
+                "leave it out".to_owned(),
+            ))
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! From files to a bundle, and from the text of `cluster.kat` and `agent.yaml` to settings.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Bundle, MAX_BUNDLE, MAX_FILE, MAX_FILES, Mode, SourceFile,
+    cross::{self, Document},
+    decode::{self, At, Decoder},
+    diagnostic::{Class, Diagnostic, Span, quote, sort},
+    kind::Kind,
+    suggest::nearest,
+    yaml::{self, Node, Value, locate},
+};
+use crate::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
+
+/// Reads the files of one workload, or of one namespace.
+///
+/// Errors: every mistake of every file, in the order of files and places. What is valid and takes
+/// no effect yet is accepted here; see [`super::not_yet`].
+pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>> {
+    let mut diagnostics = Vec::new();
+    let mut bundle = Bundle {
+        files: files.to_vec(),
+        ..Bundle::default()
+    };
+    bundle
+        .files
+        .sort_by(|left, right| left.name.cmp(&right.name));
+    let mut complete = check_files(&bundle.files, mode, &mut diagnostics);
+    let mut roots: Vec<(&str, Node)> = Vec::new();
+    for file in &bundle.files {
+        if file.text.len() > MAX_FILE {
+            continue;
+        }
+        let documents = yaml::read(&file.name, &file.text, &mut diagnostics);
+        complete &= !documents.broken;
+        let written: Vec<Node> = documents
+            .roots
+            .into_iter()
+            .filter(|root| !root.is_null())
+            .collect();
+        if written.is_empty() && !documents.broken {
+            let message = "the file is empty, expected a document with apiVersion and kind";
+            diagnostics.push(Diagnostic::of_file(Class::Shape, &file.name, message));
+            complete = false;
+        }
+        roots.extend(written.into_iter().map(|root| (file.name.as_str(), root)));
+    }
+    let mut documents: Vec<Document<'_>> = Vec::new();
+    for (file, root) in &roots {
+        match header(file, root, mode, &mut diagnostics) {
+            Some(kind) => documents.push(Document { file, kind, root }),
+            None => complete = false,
+        }
+    }
+    cross::kinds_once(&documents, &mut diagnostics);
+    let mut decoded = Bundle::default();
+    for document in &documents {
+        let mut decoder = Decoder {
+            file: document.file,
+            kind: document.kind,
+            mode,
+            diagnostics: &mut diagnostics,
+        };
+        let at = At::root(document.root);
+        match document.kind {
+            Kind::Workload => decoded.workload = decode::workload(&mut decoder, &at),
+            Kind::VirtualLoadBalancer => {
+                decoded.load_balancer = decode::load_balancer(&mut decoder, &at);
+            }
+            Kind::JobDefinition => decoded.job = decode::job(&mut decoder, &at),
+            Kind::BuildDefinition => decoded.build = decode::build(&mut decoder, &at),
+            Kind::Namespace => decoded.namespace = decode::namespace(&mut decoder, &at),
+            Kind::ClusterConfiguration | Kind::AgentConfig => {}
+        }
+    }
+    if complete {
+        cross::check(&documents, &decoded, mode, &mut diagnostics);
+    }
+    drop(documents);
+    if diagnostics.is_empty() {
+        decoded.files = bundle.files;
+        return Ok(decoded);
+    }
+    sort(&mut diagnostics);
+    Err(diagnostics)
+}
+
+/// Names, number and sizes of the files; false where a file can't be read at all.
+fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> bool {
+    let before = diagnostics.len();
+    if files.len() > MAX_FILES {
+        let message = format!("found {} files, expected at most {MAX_FILES}", files.len());
+        diagnostics.push(Diagnostic::of_file(Class::Oversize, "", message));
+    }
+    let total: usize = files.iter().map(|file| file.text.len()).sum();
+    if total > MAX_BUNDLE {
+        let message = format!("found {total} bytes in all files, expected at most {MAX_BUNDLE}");
+        diagnostics.push(Diagnostic::of_file(Class::Oversize, "", message));
+    }
+    let mut seen: BTreeMap<&str, ()> = BTreeMap::new();
+    for file in files {
+        if mode == Mode::Strict
+            && let Some(found) = check_file_name(&file.name)
+        {
+            diagnostics.push(found);
+        }
+        if seen.insert(&file.name, ()).is_some() {
+            let message = "two files have this name";
+            diagnostics.push(Diagnostic::of_file(Class::Duplicate, &file.name, message));
+        }
+        if let Some(found) = check_file_size(&file.name, file.text.len()) {
+            diagnostics.push(found);
+        }
+    }
+    diagnostics.len() == before
+}
+
+/// A file that is too large.
+pub(super) fn check_file_size(name: &str, bytes: usize) -> Option<Diagnostic> {
+    (bytes > MAX_FILE).then(|| {
+        let message = format!("the file has {bytes} bytes, expected at most {MAX_FILE}");
+        Diagnostic::of_file(Class::Oversize, name, message)
+    })
+}
+
+/// A name that is not that of a `*.kat` file: letters, digits, `.`, `_` and `-`, at most 100.
+pub(super) fn check_file_name(name: &str) -> Option<Diagnostic> {
+    let letters = name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'));
+    let stem = name.strip_suffix(".kat").unwrap_or_default();
+    let fits = letters && !stem.is_empty() && !name.starts_with(['.', '-']) && name.len() <= 100;
+    (!fits).then(|| {
+        let message = "not the name of a *.kat file: at most 100 letters, digits, `.`, `_` and `-`, with `.kat` at the end";
+        Diagnostic::of_file(Class::Archive, name, message)
+    })
+}
+
+/// Reads `apiVersion` and `kind`; `None` after saying why the kind is not known. A kind that
+/// another version stored is left out.
+fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> Option<Kind> {
+    let start = Span::point(root.span.start);
+    if !matches!(root.value, Value::Mapping(_)) {
+        let message = "found a document without fields, expected apiVersion, kind and more";
+        diagnostics.push(Diagnostic::at(Class::Shape, file, start, message));
+        return None;
+    }
+    if file == "volume.kat" {
+        diagnostics.push(no_volume(file, start));
+        return None;
+    }
+    if mode == Mode::Strict {
+        api_version(file, root, diagnostics);
+    }
+    let Some((node, _)) = locate(root, "kind") else {
+        let usual = Kind::ALL.into_iter().find(|kind| kind.file() == file);
+        let usual = usual.unwrap_or(Kind::Workload);
+        diagnostics.push(
+            Diagnostic::at(
+                Class::Missing,
+                file,
+                start,
+                "`kind` is missing: what the document is",
+            )
+            .path("kind")
+            .hint(format!("such as `kind: {usual}`")),
+        );
+        return None;
+    };
+    let word = match &node.value {
+        Value::Scalar { text, .. } => text.as_str(),
+        _ => "",
+    };
+    let found =
+        |class, message: String| Diagnostic::at(class, file, node.span, message).path("kind");
+    match Kind::from_word(word) {
+        Some(Kind::ClusterConfiguration) | None if mode == Mode::Stored => None,
+        Some(Kind::ClusterConfiguration) => {
+            let message = "a ClusterConfiguration is only for `kat-agent init`, not for a workload";
+            diagnostics.push(
+                found(Class::Shape, message.to_owned())
+                    .hint("use `kat-agent init --config`, or `katcall config set` later"),
+            );
+            None
+        }
+        Some(kind) => Some(kind),
+        None if word == "Volume" => {
+            diagnostics.push(no_volume(file, node.span).path("kind"));
+            None
+        }
+        None => {
+            let known = Kind::IN_BUNDLE.map(Kind::as_str);
+            let message = format!(
+                "found `{}`, expected one of {}",
+                quote(word),
+                known.join(", ")
+            );
+            let mut found = found(Class::Range, message);
+            found.hint = nearest(word, known).map(|meant| format!("did you mean `{meant}`?"));
+            diagnostics.push(found);
+            None
+        }
+    }
+}
+
+fn no_volume(file: &str, span: Span) -> Diagnostic {
+    let message = "volume.kat is reserved: a volume is defined where it is used";
+    Diagnostic::at(Class::Shape, file, span, message)
+        .hint("write it under spec.volumes of workload.kat")
+}
+
+fn api_version(file: &str, root: &Node, diagnostics: &mut Vec<Diagnostic>) {
+    let Some((node, _)) = locate(root, "apiVersion") else {
+        let start = Span::point(root.span.start);
+        let message = "`apiVersion` is missing: version of the schema";
+        diagnostics.push(
+            Diagnostic::at(Class::Missing, file, start, message)
+                .path("apiVersion")
+                .hint(format!("write `apiVersion: {API_VERSION}`")),
+        );
+        return;
+    };
+    let word = match &node.value {
+        Value::Scalar { text, .. } => text.as_str(),
+        _ => "",
+    };
+    if word != API_VERSION {
+        let message = format!("found `{}`, expected `{API_VERSION}`", quote(word));
+        diagnostics.push(Diagnostic::at(Class::Range, file, node.span, message).path("apiVersion"));
+    }
+}
+
+/// Reads the text of `cluster.kat`, as a user wrote it for `kat-agent init`.
+///
+/// Errors: every mistake of the text; `file` is the name that they show.
+pub fn parse_cluster(text: &str, file: &str) -> Result<ClusterConfiguration, Vec<Diagnostic>> {
+    parse_cluster_as(text, file, Mode::Strict)
+}
+
+/// The same, or what was stored.
+pub fn parse_cluster_as(
+    text: &str,
+    file: &str,
+    mode: Mode,
+) -> Result<ClusterConfiguration, Vec<Diagnostic>> {
+    let kind = Kind::ClusterConfiguration;
+    single(text, file, kind, mode, |decoder, root| {
+        if decoder.mode == Mode::Strict && matches!(root.value, Value::Mapping(_)) {
+            api_version(decoder.file, root, decoder.diagnostics);
+        }
+        let at = At::root(root);
+        if matches!(root.value, Value::Mapping(_)) {
+            cluster_kind(decoder, root);
+        }
+        decode::cluster(decoder, &at)
+    })
+}
+
+/// The document says that it is a ClusterConfiguration.
+fn cluster_kind(decoder: &mut Decoder<'_>, root: &Node) {
+    let kind = Kind::ClusterConfiguration;
+    let (class, span, found) = match locate(root, "kind").map(|(node, _)| node) {
+        None => {
+            let start = Span::point(root.span.start);
+            (Class::Missing, start, "`kind` is missing".to_owned())
+        }
+        Some(node) => match &node.value {
+            Value::Scalar { text, .. } if text == kind.as_str() => return,
+            Value::Scalar { text, .. } => {
+                (Class::Range, node.span, format!("found `{}`", quote(text)))
+            }
+            _ => (Class::Range, node.span, "found more than a word".to_owned()),
+        },
+    };
+    decoder.hard(
+        class,
+        span,
+        "kind",
+        format!("{found}, expected `{kind}`"),
+        None,
+    );
+}
+
+/// Reads the text of `/etc/kat/agent.yaml`; an empty text has the defaults.
+///
+/// Errors: every mistake of the text; `file` is the name that they show.
+pub fn parse_agent_config(text: &str, file: &str) -> Result<AgentConfig, Vec<Diagnostic>> {
+    parse_agent_config_as(text, file, Mode::Strict)
+}
+
+/// The same, or leniently.
+pub fn parse_agent_config_as(
+    text: &str,
+    file: &str,
+    mode: Mode,
+) -> Result<AgentConfig, Vec<Diagnostic>> {
+    single(text, file, Kind::AgentConfig, mode, |decoder, root| {
+        if root.is_null() {
+            return Some(AgentConfig::default());
+        }
+        decode::agent_config(decoder, &At::root(root))
+    })
+}
+
+/// Decodes a text of exactly one document, or of none where that has a meaning.
+fn single<T>(
+    text: &str,
+    file: &str,
+    kind: Kind,
+    mode: Mode,
+    decode: impl FnOnce(&mut Decoder<'_>, &Node) -> Option<T>,
+) -> Result<T, Vec<Diagnostic>> {
+    let mut diagnostics = Vec::new();
+    if let Some(found) = check_file_size(file, text.len()) {
+        return Err(vec![found]);
+    }
+    let documents = yaml::read(file, text, &mut diagnostics);
+    let empty = Node {
+        span: Span::default(),
+        value: Value::Scalar {
+            text: String::new(),
+            plain: true,
+        },
+    };
+    if let Some(second) = documents.roots.get(1) {
+        let message = "found a second document, expected one";
+        let span = Span::point(second.span.start);
+        diagnostics.push(Diagnostic::at(Class::Shape, file, span, message));
+    }
+    let mut decoded = None;
+    if !documents.broken {
+        let mut decoder = Decoder {
+            file,
+            kind,
+            mode,
+            diagnostics: &mut diagnostics,
+        };
+        decoded = decode(&mut decoder, documents.roots.first().unwrap_or(&empty));
+    }
+    match decoded {
+        Some(decoded) if diagnostics.is_empty() => Ok(decoded),
+        _ => {
+            sort(&mut diagnostics);
+            Err(diagnostics)
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What changes the hashes, and what must never change them.
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn bundle(change: impl FnOnce(&mut Value, &mut Value)) -> Bundle {
+    let (mut main, mut balancer) = (workload(), least(Kind::VirtualLoadBalancer));
+    change(&mut main, &mut balancer);
+    parsed(&[
+        file("workload.kat", &main),
+        file("VirtualLoadBalancer.kat", &balancer),
+    ])
+}
+
+/// A changed hash of an unchanged workload would replace every running instance at an upgrade:
+/// these constants stay.
+#[test]
+fn hashes_are_the_same_in_every_version() {
+    let least = bundle(|_, _| {});
+    assert_eq!(template_hash(&least), "f8404781e6dcca28");
+    assert_eq!(spec_hash(&least), "800dead00cdae4aa");
+}
+
+#[test]
+fn what_an_instance_is_made_of_changes_the_template() {
+    let before = bundle(|_, _| {});
+    let changes: [fn(&mut Value, &mut Value); 10] = [
+        |main, _| main["spec"]["source"]["image"] = json!("registry.example/base:2"),
+        |main, _| main["spec"]["container"]["env"] = json!([{"name": "A", "value": "1"}]),
+        |main, _| main["spec"]["container"]["command"] = json!(["/bin/x"]),
+        |main, _| main["spec"]["container"]["init"] = json!(true),
+        |main, _| main["spec"]["container"]["resources"] = json!({"limits": {"cpu": "1"}}),
+        |main, _| main["spec"]["container"]["resources"] = json!({"gpu": {"driver": "any"}}),
+        |main, _| main["spec"]["restartPolicy"]["condition"] = json!("Never"),
+        |main, _| main["spec"]["volumes"] = json!([{"name": "d", "tmpfs": {}}]),
+        |_, balancer| balancer["spec"]["ports"][0]["containerPort"] = json!(8081),
+        |_, balancer| balancer["spec"]["healthCheck"] = json!({"tcp": {"port": 8080}}),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let after = bundle(change);
+        assert_ne!(
+            template_hash(&before),
+            template_hash(&after),
+            "change {index}"
+        );
+        assert_ne!(spec_hash(&before), spec_hash(&after), "change {index}");
+    }
+}
+
+#[test]
+fn scaling_and_placement_do_not_change_the_template() {
+    let before = bundle(|_, _| {});
+    let changes: [fn(&mut Value, &mut Value); 6] = [
+        |main, _| main["spec"]["replicas"] = json!(5),
+        |main, _| main["metadata"]["labels"] = json!({"team": "shop"}),
+        |main, _| main["spec"]["nodeSelector"] = json!({"disk": "ssd"}),
+        |main, _| main["spec"]["tolerations"] = json!([{"key": "gpu"}]),
+        |main, _| main["spec"]["updateStrategy"] = json!({"type": "Simultaneous"}),
+        |_, balancer| {
+            balancer["spec"]["ingress"] = json!([{"host": "a.example", "servicePort": 8080}]);
+        },
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let after = bundle(change);
+        assert_eq!(
+            template_hash(&before),
+            template_hash(&after),
+            "change {index}"
+        );
+        assert_ne!(spec_hash(&before), spec_hash(&after), "change {index}");
+    }
+}
+
+#[test]
+fn written_defaults_order_and_comments_change_nothing() {
+    let before = bundle(|_, _| {});
+    let after = bundle(|main, balancer| {
+        main["metadata"]["namespace"] = json!("default");
+        main["spec"]["updateStrategy"] = json!({"type": "Rolling", "rolling": {"maxSurge": 1}});
+        main["spec"]["container"]["drainSeconds"] = json!(5);
+        main["spec"]["container"]["env"] = json!([]);
+        main["spec"]["container"]["resources"] = json!({"requests": {}});
+        balancer["spec"]["ports"][0]["protocol"] = json!("TCP");
+    });
+    assert_eq!(template_hash(&before), template_hash(&after));
+    assert_eq!(spec_hash(&before), spec_hash(&after));
+    let text = "# a comment\nkind: Workload\napiVersion: kat.dws.rip/v1alpha1\nspec:\n  container: {}\n  restartPolicy: {condition: \"Always\"}\n  replicas: 1\n  source:\n    image: registry.example/base:1\n  type: Service\nmetadata: {name: base}\n";
+    let mut files = before.files.clone();
+    files.retain(|file| file.name != "workload.kat");
+    files.push(SourceFile {
+        name: "workload.kat".to_owned(),
+        text: text.to_owned(),
+    });
+    assert_eq!(spec_hash(&before), spec_hash(&parsed(&files)));
+}
+
+#[test]
+fn a_namespace_file_changes_nothing_of_the_workload() {
+    let alone = parsed(&[file("workload.kat", &workload())]);
+    let mut namespace = least(Kind::Namespace);
+    namespace["metadata"]["name"] = json!("default");
+    let both = parsed(&[
+        file("workload.kat", &workload()),
+        file("namespace.kat", &namespace),
+    ]);
+    assert_eq!(spec_hash(&alone), spec_hash(&both));
+}

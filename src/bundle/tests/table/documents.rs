@@ -1,0 +1,189 @@
+//! Documents around one field, and what they decode to.
+
+use serde_json::{Value, json};
+
+use super::super::*;
+use crate::bundle::{
+    fields::{self, Field},
+    yaml::json_of,
+};
+
+/// Members that exclude the one set.
+fn excluded(path: &str) -> &'static [&'static str] {
+    match path {
+        "spec.source.image" | "spec.source" => &["git"],
+        "spec.source.git" => &["image"],
+        "spec.container.env[].valueFrom" => &["value"],
+        "spec.healthCheck.http" => &["exec", "tcp"],
+        "spec.healthCheck.exec" => &["http", "tcp"],
+        "spec.healthCheck.tcp" => &["http", "exec"],
+        "spec.volumes[].hostMount"
+        | "spec.volumes[].files"
+        | "spec.volumes[].secret"
+        | "spec.volumes[].tmpfs" => &["simpleClusterStorage"],
+        _ => &[],
+    }
+}
+
+/// Sets what lies at a path of the table; lists get one item.
+pub(super) fn set(document: &mut Value, field: &Field, value: Value) {
+    let mut place = document;
+    let parts: Vec<_> = field.path.split('.').collect();
+    let (last, parents) = parts.split_last().unwrap();
+    for part in parents {
+        place = match part.strip_suffix("[]") {
+            Some(name) => &mut place[name][0],
+            None => &mut place[*part],
+        };
+    }
+    let place = place.as_object_mut().unwrap();
+    for other in excluded(field.path) {
+        place.remove(*other);
+    }
+    if field.path == "spec.tolerations[].operator" && value == "Equal" {
+        place.insert("value".to_owned(), json!("db"));
+    }
+    place.insert((*last).to_owned(), value);
+}
+
+pub(super) fn remove(document: &mut Value, field: &Field) {
+    let pointer: String = field
+        .parent()
+        .split('.')
+        .filter(|part| !part.is_empty())
+        .map(|part| match part.strip_suffix("[]") {
+            Some(name) => format!("/{name}/0"),
+            None => format!("/{part}"),
+        })
+        .collect();
+    if let Some(parent) = document
+        .pointer_mut(&pointer)
+        .and_then(Value::as_object_mut)
+    {
+        parent.remove(field.name());
+    }
+}
+
+pub(super) fn has(document: &Value, field: &Field) -> bool {
+    let pointer: String = field
+        .path
+        .split('.')
+        .map(|part| match part.strip_suffix("[]") {
+            Some(name) => format!("/{name}/0"),
+            None => format!("/{part}"),
+        })
+        .collect();
+    document.pointer(&pointer).is_some()
+}
+
+/// The least document in which a field can be written.
+pub(super) fn around(field: &Field) -> Value {
+    let mut document = least(field.kind);
+    let mut parents = Vec::new();
+    let mut parent = field.parent();
+    while !parent.is_empty() {
+        let row = fields::lookup(field.kind, parent.strip_suffix("[]").unwrap_or(parent)).unwrap();
+        parents.push(row);
+        parent = row.parent();
+    }
+    for row in parents.into_iter().rev() {
+        if !has(&document, row) {
+            set(&mut document, row, json_of(row.example));
+        }
+    }
+    match field.path {
+        "spec.tolerations[].value" => {
+            document["spec"]["tolerations"][0] =
+                json!({"key": "dedicated", "operator": "Equal", "value": "x"});
+        }
+        "spec.ingress[].servicePortName" => {
+            document["spec"]["ports"][0]["name"] = json!("web");
+        }
+        "spec.container.volumeMounts" => {
+            document["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
+        }
+        path if path.starts_with("spec.container.volumeMounts[]") => {
+            document["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
+        }
+        "spec.source.cacheImage" => {
+            document["spec"]["source"] =
+                json!({"git": {"repository": "https://example.org/w.git"}});
+        }
+        _ => {}
+    }
+    document
+}
+
+/// What a document decodes to, and what of it has no effect yet.
+pub(super) type Decoded = Result<(String, Vec<Diagnostic>), Vec<Diagnostic>>;
+
+pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
+    let text = serde_json::to_string_pretty(document).unwrap();
+    match kind {
+        Kind::ClusterConfiguration => parse_cluster_as(&text, "cluster.kat", mode)
+            .map(|value| (format!("{value:?}"), not_yet_cluster(&text, "cluster.kat"))),
+        Kind::AgentConfig => parse_agent_config_as(&text, "agent.yaml", mode).map(|value| {
+            (
+                format!("{value:?}"),
+                not_yet_agent_config(&text, "agent.yaml"),
+            )
+        }),
+        _ => {
+            let mut files = vec![file(kind.file(), document)];
+            let mut other = workload();
+            match kind {
+                Kind::Workload => {
+                    let git = document.pointer("/spec/source/git").is_some();
+                    if git {
+                        files.push(file("build.kat", &least(Kind::BuildDefinition)));
+                    }
+                    if document.pointer("/spec/type") == Some(&json!("Job")) {
+                        files.push(file("job.kat", &least(Kind::JobDefinition)));
+                    }
+                }
+                Kind::JobDefinition => {
+                    other["spec"]["type"] = json!("Job");
+                    other["spec"]["restartPolicy"]["condition"] = json!("Never");
+                    files.push(file("workload.kat", &other));
+                }
+                Kind::BuildDefinition => {
+                    other["spec"]["source"] = json!({"git": {"repository": "https://e.org/w.git"}});
+                    files.push(file("workload.kat", &other));
+                }
+                Kind::VirtualLoadBalancer => files.push(file("workload.kat", &other)),
+                _ => {}
+            }
+            let bundle = parse(&files, mode)?;
+            let mut found = not_yet(&bundle);
+            found.retain(|found| found.file == kind.file());
+            let variables = bundle
+                .workload
+                .iter()
+                .map(|workload| serde_json::to_string(workload).unwrap());
+            let shown = format!(
+                "{:?} {:?} {:?} {:?} {:?}",
+                variables.collect::<Vec<_>>(),
+                bundle.load_balancer,
+                bundle.job,
+                bundle.build,
+                bundle.namespace
+            );
+            Ok((shown, found))
+        }
+    }
+}
+
+pub(super) fn decode(field: &Field, document: &Value) -> Decoded {
+    decode_as(field.kind, document, Mode::Strict)
+}
+
+pub(super) fn must(field: &Field, document: &Value) -> (String, Vec<Diagnostic>) {
+    decode(field, document).unwrap_or_else(|found| {
+        panic!(
+            "{} {}: {}\n{document:#}",
+            field.kind,
+            field.path,
+            lines(&found)
+        )
+    })
+}

@@ -1,0 +1,199 @@
+//! YAML text -> a small tree in which every key and value knows its place.
+//!
+//! Only what the `*.kat` files need: plain mappings, lists and scalars. Anchors, aliases, merge
+//! keys and tags are refused where they first occur, so nothing is ever expanded; the same key
+//! twice is a mistake at the second one. Scalars keep their text as written: what it means is
+//! decided by the field that reads it.
+
+mod builder;
+#[cfg(test)]
+mod tests;
+
+use builder::Builder;
+
+use super::diagnostic::{Class, Diagnostic, Position, Span, quote};
+
+/// A value and its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Node {
+    /// Where it stands.
+    pub(crate) span: Span,
+    /// What it is.
+    pub(crate) value: Value,
+}
+
+/// What a value is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Text, and whether it was written without quotes and not as a block.
+    Scalar {
+        /// The text, escapes resolved.
+        text: String,
+        /// Neither quoted nor a block.
+        plain: bool,
+    },
+    /// A list.
+    Sequence(Vec<Node>),
+    /// Keys and values in the order written.
+    Mapping(Vec<Entry>),
+}
+
+/// A key with its value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The key's text.
+    pub(crate) key: String,
+    /// Where the key stands.
+    pub(crate) key_span: Span,
+    /// The value.
+    pub(crate) node: Node,
+}
+
+impl Node {
+    /// Nothing, `~` or `null`.
+    pub(crate) fn is_null(&self) -> bool {
+        match &self.value {
+            Value::Scalar { text, plain } => {
+                *plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The documents of one file.
+#[derive(Debug, Default)]
+pub(crate) struct Documents {
+    /// Each document's root; none where the text could not be read to its end.
+    pub(crate) roots: Vec<Node>,
+    /// The text could not be read to its end.
+    pub(crate) broken: bool,
+}
+
+/// Reads the text of one file; mistakes go to `diagnostics`.
+///
+/// After a mistake of syntax the rest of the file is not read.
+pub(crate) fn read(file: &str, text: &str, diagnostics: &mut Vec<Diagnostic>) -> Documents {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    if let Some(found) = forbidden_character(file, text) {
+        diagnostics.push(found);
+        return Documents {
+            roots: Vec::new(),
+            broken: true,
+        };
+    }
+    let mut builder = Builder::new(file, diagnostics);
+    match builder.run(text) {
+        Ok(()) => Documents {
+            roots: builder.roots,
+            broken: false,
+        },
+        Err(fatal) => {
+            diagnostics.push(*fatal);
+            Documents {
+                roots: Vec::new(),
+                broken: true,
+            }
+        }
+    }
+}
+
+/// The first control character that no text file has.
+fn forbidden_character(file: &str, text: &str) -> Option<Diagnostic> {
+    let mut place = Position { line: 1, column: 1 };
+    for character in text.chars() {
+        match character {
+            '\n' => {
+                place.line += 1;
+                place.column = 0;
+            }
+            '\t' | '\r' => {}
+            other if other.is_control() => {
+                let message = format!(
+                    "found the control character {}, expected text",
+                    other.escape_unicode()
+                );
+                return Some(Diagnostic::at(
+                    Class::Encoding,
+                    file,
+                    Span::point(place),
+                    message,
+                ));
+            }
+            _ => {}
+        }
+        place.column += 1;
+    }
+    None
+}
+
+/// The JSON that a value looks like: plain `true`, `false`, `null` and whole numbers are no text.
+pub(crate) fn to_json(node: &Node) -> serde_json::Value {
+    use serde_json::Value as Json;
+    match &node.value {
+        _ if node.is_null() => Json::Null,
+        Value::Scalar { text, plain: true } => match text.as_str() {
+            "true" => Json::Bool(true),
+            "false" => Json::Bool(false),
+            number => number
+                .parse::<u64>()
+                .map_or_else(|_| Json::String(number.to_owned()), Json::from),
+        },
+        Value::Scalar { text, .. } => Json::String(text.clone()),
+        Value::Sequence(items) => Json::Array(items.iter().map(to_json).collect()),
+        Value::Mapping(entries) => Json::Object(
+            entries
+                .iter()
+                .map(|entry| (entry.key.clone(), to_json(&entry.node)))
+                .collect(),
+        ),
+    }
+}
+
+/// The JSON of a text of the field table (a default or an example).
+pub(crate) fn json_of(text: &str) -> serde_json::Value {
+    let documents = read("", text, &mut Vec::new());
+    documents
+        .roots
+        .first()
+        .map_or(serde_json::Value::Null, to_json)
+}
+
+/// The value at a path such as `spec.ports[0].name`, and its key's place if it has one.
+///
+/// Only paths of plain keys are understood.
+pub(crate) fn locate<'n>(root: &'n Node, path: &str) -> Option<(&'n Node, Option<Span>)> {
+    let mut found = (root, None);
+    let parts = path
+        .split(['.', '['])
+        .map(|part| part.strip_suffix(']').unwrap_or(part));
+    for part in parts.filter(|part| !part.is_empty()) {
+        found = match &found.0.value {
+            Value::Mapping(entries) => {
+                let entry = entries.iter().find(|entry| entry.key == part)?;
+                (&entry.node, Some(entry.key_span))
+            }
+            Value::Sequence(items) => (items.get(part.parse::<usize>().ok()?)?, None),
+            Value::Scalar { .. } => return None,
+        };
+    }
+    Some(found)
+}
+
+/// `parent.key`; keys with dots and the like in quotes.
+pub(crate) fn key_path(parent: &str, key: &str) -> String {
+    let simple = !key.is_empty()
+        && key
+            .chars()
+            .all(|character| character.is_ascii_alphanumeric() || matches!(character, '-' | '_'));
+    match (simple, parent.is_empty()) {
+        (true, true) => key.to_owned(),
+        (true, false) => format!("{parent}.{key}"),
+        (false, _) => format!("{parent}[\"{}\"]", quote(key)),
+    }
+}
+
+/// `parent[index]`.
+pub(crate) fn item_path(parent: &str, index: usize) -> String {
+    format!("{parent}[{index}]")
+}

@@ -1,0 +1,411 @@
+//! What katcall understands.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+use super::{names, time};
+
+/// The whole command line, for completions and man pages.
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Runs workloads on your machines.
+///
+/// Connects by --connection, --context, the variable KAT_CONNECTION, the current context of
+/// `katcall context`, /etc/kat/admin.conf, or /run/kat/api.sock, whichever is first.
+///
+/// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
+/// out waiting, 130 interrupted.
+#[derive(Debug, Parser)]
+#[command(
+    name = "katcall",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    pub(super) global: Global,
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Clone, Default, Args)]
+pub(super) struct Global {
+    /// Cluster from `katcall context list`
+    #[arg(
+        long,
+        global = true,
+        value_name = "NAME",
+        conflicts_with = "connection"
+    )]
+    pub(super) context: Option<String>,
+    /// Connection file, or socket of an agent
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(super) connection: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Create or update workloads from folders of *.kat files
+    Apply(Apply),
+    /// List items, or show one
+    Get(Get),
+    /// Show one item with its conditions and events
+    Describe(Describe),
+    /// Show what a workload's programs print
+    Logs(Logs),
+    /// Delete workloads or namespaces
+    Delete(Delete),
+    /// Say whether the cluster is well, and if not why (then exits with 1)
+    Status,
+    /// Create a namespace
+    Create(Create),
+    /// Create, list and revoke tokens
+    Token(Token),
+    /// Show the cluster's configuration
+    Config(Config),
+    /// Choose between clusters
+    Context(Context),
+    /// Print a completion script for a shell
+    Completion(Completion),
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man(Man),
+    /// Print the versions of katcall and of the cluster
+    Version(Version),
+}
+
+/// Which namespace.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Namespace {
+    /// Namespace [env: KAT_NAMESPACE]
+    #[arg(
+        short,
+        long,
+        env = "KAT_NAMESPACE",
+        hide_env = true,
+        default_value = "default",
+        value_parser = names::namespace
+    )]
+    pub(super) namespace: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Apply {
+    /// Folder of *.kat files, or a .tar.gz of one; may be repeated
+    #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
+    pub(super) files: Vec<PathBuf>,
+    /// Wait until everything runs as written
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// How long to wait
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(super) timeout: Duration,
+    /// Check and show what would change; store nothing
+    #[arg(long, conflicts_with = "wait")]
+    pub(super) dry_run: bool,
+}
+
+/// What can be listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    #[value(alias = "workload", alias = "wl")]
+    Workloads,
+    #[value(alias = "instance", alias = "inst")]
+    Instances,
+    #[value(alias = "node")]
+    Nodes,
+    #[value(alias = "namespace", alias = "ns")]
+    Namespaces,
+    #[value(alias = "event", alias = "ev")]
+    Events,
+    #[value(alias = "token")]
+    Tokens,
+}
+
+/// What can be described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DescribedKind {
+    #[value(alias = "workloads", alias = "wl")]
+    Workload,
+    #[value(alias = "instances", alias = "inst")]
+    Instance,
+    #[value(alias = "nodes")]
+    Node,
+    #[value(alias = "namespaces", alias = "ns")]
+    Namespace,
+}
+
+/// What can be deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DeletedKind {
+    #[value(alias = "workloads", alias = "wl")]
+    Workload,
+    #[value(alias = "namespaces", alias = "ns")]
+    Namespace,
+}
+
+/// What can be created by name alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum CreatedKind {
+    #[value(alias = "ns")]
+    Namespace,
+}
+
+/// How items are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// Columns
+    Table,
+    /// More columns
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// kind/name, one a line
+    Name,
+}
+
+/// How one document is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DocumentFormat {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Get {
+    /// What to list; the singular and wl, inst, ns, ev work too
+    pub(super) kind: Kind,
+    /// Only this one
+    pub(super) name: Option<String>,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "name")]
+    pub(super) all_namespaces: bool,
+    /// How to print
+    #[arg(short, long, default_value = "table")]
+    pub(super) output: Format,
+    /// Go on with every change
+    #[arg(short, long)]
+    pub(super) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Describe {
+    /// What it is
+    pub(super) kind: DescribedKind,
+    /// Its name
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Logs {
+    /// A workload, or one of its instances
+    #[arg(value_name = "WORKLOAD|INSTANCE")]
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// Go on with what is printed from now on
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// Nothing older: 5m, 2h, or a time such as 2026-11-20T10:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = time::parse_since)]
+    pub(super) since: Option<time::Since>,
+    /// At most so many of the last lines of each instance
+    #[arg(long, value_name = "N")]
+    pub(super) tail: Option<u64>,
+    /// Begin each line with its time
+    #[arg(long)]
+    pub(super) timestamps: bool,
+    /// All instances of the workload, each line with its instance
+    #[arg(long)]
+    pub(super) all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Delete {
+    /// What it is
+    #[arg(required_unless_present = "files", requires = "name")]
+    pub(super) kind: Option<DeletedKind>,
+    /// Its name
+    pub(super) name: Option<String>,
+    /// The workload of this folder or archive; may be repeated
+    #[arg(
+        short,
+        long = "file",
+        value_name = "DIR|ARCHIVE",
+        conflicts_with = "kind"
+    )]
+    pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// Of a namespace: also everything in it
+    #[arg(long)]
+    pub(super) cascade: bool,
+    /// Wait until it is gone
+    #[arg(long)]
+    pub(super) wait: bool,
+    /// How long to wait
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(super) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Create {
+    /// What it is
+    pub(super) kind: CreatedKind,
+    /// Its name
+    pub(super) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Token {
+    #[command(subcommand)]
+    pub(super) command: TokenCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum TokenCommand {
+    /// Make a token; its secret is printed once
+    Create {
+        /// admin, read, or deploy:NAMESPACE
+        #[arg(long, value_parser = super::token::parse_scope)]
+        scope: crate::api::types::Scope,
+        /// A name for people
+        #[arg(long, default_value = "")]
+        name: String,
+        /// How long it lives, such as 12h or 30d; for good without it
+        #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
+        ttl: Option<Duration>,
+        /// Print the whole answer
+        #[arg(short, long)]
+        output: Option<DocumentFormat>,
+    },
+    /// List tokens, without their secrets
+    List {
+        /// How to print
+        #[arg(short, long, default_value = "table")]
+        output: Format,
+    },
+    /// End a token
+    Revoke {
+        /// Its id, from `katcall token list`
+        id: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Config {
+    #[command(subcommand)]
+    pub(super) command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Print the cluster's configuration
+    Get {
+        /// How to print
+        #[arg(short, long, default_value = "yaml")]
+        output: DocumentFormat,
+    },
+    /// Change a setting (not yet)
+    Set {
+        /// Setting and value
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        settings: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Context {
+    #[command(subcommand)]
+    pub(super) command: ContextCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ContextCommand {
+    /// List the clusters that katcall knows
+    List,
+    /// Use this cluster from now on
+    Use {
+        /// Its name
+        name: String,
+    },
+    /// Remember a cluster by its connection file; the first one is used at once
+    Add {
+        /// How to call it
+        name: String,
+        /// Connection file, such as a copy of /etc/kat/admin.conf; - reads stdin
+        #[arg(long, value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Forget a cluster
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// Print the name of the cluster in use
+    Current,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Completion {
+    /// The shell
+    pub(super) shell: Shell,
+}
+
+/// Shells with a completion script.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Man {
+    /// Where to write
+    pub(super) folder: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Version {
+    /// How to print
+    #[arg(short, long)]
+    pub(super) output: Option<DocumentFormat>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_holds_together() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn kinds_have_their_short_and_singular_names() {
+        let table = [
+            ("wl", Kind::Workloads),
+            ("workload", Kind::Workloads),
+            ("inst", Kind::Instances),
+            ("instance", Kind::Instances),
+            ("node", Kind::Nodes),
+            ("ns", Kind::Namespaces),
+        ];
+        for (word, kind) in table {
+            assert_eq!(Kind::from_str(word, false), Ok(kind), "{word}");
+        }
+    }
+}

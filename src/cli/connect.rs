@@ -1,0 +1,231 @@
+//! Finding the cluster.
+
+use std::{
+    fs,
+    io::Read,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use nix::unistd::{AccessFlags, access};
+
+use super::{args::Global, context, errors::CliError};
+use crate::api::{
+    client::{Client, Options},
+    types::Connection,
+};
+
+/// Where the administrator's connection lies on machines that hold etcd.
+const ADMIN: &str = "/etc/kat/admin.conf";
+/// The agent's socket.
+const SOCKET: &str = "/run/kat/api.sock";
+/// Largest connection file, bytes.
+const MAX_FILE: u64 = 1 << 20;
+
+/// Where to look.
+#[derive(Debug, Clone)]
+pub(super) struct Places {
+    /// The variable KAT_CONNECTION.
+    pub(super) variable: Option<PathBuf>,
+    /// The file of contexts; nothing without a home.
+    pub(super) contexts: Option<PathBuf>,
+    pub(super) admin: PathBuf,
+    pub(super) socket: PathBuf,
+}
+
+impl Places {
+    fn of_process() -> Self {
+        Self {
+            variable: std::env::var_os("KAT_CONNECTION")
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from),
+            contexts: context::file().ok(),
+            admin: ADMIN.into(),
+            socket: SOCKET.into(),
+        }
+    }
+}
+
+/// How to reach the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Over TLS.
+    Remote(Box<Connection>),
+    /// Over a socket of this machine.
+    Socket(PathBuf),
+}
+
+/// A client of the cluster that the user means.
+pub(super) fn client(global: &Global) -> Result<Client, CliError> {
+    let options = Options::default();
+    Ok(match find(global, &Places::of_process())? {
+        Way::Remote(connection) => Client::from_connection(&connection, options)?,
+        Way::Socket(path) => Client::from_unix_socket(&path, options)?,
+    })
+}
+
+/// Goes through the places in order; the first that holds something decides.
+pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
+    if let Some(path) = &global.connection {
+        return at(path);
+    }
+    if let Some(name) = &global.context {
+        let contexts = context::Contexts::read(places.contexts.as_deref())?;
+        return contexts
+            .get(name)
+            .map(|connection| Way::Remote(Box::new(connection.clone())));
+    }
+    if let Some(path) = &places.variable {
+        return at(path);
+    }
+    let contexts = context::Contexts::read(places.contexts.as_deref())?;
+    if let Some(name) = contexts.current() {
+        return contexts
+            .get(name)
+            .map(|connection| Way::Remote(Box::new(connection.clone())));
+    }
+    if access(&places.admin, AccessFlags::R_OK).is_ok() {
+        return at(&places.admin);
+    }
+    let usable = AccessFlags::R_OK | AccessFlags::W_OK;
+    if access(&places.socket, usable).is_ok() {
+        return Ok(Way::Socket(places.socket.clone()));
+    }
+    Err(nothing(places))
+}
+
+fn nothing(places: &Places) -> CliError {
+    if places.socket.exists() || places.admin.exists() {
+        return CliError::unreachable("the cluster of this machine is not open to this user").hinted(
+            "use `sudo katcall ...`, or join the group that may: `sudo usermod -aG kat $USER`, then log in again",
+        );
+    }
+    CliError::unreachable("no cluster is known here").hinted(
+        "on a machine of the cluster, `systemctl status kat-agent` says whether it runs; \
+         elsewhere, copy its /etc/kat/admin.conf and run `katcall context add NAME --file admin.conf`",
+    )
+}
+
+fn at(path: &Path) -> Result<Way, CliError> {
+    let metadata = fs::metadata(path).map_err(|error| unreadable(path, &error.to_string()))?;
+    if metadata.file_type().is_socket() {
+        return Ok(Way::Socket(path.to_owned()));
+    }
+    let file = fs::File::open(path).map_err(|error| unreadable(path, &error.to_string()))?;
+    let connection = read(file).map_err(|reason| unreadable(path, &reason))?;
+    Ok(Way::Remote(Box::new(connection)))
+}
+
+fn unreadable(path: &Path, reason: &str) -> CliError {
+    let reason = reason.split(" (os error").next().unwrap_or(reason);
+    let mut letters = reason.chars();
+    let reason: String = letters.next().map_or_else(String::new, |first| {
+        first.to_lowercase().chain(letters).collect()
+    });
+    CliError::unreachable(format!("connection `{}`: {reason}", path.display()))
+}
+
+/// Reads a connection file: JSON, as `kat-agent init` writes /etc/kat/admin.conf.
+pub(super) fn read(source: impl Read) -> Result<Connection, String> {
+    let mut text = String::new();
+    source
+        .take(MAX_FILE + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| error.to_string())?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(format!("it is larger than {MAX_FILE} bytes"));
+    }
+    let connection: Connection = serde_json::from_str(&text)
+        .map_err(|error| format!("it is no connection file: {error}"))?;
+    Ok(connection)
+}
+
+/// Others than the owner may read the file.
+pub(super) fn is_open_to_others(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.mode() & 0o077 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn connection(cluster: &str) -> String {
+        format!(
+            r#"{{"cluster":"{cluster}","clusterUid":"u","endpoints":["a:1"],"ca":"","token":"t"}}"#
+        )
+    }
+
+    fn places(folder: &Path) -> Places {
+        Places {
+            variable: None,
+            contexts: Some(folder.join("contexts.json")),
+            admin: folder.join("admin.conf"),
+            socket: folder.join("api.sock"),
+        }
+    }
+
+    fn found(way: &Way) -> String {
+        match way {
+            Way::Remote(connection) => connection.cluster.clone(),
+            Way::Socket(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
+        }
+    }
+
+    #[test]
+    fn the_places_are_asked_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut places = places(folder.path());
+        let mut global = Global::default();
+
+        let error = find(&global, &places).unwrap_err();
+        assert_eq!(
+            (error.exit_code(), error.to_string().as_str()),
+            (4, "no cluster is known here")
+        );
+
+        let _socket = UnixListener::bind(&places.socket).unwrap();
+        assert_eq!(found(&find(&global, &places).unwrap()), "api.sock");
+
+        fs::write(&places.admin, connection("admin")).unwrap();
+        assert_eq!(found(&find(&global, &places).unwrap()), "admin");
+
+        let contexts = format!(
+            r#"{{"current":"home","contexts":{{"home":{},"work":{}}}}}"#,
+            connection("home"),
+            connection("work")
+        );
+        fs::write(places.contexts.as_ref().unwrap(), contexts).unwrap();
+        assert_eq!(found(&find(&global, &places).unwrap()), "home");
+
+        fs::write(at("variable"), connection("variable")).unwrap();
+        places.variable = Some(at("variable"));
+        assert_eq!(found(&find(&global, &places).unwrap()), "variable");
+
+        global.context = Some("work".to_owned());
+        assert_eq!(found(&find(&global, &places).unwrap()), "work");
+        global.context = Some("wrok".to_owned());
+        let error = find(&global, &places).unwrap_err();
+        assert_eq!(error.hint().as_deref(), Some("did you mean `work`?"));
+
+        global.connection = Some(places.socket.clone());
+        assert_eq!(found(&find(&global, &places).unwrap()), "api.sock");
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x");
+        fs::write(&path, "cluster: home").unwrap();
+        let error = at(&path).unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        assert!(
+            error.to_string().contains(&path.display().to_string()),
+            "{error}"
+        );
+        let missing = at(&folder.path().join("y")).unwrap_err().to_string();
+        assert!(missing.ends_with("no such file or directory"), "{missing}");
+    }
+}

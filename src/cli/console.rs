@@ -1,0 +1,153 @@
+//! The two streams: data to stdout, everything else to stderr.
+
+use std::{
+    cell::RefCell,
+    io::{self, IsTerminal, Write},
+};
+
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
+use indicatif::ProgressBar;
+
+use super::errors::CliError;
+
+/// Meaning of a word, for its colour; the word says the same without.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Tone {
+    #[default]
+    Plain,
+    Good,
+    Busy,
+    Bad,
+}
+
+impl Tone {
+    fn style(self) -> Style {
+        match self {
+            Self::Plain => Style::new(),
+            Self::Good => AnsiColor::Green.on_default(),
+            Self::Busy => AnsiColor::Yellow.on_default(),
+            Self::Bad => AnsiColor::Red.on_default(),
+        }
+    }
+}
+
+/// Text in a style, or as it is.
+pub(super) fn paint(text: &str, style: Style, colour: bool) -> String {
+    if colour && style != Style::new() {
+        format!("{style}{text}{style:#}")
+    } else {
+        text.to_owned()
+    }
+}
+
+pub(super) fn tint(text: &str, tone: Tone, colour: bool) -> String {
+    paint(text, tone.style(), colour)
+}
+
+pub(super) struct Console {
+    /// Colours on stdout.
+    pub(super) colour: bool,
+    /// Colours on stderr.
+    pub(super) error_colour: bool,
+    /// Somebody watches stderr.
+    pub(super) interactive: bool,
+    /// The bar that is on the screen.
+    progress: RefCell<Option<ProgressBar>>,
+}
+
+impl Console {
+    /// Looks at the streams and at `NO_COLOR`, `CLICOLOR`, `CLICOLOR_FORCE` and `TERM`.
+    pub(super) fn detect() -> Self {
+        let colour = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
+        let error_colour = AutoStream::choice(&io::stderr()) != ColorChoice::Never;
+        Self {
+            colour,
+            error_colour,
+            interactive: io::stderr().is_terminal(),
+            progress: RefCell::new(None),
+        }
+    }
+
+    /// Data, as it is.
+    pub(super) fn print(&self, text: &str) -> Result<(), CliError> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes())?;
+        stdout.flush()?;
+        Ok(())
+    }
+
+    /// A line of data.
+    pub(super) fn line(&self, text: &str) -> Result<(), CliError> {
+        let suspended = self.progress.borrow().clone();
+        match suspended {
+            Some(bar) => bar.suspend(|| self.print(&format!("{text}\n"))),
+            None => self.print(&format!("{text}\n")),
+        }
+    }
+
+    /// A line for people. A stderr that cannot be written is no failure.
+    pub(super) fn note(&self, text: &str) {
+        let write = || {
+            let _ = writeln!(io::stderr(), "{text}");
+        };
+        let suspended = self.progress.borrow().clone();
+        match suspended {
+            Some(bar) => bar.suspend(write),
+            None => write(),
+        }
+    }
+
+    pub(super) fn warning(&self, text: &str) {
+        let word = paint(
+            "warning",
+            AnsiColor::Yellow.on_default().bold(),
+            self.error_colour,
+        );
+        self.note(&format!("{word}: {text}"));
+    }
+
+    pub(super) fn hint(&self, text: &str) {
+        let word = paint(
+            "hint",
+            AnsiColor::Cyan.on_default().bold(),
+            self.error_colour,
+        );
+        self.note(&format!("\n{word}: {text}"));
+    }
+
+    /// The end of a command that failed.
+    pub(super) fn error(&self, error: &CliError) {
+        self.clear_progress();
+        if matches!(error, CliError::BrokenPipe) {
+            return;
+        }
+        if let CliError::Diagnostics { text, .. } = error {
+            self.note(text);
+        }
+        self.failure(&error.to_string(), error.hint().as_deref());
+    }
+
+    pub(super) fn failure(&self, message: &str, hint: Option<&str>) {
+        let word = paint(
+            "error",
+            AnsiColor::Red.on_default().bold(),
+            self.error_colour,
+        );
+        self.note(&format!("{word}: {message}"));
+        if let Some(hint) = hint {
+            self.hint(hint);
+        }
+    }
+
+    pub(super) fn show_progress(&self, bar: ProgressBar) {
+        *self.progress.borrow_mut() = Some(bar);
+    }
+
+    /// Takes the bar off the screen.
+    pub(super) fn clear_progress(&self) {
+        if let Some(bar) = self.progress.borrow_mut().take() {
+            bar.finish_and_clear();
+        }
+    }
+}

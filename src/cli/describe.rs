@@ -1,0 +1,77 @@
+//! `katcall describe`: all of one item, for people.
+
+mod instance;
+mod node;
+mod sheet;
+mod workload;
+
+use jiff::Timestamp;
+
+use super::{
+    Session,
+    args::{Describe, DescribedKind},
+    errors::CliError,
+    get::{self, Columns},
+};
+use crate::api::{
+    client::{ClientError, EventQuery},
+    types::{Event, NamespaceItem},
+};
+use sheet::Sheet;
+
+pub(super) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(), CliError> {
+    let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
+    let mut sheet = Sheet::new(session.console.colour);
+    match arguments.kind {
+        DescribedKind::Workload => {
+            workload::describe(session, &mut sheet, namespace, name).await?;
+        }
+        DescribedKind::Instance => {
+            instance::describe(session, &mut sheet, namespace, name).await?;
+        }
+        DescribedKind::Node => node::describe(session, &mut sheet, name).await?,
+        DescribedKind::Namespace => namespaces(session, &mut sheet, name).await?,
+    }
+    session.console.print(&sheet.text())
+}
+
+async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Result<(), CliError> {
+    let item = match session.client.namespace(name).await {
+        Ok(item) => item,
+        Err(error) => return Err(get::missing::<NamespaceItem>(session, error, None, name).await),
+    };
+    sheet.field("name", &item.metadata.name);
+    sheet.phase("phase", &item.status.phase, "");
+    sheet.labels(&item.metadata.labels);
+    sheet.field("workloads", &item.status.workloads.to_string());
+    sheet.age(&item.metadata.creation_timestamp);
+    let query = EventQuery {
+        namespace: Some(name.to_owned()),
+        ..EventQuery::default()
+    };
+    let found = get::events(session, &query).await;
+    events(sheet, found);
+    Ok(())
+}
+
+/// The last events of a list, or why there are none to show.
+fn events(sheet: &mut Sheet, found: Result<Vec<Event>, ClientError>) {
+    const SHOWN: usize = 15;
+    match found {
+        Err(error) => {
+            sheet.section("events");
+            sheet.line(&format!("cannot be read: {error}"));
+        }
+        Ok(events) if events.is_empty() => {}
+        Ok(events) => {
+            let last = events.len().saturating_sub(SHOWN);
+            let columns = Columns {
+                wide: false,
+                namespaces: false,
+                now: Timestamp::now(),
+            };
+            sheet.section("events");
+            sheet.table(&get::table(events.get(last..).unwrap_or_default(), columns));
+        }
+    }
+}

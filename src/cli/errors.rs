@@ -1,0 +1,105 @@
+//! What a command can end with.
+
+use std::io;
+
+use crate::api::client::ClientError;
+
+/// Exit codes (DESIGN.md, Exit codes of katcall).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Exit {
+    Failed = 1,
+    Usage = 2,
+    NotFound = 3,
+    Unreachable = 4,
+    Deadline = 5,
+}
+
+/// Why a command did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CliError {
+    /// A call to the cluster.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Something else, in words.
+    #[error("{message}")]
+    Said {
+        exit: Exit,
+        message: String,
+        hint: Option<String>,
+    },
+    /// Mistakes in what the user wrote, with their excerpts.
+    #[error("{message}")]
+    Diagnostics { text: String, message: String },
+    /// Nobody reads on; that is no failure.
+    #[error("nobody reads on")]
+    BrokenPipe,
+}
+
+impl CliError {
+    fn said(exit: Exit, message: impl Into<String>) -> Self {
+        Self::Said {
+            exit,
+            message: message.into(),
+            hint: None,
+        }
+    }
+
+    pub(super) fn failed(message: impl Into<String>) -> Self {
+        Self::said(Exit::Failed, message)
+    }
+
+    pub(super) fn usage(message: impl Into<String>) -> Self {
+        Self::said(Exit::Usage, message)
+    }
+
+    pub(super) fn not_found(message: impl Into<String>) -> Self {
+        Self::said(Exit::NotFound, message)
+    }
+
+    pub(super) fn unreachable(message: impl Into<String>) -> Self {
+        Self::said(Exit::Unreachable, message)
+    }
+
+    pub(super) fn deadline(message: impl Into<String>) -> Self {
+        Self::said(Exit::Deadline, message)
+    }
+
+    /// The same with what to do about it.
+    pub(super) fn hinted(self, hint: impl Into<String>) -> Self {
+        match self {
+            Self::Said { exit, message, .. } => Self::Said {
+                exit,
+                message,
+                hint: Some(hint.into()),
+            },
+            other => other,
+        }
+    }
+
+    pub(super) fn hint(&self) -> Option<String> {
+        match self {
+            Self::Client(error) => error.hint(),
+            Self::Said { hint, .. } => hint.clone(),
+            Self::Diagnostics { .. } | Self::BrokenPipe => None,
+        }
+    }
+
+    pub(super) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Client(error) => error.exit_code(),
+            Self::Said { exit, .. } => *exit as u8,
+            Self::Diagnostics { .. } => Exit::Failed as u8,
+            Self::BrokenPipe => 0,
+        }
+    }
+}
+
+/// Faults of stdout.
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::BrokenPipe;
+        }
+        Self::failed(format!("stdout cannot be written: {error}"))
+    }
+}

@@ -1,0 +1,113 @@
+//! katcall's commands, tables, JSON and progress.
+//!
+//! Data goes to stdout, everything else to stderr; messages are lower case without a full stop and
+//! their hints stand apart (DESIGN.md, Style). Exit codes: 0 done, 1 refused or failed, 2 wrong
+//! usage, 3 not found, 4 not reachable, 5 timed out waiting, 130 interrupted.
+
+mod apply;
+mod args;
+mod config;
+mod connect;
+mod console;
+mod context;
+mod create;
+mod delete;
+mod describe;
+mod errors;
+mod generate;
+mod get;
+mod logs;
+mod names;
+mod output;
+mod progress;
+mod status;
+mod suggest;
+mod time;
+mod token;
+mod usage;
+mod version;
+mod wait;
+
+use std::ffi::OsString;
+
+use clap::Parser;
+
+use crate::api::client::Client;
+use args::{Arguments, Command};
+use console::Console;
+use errors::CliError;
+
+pub use args::command;
+
+/// Interrupted by Ctrl-C, as shells number it: 128 and the signal.
+const INTERRUPTED: u8 = 130;
+
+/// Runs `katcall` with these arguments, the program's name first, and gives back its exit code.
+/// Everything that is to be said has been said.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let console = Console::detect();
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error, &console),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(until_interrupted(arguments, &console));
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(CliError::failed(format!("no runtime: {error}"))),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            console.error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
+    tokio::select! {
+        outcome = dispatch(arguments, console) => outcome,
+        _ = tokio::signal::ctrl_c() => {
+            console.clear_progress();
+            Ok(INTERRUPTED)
+        }
+    }
+}
+
+/// What every command that talks to the cluster has in hand.
+struct Session<'run> {
+    client: Client,
+    console: &'run Console,
+}
+
+async fn dispatch(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
+    let Arguments { global, command } = arguments;
+    let session = || -> Result<Session<'_>, CliError> {
+        Ok(Session {
+            client: connect::client(&global)?,
+            console,
+        })
+    };
+    match command {
+        Command::Apply(arguments) => apply::run(&session, console, &arguments).await?,
+        Command::Get(arguments) => get::run(&session()?, &arguments).await?,
+        Command::Describe(arguments) => describe::run(&session()?, &arguments).await?,
+        Command::Logs(arguments) => logs::run(&session()?, &arguments).await?,
+        Command::Delete(arguments) => delete::run(&session()?, &arguments).await?,
+        Command::Status => return status::run(&session()?).await,
+        Command::Create(arguments) => create::run(&session()?, &arguments).await?,
+        Command::Token(arguments) => token::run(&session()?, &arguments).await?,
+        Command::Config(arguments) => config::run(&session, &arguments).await?,
+        Command::Context(arguments) => context::run(console, &arguments)?,
+        Command::Completion(arguments) => generate::completion(console, &arguments)?,
+        Command::Man(arguments) => generate::man(&arguments)?,
+        Command::Version(arguments) => version::run(&global, console, &arguments).await?,
+    }
+    Ok(0)
+}

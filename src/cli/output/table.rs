@@ -1,0 +1,203 @@
+//! Tables: no borders, upper-case headers, three spaces between columns, the same words in a pipe.
+
+use comfy_table::{
+    Cell as DrawnCell, Color, ColumnConstraint, Table as Drawn, Width, presets::NOTHING,
+};
+
+use super::or_dash;
+use crate::cli::console::Tone;
+
+/// One field of a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Cell {
+    pub(in crate::cli) text: String,
+    tone: Tone,
+}
+
+impl Cell {
+    /// Foreign text is made harmless; nothing is `-`.
+    pub(in crate::cli) fn new(text: impl AsRef<str>) -> Self {
+        Self::toned(text, Tone::Plain)
+    }
+
+    pub(in crate::cli) fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
+        Self {
+            text: or_dash(text.as_ref()),
+            tone,
+        }
+    }
+
+    /// A phase or type, coloured by what it means.
+    pub(in crate::cli) fn phase(word: &str) -> Self {
+        Self::toned(word, tone_of(word))
+    }
+}
+
+/// What the phases of items mean.
+pub(in crate::cli) fn tone_of(word: &str) -> Tone {
+    match word {
+        "Running" | "Ready" | "Active" | "Succeeded" | "healthy" => Tone::Good,
+        "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
+            Tone::Bad
+        }
+        "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
+        | "Stopping" | "Progressing" | "Deleting" | "Draining" | "Joining" | "pending_check" => {
+            Tone::Busy
+        }
+        _ => Tone::Plain,
+    }
+}
+
+/// Rows under headers.
+#[derive(Debug, Clone, Default)]
+pub(in crate::cli) struct Table {
+    headers: Vec<&'static str>,
+    rows: Vec<Vec<Cell>>,
+    /// Least widths of the columns.
+    widths: Vec<u16>,
+    bare: bool,
+}
+
+impl Table {
+    pub(in crate::cli) fn new(headers: Vec<&'static str>) -> Self {
+        Self {
+            headers,
+            ..Self::default()
+        }
+    }
+
+    /// The first column is at least so wide.
+    pub(in crate::cli) fn with_first(mut self, width: u16) -> Self {
+        self.widths = vec![width];
+        self
+    }
+
+    pub(in crate::cli) fn row(&mut self, cells: Vec<Cell>) {
+        self.rows.push(cells);
+    }
+
+    pub(in crate::cli) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// A table for rows that are printed below this one: as wide, without headers.
+    pub(in crate::cli) fn below(&self) -> Self {
+        let mut widths: Vec<u16> = self.drawn(false).column_max_content_widths();
+        for (width, least) in widths.iter_mut().zip(&self.widths) {
+            *width = (*width).max(*least);
+        }
+        Self {
+            headers: self.headers.clone(),
+            rows: Vec::new(),
+            widths,
+            bare: true,
+        }
+    }
+
+    /// The text, each line with a line feed at its end.
+    pub(in crate::cli) fn render(&self, colour: bool) -> String {
+        let mut text = String::new();
+        for line in self.drawn(colour).lines() {
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    /// The text with spaces before each line.
+    pub(in crate::cli) fn indented(&self, colour: bool, spaces: usize) -> String {
+        let before = " ".repeat(spaces);
+        self.render(colour)
+            .lines()
+            .map(|line| format!("{before}{line}\n"))
+            .collect()
+    }
+
+    fn drawn(&self, colour: bool) -> Drawn {
+        let mut drawn = Drawn::new();
+        drawn.load_style(NOTHING).force_no_tty();
+        if colour {
+            drawn.enforce_styling();
+        }
+        drawn.style_text_only();
+        if !self.bare {
+            drawn.set_header(self.headers.clone());
+        }
+        for row in &self.rows {
+            let cells: Vec<DrawnCell> = row
+                .iter()
+                .map(|cell| {
+                    let drawn = DrawnCell::new(&cell.text);
+                    match cell.tone {
+                        Tone::Plain => drawn,
+                        Tone::Good => drawn.fg(Color::Green),
+                        Tone::Busy => drawn.fg(Color::Yellow),
+                        Tone::Bad => drawn.fg(Color::Red),
+                    }
+                })
+                .collect();
+            drawn.add_row(cells);
+        }
+        for (index, column) in drawn.column_iter_mut().enumerate() {
+            column.set_padding((0, 3));
+            if let Some(width) = self.widths.get(index) {
+                // The padding belongs to the column's width.
+                let width = Width::Fixed(width.saturating_add(3));
+                column.set_constraint(ColumnConstraint::LowerBoundary(width));
+            }
+        }
+        drawn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Table {
+        let mut table = Table::new(vec!["NAME", "PHASE", "MESSAGE"]);
+        table.row(vec![
+            Cell::new("web-abcde"),
+            Cell::phase("Running"),
+            Cell::new(""),
+        ]);
+        table.row(vec![
+            Cell::new("größe"),
+            Cell::phase("Failed"),
+            Cell::new("one\ntwo\u{1b}[31m"),
+        ]);
+        table
+    }
+
+    #[test]
+    fn columns_line_up_without_borders_or_trailing_spaces() {
+        assert_eq!(
+            sample().render(false),
+            "NAME        PHASE     MESSAGE\n\
+             web-abcde   Running   -\n\
+             größe       Failed    one | two\\u{1b}[31m\n"
+        );
+    }
+
+    #[test]
+    fn colour_adds_nothing_but_colour() {
+        let coloured = sample().render(true);
+        assert!(coloured.contains("\u{1b}["), "{coloured:?}");
+        let stripped = anstream::adapter::strip_str(&coloured).to_string();
+        let trimmed: String = stripped
+            .lines()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect();
+        assert_eq!(trimmed, sample().render(false));
+    }
+
+    #[test]
+    fn later_rows_stand_below_the_first() {
+        let mut below = sample().below();
+        below.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
+        assert_eq!(below.render(false), "db          Ready     x\n");
+        let mut wider = below.below();
+        wider.row(vec![Cell::new("db"), Cell::phase("Ready"), Cell::new("x")]);
+        assert_eq!(wider.render(false), "db          Ready     x\n");
+    }
+}

@@ -1,0 +1,211 @@
+//! From what is known to what is wrong. No input or output here.
+
+use jiff::Timestamp;
+
+use super::{InstanceItem, Listed, NodeItem, WorkloadItem};
+use crate::{
+    api::{
+        client::ClientError,
+        types::{Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
+    },
+    cli::{get::rows::workload_reason, output::one_line, output::word, time},
+};
+
+/// What could be asked, each with its own outcome.
+pub(super) struct Known {
+    pub(super) health: Result<(), ClientError>,
+    pub(super) nodes: Result<Vec<NodeItem>, ClientError>,
+    pub(super) workloads: Result<Vec<WorkloadItem>, ClientError>,
+    pub(super) instances: Result<Vec<InstanceItem>, ClientError>,
+}
+
+/// What follows.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    pub(super) leader: String,
+    pub(super) nodes: String,
+    pub(super) workloads: String,
+    pub(super) instances: String,
+    /// The cluster is not well because of these.
+    pub(super) troubles: Vec<String>,
+    /// Nothing is wrong with these yet.
+    pub(super) under_way: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn of(known: &Known, now: Timestamp) -> Self {
+        let mut findings = Self::default();
+        if let Err(error) = &known.health {
+            findings
+                .troubles
+                .push(format!("the API is not well: {error}"));
+        }
+        findings.of_nodes(&known.nodes, now);
+        findings.of_workloads(&known.workloads);
+        findings.of_instances(&known.instances);
+        findings
+    }
+
+    fn of_nodes(&mut self, nodes: &Result<Vec<NodeItem>, ClientError>, now: Timestamp) {
+        let nodes = match nodes {
+            Ok(nodes) => sorted(nodes),
+            Err(error) => {
+                "not known".clone_into(&mut self.leader);
+                self.nodes = self.unknown("nodes", error);
+                return;
+            }
+        };
+        let leaders: Vec<&str> = nodes
+            .iter()
+            .filter(|node| node.status.roles.contains(&NodeRole::Leader))
+            .map(|node| node.metadata.name.as_str())
+            .collect();
+        if leaders.is_empty() {
+            "none".clone_into(&mut self.leader);
+            self.troubles
+                .push("no machine leads: nothing is decided until one is elected".to_owned());
+        } else {
+            self.leader = leaders.join(", ");
+        }
+        let ready = nodes
+            .iter()
+            .filter(|node| node.status.phase == NodePhase::Ready)
+            .count();
+        self.nodes = format!("{ready} of {} ready", nodes.len());
+        for node in nodes {
+            let status = &node.status;
+            let name = &node.metadata.name;
+            let heard = status.last_heartbeat.as_ref().map_or_else(
+                || "no report yet".to_owned(),
+                |then| format!("last report {} ago", time::age(now, then)),
+            );
+            let said = said(&status.reason, &status.message);
+            let line = format!("node {name} is {} ({heard}){said}", word(&status.phase));
+            match status.phase {
+                NodePhase::Ready => {}
+                NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
+                NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
+                    self.under_way.push(line);
+                }
+            }
+        }
+    }
+
+    fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {
+        let workloads = match workloads {
+            Ok(workloads) => sorted(workloads),
+            Err(error) => {
+                self.workloads = self.unknown("workloads", error);
+                return;
+            }
+        };
+        let mut running = 0_usize;
+        for item in &workloads {
+            let status = &item.status;
+            let reason = workload_reason(item);
+            let said =
+                reason.map_or_else(String::new, |reason| said(&reason.reason, &reason.message));
+            let line = format!(
+                "workload {} is {} ({} of {} ready){said}",
+                full_name(*item),
+                word(&status.phase),
+                status.ready,
+                status.replicas
+            );
+            match status.phase {
+                WorkloadPhase::Running | WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => {
+                    running += 1;
+                }
+                WorkloadPhase::Degraded | WorkloadPhase::Stalled | WorkloadPhase::Failed => {
+                    self.troubles.push(line);
+                }
+                WorkloadPhase::Pending
+                | WorkloadPhase::Progressing
+                | WorkloadPhase::Paused
+                | WorkloadPhase::Deleting
+                | WorkloadPhase::Active => self.under_way.push(line),
+            }
+        }
+        self.workloads = match workloads.len() {
+            0 => "none".to_owned(),
+            count => format!("{running} of {count} running as written"),
+        };
+    }
+
+    fn of_instances(&mut self, instances: &Result<Vec<InstanceItem>, ClientError>) {
+        let instances = match instances {
+            Ok(instances) => sorted(instances),
+            Err(error) => {
+                self.instances = self.unknown("instances", error);
+                return;
+            }
+        };
+        let mut running = 0_usize;
+        for item in &instances {
+            let status = &item.status;
+            let healthy = status.health != Health::Unhealthy;
+            if status.phase == InstancePhase::Running && healthy {
+                running += 1;
+                continue;
+            }
+            let reasoned = !status.reason.is_empty();
+            let wrong = !healthy
+                || reasoned
+                || matches!(status.phase, InstancePhase::Failed | InstancePhase::Unknown);
+            let leaving = matches!(
+                status.phase,
+                InstancePhase::Stopping | InstancePhase::Stopped | InstancePhase::Succeeded
+            );
+            if !wrong || leaving {
+                continue;
+            }
+            let place = status
+                .node
+                .as_ref()
+                .map_or_else(String::new, |node| format!(" on {node}"));
+            let phase = if status.phase == InstancePhase::Running {
+                word(&status.health)
+            } else {
+                word(&status.phase)
+            };
+            self.troubles.push(format!(
+                "instance {}{place} is {phase}{}",
+                full_name(*item),
+                said(&status.reason, &status.message)
+            ));
+        }
+        self.instances = match instances.len() {
+            0 => "none".to_owned(),
+            count => format!("{running} of {count} running"),
+        };
+    }
+
+    fn unknown(&mut self, what: &str, error: &ClientError) -> String {
+        self.troubles
+            .push(format!("{what} cannot be read: {error}"));
+        "not known".to_owned()
+    }
+}
+
+fn sorted<T: Listed>(items: &[T]) -> Vec<&T> {
+    let mut items: Vec<&T> = items.iter().collect();
+    items.sort_by(|left, right| T::order(left, right));
+    items
+}
+
+fn full_name<T: Listed>(item: &T) -> String {
+    let (namespace, name) = item.key();
+    format!("{namespace}/{name}")
+}
+
+/// `: CrashLoop: the last words`, or nothing.
+fn said(reason: &str, message: &str) -> String {
+    let mut text = String::new();
+    for part in [reason, message] {
+        if !part.is_empty() {
+            text.push_str(": ");
+            text.push_str(&one_line(part));
+        }
+    }
+    text
+}

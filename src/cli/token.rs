@@ -1,0 +1,130 @@
+//! `katcall token`.
+
+use jiff::Timestamp;
+
+use super::{
+    Session,
+    args::{DocumentFormat, Format, Token, TokenCommand},
+    errors::CliError,
+    get::{self, Columns, Listed, rows},
+    output::{self, json::Items},
+};
+use crate::api::types::{Scope, TokenRequest, TokenView};
+
+/// Reads `admin`, `read` or `deploy:NAMESPACE`.
+pub(super) fn parse_scope(text: &str) -> Result<Scope, String> {
+    match text.split_once(':') {
+        None if text == "admin" => Ok(Scope::Admin),
+        None if text == "read" => Ok(Scope::Read),
+        Some(("deploy", namespace)) => {
+            super::names::namespace(namespace).map(|namespace| Scope::Deploy { namespace })
+        }
+        _ => Err(format!(
+            "`{text}` is not a scope: `admin`, `read` or `deploy:NAMESPACE`"
+        )),
+    }
+}
+
+pub(super) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), CliError> {
+    match &arguments.command {
+        TokenCommand::Create {
+            scope,
+            name,
+            ttl,
+            output,
+        } => {
+            let request = TokenRequest {
+                scope: scope.clone(),
+                name: name.clone(),
+                ttl_seconds: ttl.map(|ttl| ttl.as_secs()),
+            };
+            create(session, &request, *output).await
+        }
+        TokenCommand::List { output } => list(session, *output).await,
+        TokenCommand::Revoke { id } => {
+            match session.client.revoke_token(id).await {
+                Ok(()) => {}
+                Err(error) => {
+                    return Err(get::missing::<TokenView>(session, error, None, id).await);
+                }
+            }
+            session.console.line(&format!("token/{id} revoked"))
+        }
+    }
+}
+
+async fn create(
+    session: &Session<'_>,
+    request: &TokenRequest,
+    format: Option<DocumentFormat>,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let made = session.client.create_token(request).await?;
+    let Some(secret) = &made.token else {
+        return Err(CliError::failed(format!(
+            "the server made token `{}` but did not show it",
+            made.id
+        ))
+        .hinted(format!("`katcall token revoke {}` ends it", made.id)));
+    };
+    match format {
+        Some(format) => output::document(console, format, &made)?,
+        None => console.line(secret)?,
+    }
+    console.note(&format!(
+        "token `{}` with scope {}; it is shown this once",
+        made.id,
+        rows::scope(&made.scope)
+    ));
+    Ok(())
+}
+
+async fn list(session: &Session<'_>, format: Format) -> Result<(), CliError> {
+    let console = session.console;
+    let mut tokens = session.client.tokens().await?.items;
+    tokens.sort_by(TokenView::order);
+    let list = Items { items: &tokens };
+    match format {
+        Format::Json => output::document(console, DocumentFormat::Json, &list),
+        Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        _ if tokens.is_empty() => {
+            console.note("no tokens");
+            Ok(())
+        }
+        Format::Name => tokens
+            .iter()
+            .try_for_each(|token| console.line(&format!("token/{}", token.id))),
+        Format::Table | Format::Wide => {
+            let columns = Columns {
+                wide: format == Format::Wide,
+                namespaces: false,
+                now: Timestamp::now(),
+            };
+            console.print(&get::table(&tokens, columns).render(console.colour))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_are_read_and_others_refused() {
+        assert_eq!(parse_scope("admin"), Ok(Scope::Admin));
+        assert_eq!(parse_scope("read"), Ok(Scope::Read));
+        let namespace = "shop".to_owned();
+        assert_eq!(parse_scope("deploy:shop"), Ok(Scope::Deploy { namespace }));
+        for wrong in [
+            "",
+            "Admin",
+            "deploy",
+            "deploy:",
+            "deploy:node",
+            "deploy:A",
+            "read:x",
+        ] {
+            assert!(parse_scope(wrong).is_err(), "{wrong}");
+        }
+    }
+}

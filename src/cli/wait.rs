@@ -1,0 +1,215 @@
+//! Waiting until a workload is as written, or gone.
+
+mod state;
+
+use tokio::time::Instant;
+
+use super::{Session, errors::CliError, progress::Progress, time};
+use crate::api::{
+    client::{Change, Route},
+    types::{InstanceItem, NamespaceItem, WorkloadItem},
+};
+use state::{State, Verdict};
+
+/// What is waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) namespace: String,
+    pub(super) name: String,
+    /// Empty when it is not known.
+    pub(super) uid: String,
+    /// The generation that was applied.
+    pub(super) generation: u64,
+}
+
+/// Waits until all instances of the applied generation run and are healthy.
+///
+/// Ends with 1 when the rollout stalled or failed for good, 3 when the workload is deleted
+/// meanwhile, 5 at the deadline.
+pub(super) async fn until_running(
+    session: &Session<'_>,
+    target: Target,
+    deadline: Instant,
+) -> Result<(), CliError> {
+    let client = &session.client;
+    let route = Route::workloads(Some(&target.namespace))?;
+    let mut workloads = client.follow::<WorkloadItem>(route, true);
+    let route = Route::workload_instances(&target.namespace, &target.name)?;
+    let mut instances = client.follow::<InstanceItem>(route, true);
+    let mut instances_open = true;
+    let started = Instant::now();
+    let mut progress = Progress::start(session.console);
+    let mut state = State::new(target);
+    let mut connection = Connection::default();
+    loop {
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => {
+                drop(progress);
+                return Err(late(session, &state, started));
+            }
+            change = workloads.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.workload(change);
+            }
+            change = instances.next(), if instances_open => match change {
+                Ok(change) => {
+                    connection.heard(&change, &progress);
+                    state.instances(change);
+                }
+                // The workload is gone; the other list says so.
+                Err(error) if error.is_not_found() => instances_open = false,
+                Err(error) => return Err(error.into()),
+            },
+        }
+        let known = state.is_known() || !instances_open;
+        if known {
+            for line in state.news() {
+                progress.note(&line);
+            }
+        }
+        match state.verdict() {
+            Verdict::Waiting if known => progress.update(&state.summary()),
+            Verdict::Waiting => {}
+            Verdict::Done => {
+                drop(progress);
+                let spent = time::rounded(started.elapsed().as_secs());
+                session
+                    .console
+                    .note(&format!("{} after {spent}", state.summary()));
+                return Ok(());
+            }
+            Verdict::Gone => {
+                return Err(CliError::not_found(format!(
+                    "{} was deleted meanwhile",
+                    state.title()
+                )));
+            }
+            Verdict::Failed(reason) => {
+                drop(progress);
+                for line in state.troubles() {
+                    session.console.note(&format!("  {line}"));
+                }
+                return Err(CliError::failed(format!("{} {reason}", state.title()))
+                    .hinted(state.next_command()));
+            }
+        }
+    }
+}
+
+/// Says once when the connection is lost, and when it is back.
+#[derive(Debug, Default)]
+struct Connection {
+    lost: bool,
+}
+
+impl Connection {
+    fn heard<T>(&mut self, change: &Change<T>, progress: &Progress<'_>) {
+        match change {
+            Change::Interrupted(reason) if !self.lost => {
+                self.lost = true;
+                progress.note(&format!(
+                    "the connection to the cluster is lost, trying again: {reason}"
+                ));
+            }
+            Change::Listed(_) if self.lost => {
+                self.lost = false;
+                progress.note("the connection to the cluster is back");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
+    for line in state.reason().into_iter().chain(state.troubles()) {
+        session.console.note(&format!("  {line}"));
+    }
+    let spent = time::rounded(started.elapsed().as_secs());
+    CliError::deadline(format!(
+        "{} is not running as written after {spent}: {}",
+        state.title(),
+        state.counts()
+    ))
+    .hinted(state.next_command())
+}
+
+/// Waits until a workload and its instances are gone.
+pub(super) async fn until_gone(
+    session: &Session<'_>,
+    target: &Target,
+    deadline: Instant,
+) -> Result<(), CliError> {
+    let Target {
+        namespace, name, ..
+    } = target;
+    let client = &session.client;
+    let route = Route::workloads(Some(namespace))?;
+    let mut workloads = client.follow::<WorkloadItem>(route, true);
+    let mut instances = client.follow::<InstanceItem>(Route::instances(Some(namespace))?, true);
+    let mut progress = Progress::start(session.console);
+    let mut connection = Connection::default();
+    let mut state = State::new(target.clone());
+    loop {
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => {
+                drop(progress);
+                let left = state.left();
+                return Err(CliError::deadline(format!(
+                    "{} is not gone yet: {left}", state.title()
+                )).hinted(state.next_command()));
+            }
+            change = workloads.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.workload(change);
+            }
+            change = instances.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.instances(change.only(|item| item.status.workload == *name));
+            }
+        }
+        if state.is_gone() {
+            return Ok(());
+        }
+        progress.update(&format!("{name}: {}", state.left()));
+    }
+}
+
+/// Waits until a namespace is gone.
+pub(super) async fn until_namespace_gone(
+    session: &Session<'_>,
+    name: &str,
+    deadline: Instant,
+) -> Result<(), CliError> {
+    let route = Route::namespaces();
+    let mut namespaces = session.client.follow::<NamespaceItem>(route, true);
+    let mut progress = Progress::start(session.console);
+    let mut connection = Connection::default();
+    loop {
+        progress.update(&format!("{name}: deleting"));
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => {
+                drop(progress);
+                return Err(CliError::deadline(format!("namespace `{name}` is not gone yet"))
+                    .hinted(format!("`katcall get workloads -n {name}` shows what is left")));
+            }
+            change = namespaces.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                let gone = match change {
+                    Change::Listed(items) => items.iter().all(|item| item.metadata.name != name),
+                    Change::Deleted(item) => item.metadata.name == name,
+                    Change::Changed(_) | Change::Interrupted(_) => false,
+                };
+                if gone {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! What is known while waiting, and what follows from it. No input or output here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Target;
+use crate::{
+    api::{
+        client::Change,
+        types::{Health, InstanceItem, InstancePhase, WorkloadItem, WorkloadPhase},
+    },
+    cli::{
+        get::rows::workload_reason,
+        output::{one_line, word},
+    },
+};
+
+/// What is known now.
+#[derive(Debug)]
+pub(super) struct State {
+    target: Target,
+    workload: Option<WorkloadItem>,
+    /// The list of workloads was seen.
+    workload_known: bool,
+    instances: BTreeMap<String, InstanceItem>,
+    instances_known: bool,
+    /// Instance and reason of what was told already.
+    told: BTreeSet<(String, String)>,
+}
+
+/// How it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Waiting,
+    Done,
+    /// Deleted, or made anew by somebody else.
+    Gone,
+    /// For good, with the reason.
+    Failed(String),
+}
+
+impl State {
+    pub(super) fn new(target: Target) -> Self {
+        Self {
+            target,
+            workload: None,
+            workload_known: false,
+            instances: BTreeMap::new(),
+            instances_known: false,
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn workload(&mut self, change: Change<WorkloadItem>) {
+        let wanted = |item: &WorkloadItem| item.metadata.name == self.target.name;
+        match change {
+            Change::Listed(items) => {
+                self.workload = items.into_iter().find(wanted);
+                self.workload_known = true;
+            }
+            Change::Changed(item) if wanted(&item) => self.workload = Some(item),
+            Change::Deleted(item) if wanted(&item) => self.workload = None,
+            _ => {}
+        }
+    }
+
+    pub(super) fn instances(&mut self, change: Change<InstanceItem>) {
+        match change {
+            Change::Listed(items) => {
+                self.instances = items
+                    .into_iter()
+                    .map(|item| (item.metadata.name.clone(), item))
+                    .collect();
+                self.instances_known = true;
+            }
+            Change::Changed(item) => {
+                self.instances.insert(item.metadata.name.clone(), item);
+            }
+            Change::Deleted(item) => {
+                self.instances.remove(&item.metadata.name);
+            }
+            Change::Interrupted(_) => {}
+        }
+    }
+
+    /// Both lists were seen, so that something can be said.
+    pub(super) fn is_known(&self) -> bool {
+        self.workload_known && self.instances_known
+    }
+
+    /// It is the one that was applied, not one of the same name made later.
+    fn is_other(&self, item: &WorkloadItem) -> bool {
+        let (wanted, found) = (&self.target.uid, &item.metadata.uid);
+        !wanted.is_empty() && !found.is_empty() && wanted != found
+    }
+
+    pub(super) fn verdict(&self) -> Verdict {
+        let Some(item) = &self.workload else {
+            return if self.workload_known {
+                Verdict::Gone
+            } else {
+                Verdict::Waiting
+            };
+        };
+        let status = &item.status;
+        if self.is_other(item) || status.phase == WorkloadPhase::Deleting {
+            return Verdict::Gone;
+        }
+        if status.observed_generation < self.target.generation {
+            return Verdict::Waiting;
+        }
+        match status.phase {
+            WorkloadPhase::Running
+                if status.ready == status.replicas && status.updated == status.replicas =>
+            {
+                Verdict::Done
+            }
+            WorkloadPhase::Succeeded | WorkloadPhase::Scheduled => Verdict::Done,
+            WorkloadPhase::Stalled => Verdict::Failed(self.with_reason("has stalled", item)),
+            WorkloadPhase::Failed => Verdict::Failed(self.with_reason("has failed", item)),
+            _ => Verdict::Waiting,
+        }
+    }
+
+    fn with_reason(&self, what: &str, item: &WorkloadItem) -> String {
+        match workload_reason(item) {
+            None => what.to_owned(),
+            Some(reason) => format!("{what}: {}", said(&reason.reason, &reason.message)),
+        }
+    }
+
+    /// No workload of this name and no instance is left.
+    pub(super) fn is_gone(&self) -> bool {
+        let other = self
+            .workload
+            .as_ref()
+            .is_some_and(|item| self.is_other(item));
+        let gone = self.workload.is_none() && self.instances.is_empty();
+        self.workload_known && (other || (gone && self.instances_known))
+    }
+
+    /// What a deletion waits for.
+    pub(super) fn left(&self) -> String {
+        match self.instances.len() {
+            0 => "deleting".to_owned(),
+            1 => "1 instance left".to_owned(),
+            count => format!("{count} instances left"),
+        }
+    }
+
+    /// Instances that count for what was applied.
+    fn current(&self) -> impl Iterator<Item = &InstanceItem> {
+        self.instances.values().filter(|item| {
+            item.status.generation >= self.target.generation
+                && !matches!(
+                    item.status.phase,
+                    InstancePhase::Stopping | InstancePhase::Stopped
+                )
+        })
+    }
+
+    /// `workload `web` in namespace `default``
+    pub(super) fn title(&self) -> String {
+        format!(
+            "workload `{}` in namespace `{}`",
+            self.target.name, self.target.namespace
+        )
+    }
+
+    /// `web: 1 of 3 healthy, 1 starting, 1 pulling`
+    pub(super) fn summary(&self) -> String {
+        format!("{}: {}", self.target.name, self.counts())
+    }
+
+    /// How many are how far.
+    pub(super) fn counts(&self) -> String {
+        let observed = self
+            .workload
+            .as_ref()
+            .filter(|item| item.status.observed_generation >= self.target.generation);
+        let Some(item) = observed else {
+            return "waiting for the leader".to_owned();
+        };
+        match item.status.phase {
+            WorkloadPhase::Succeeded => return "succeeded".to_owned(),
+            WorkloadPhase::Scheduled => return "scheduled".to_owned(),
+            _ => {}
+        }
+        let mut counts: [(&str, usize); 6] = [
+            ("waiting for a machine", 0),
+            ("pulling", 0),
+            ("starting", 0),
+            ("not healthy yet", 0),
+            ("restarting", 0),
+            ("failed", 0),
+        ];
+        for instance in self.current() {
+            let step = match instance.status.phase {
+                InstancePhase::Pending => 0,
+                InstancePhase::Scheduled | InstancePhase::Starting => 2,
+                InstancePhase::Pulling | InstancePhase::Building => 1,
+                InstancePhase::Running if is_healthy(instance) => continue,
+                InstancePhase::Running => 3,
+                InstancePhase::Restarting => 4,
+                InstancePhase::Failed | InstancePhase::Unknown => 5,
+                InstancePhase::Stopping | InstancePhase::Stopped | InstancePhase::Succeeded => {
+                    continue;
+                }
+            };
+            if let Some((_, count)) = counts.get_mut(step) {
+                *count += 1;
+            }
+        }
+        let status = &item.status;
+        let healthy = status.ready.min(status.updated);
+        let mut text = format!("{healthy} of {} healthy", status.replicas);
+        if healthy >= status.replicas {
+            // What the instances' own list still says is older.
+            return text;
+        }
+        for (word, count) in counts.iter().filter(|(_, count)| *count > 0) {
+            text.push_str(&format!(", {count} {word}"));
+        }
+        text
+    }
+
+    /// Reasons that were not told yet, each once for each instance.
+    pub(super) fn news(&mut self) -> Vec<String> {
+        let mut fresh = Vec::new();
+        for item in self.current() {
+            let reason = &item.status.reason;
+            let key = (item.metadata.name.clone(), reason.clone());
+            if !reason.is_empty() && !is_fine(item) && !self.told.contains(&key) {
+                fresh.push((key, trouble(item)));
+            }
+        }
+        fresh
+            .into_iter()
+            .map(|(key, line)| {
+                self.told.insert(key);
+                line
+            })
+            .collect()
+    }
+
+    /// Why the workload is not as wanted, in its own words.
+    pub(super) fn reason(&self) -> Option<String> {
+        let reason = self.workload.as_ref().and_then(workload_reason)?;
+        let said = said(&reason.reason, &reason.message);
+        Some(format!("{}: {said}", self.target.name))
+    }
+
+    /// The instances that are not well now.
+    pub(super) fn troubles(&self) -> Vec<String> {
+        let unwell = self.current().filter(|item| !is_fine(item));
+        unwell.map(trouble).collect()
+    }
+
+    /// What to type next.
+    pub(super) fn next_command(&self) -> String {
+        let Target {
+            namespace, name, ..
+        } = &self.target;
+        let place = if namespace == "default" {
+            String::new()
+        } else {
+            format!(" -n {namespace}")
+        };
+        format!(
+            "`katcall describe workload {name}{place}` says more, `katcall logs {name}{place}` shows what it prints"
+        )
+    }
+}
+
+fn is_healthy(item: &InstanceItem) -> bool {
+    matches!(item.status.health, Health::Healthy | Health::NotApplicable)
+}
+
+fn is_fine(item: &InstanceItem) -> bool {
+    item.status.phase == InstancePhase::Running && is_healthy(item)
+}
+
+/// `web-abcde on a: Pulling: ImagePullFailed: no such image`
+fn trouble(item: &InstanceItem) -> String {
+    let status = &item.status;
+    let place = match &status.node {
+        Some(node) => format!(" on {node}"),
+        None => String::new(),
+    };
+    let phase = word(&status.phase);
+    let said = said(&status.reason, &status.message);
+    let said = if said.is_empty() {
+        String::new()
+    } else {
+        format!(": {said}")
+    };
+    one_line(&format!("{}{place}: {phase}{said}", item.metadata.name))
+}
+
+fn said(reason: &str, message: &str) -> String {
+    let parts: Vec<String> = [reason, message]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .map(one_line)
+        .collect();
+    parts.join(": ")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,179 @@
+use super::*;
+use crate::api::types::{Condition, InstanceSpec, Item, Metadata, WorkloadStatus, WorkloadView};
+
+fn target() -> Target {
+    Target {
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+        uid: "u1".to_owned(),
+        generation: 2,
+    }
+}
+
+fn workload(phase: WorkloadPhase, observed: u64, counts: (u32, u32, u32)) -> WorkloadItem {
+    let spec: WorkloadView = serde_json::from_value(serde_json::json!({
+        "type": "Service", "source": {"image": "x"}, "replicas": counts.0,
+        "restartPolicy": {"condition": "Always"}, "container": {},
+    }))
+    .unwrap();
+    Item {
+        kind: "Workload".to_owned(),
+        metadata: Metadata {
+            name: "web".to_owned(),
+            uid: "u1".to_owned(),
+            ..Metadata::default()
+        },
+        spec,
+        status: WorkloadStatus {
+            phase,
+            replicas: counts.0,
+            ready: counts.1,
+            updated: counts.2,
+            observed_generation: observed,
+            conditions: Vec::new(),
+        },
+    }
+}
+
+fn instance(name: &str, phase: InstancePhase, reason: &str, generation: u64) -> InstanceItem {
+    let mut item: InstanceItem = Item {
+        kind: "Instance".to_owned(),
+        metadata: Metadata {
+            name: name.to_owned(),
+            ..Metadata::default()
+        },
+        spec: InstanceSpec::default(),
+        status: crate::api::types::InstanceStatus::default(),
+    };
+    item.status.phase = phase;
+    item.status.reason = reason.to_owned();
+    item.status.generation = generation;
+    item
+}
+
+fn with(item: WorkloadItem) -> State {
+    let mut state = State::new(target());
+    state.workload(Change::Listed(vec![item]));
+    state
+}
+
+#[test]
+fn success_needs_the_applied_generation_and_every_count() {
+    use WorkloadPhase::{Degraded, Pending, Progressing, Running, Scheduled, Succeeded};
+    let table = [
+        (Running, 2, (3, 3, 3), Verdict::Done),
+        (Running, 3, (3, 3, 3), Verdict::Done),
+        (Running, 2, (0, 0, 0), Verdict::Done),
+        (Running, 1, (3, 3, 3), Verdict::Waiting),
+        (Running, 2, (3, 2, 3), Verdict::Waiting),
+        (Running, 2, (3, 3, 2), Verdict::Waiting),
+        (Progressing, 2, (3, 3, 3), Verdict::Waiting),
+        (Degraded, 2, (3, 2, 3), Verdict::Waiting),
+        (Pending, 2, (3, 0, 0), Verdict::Waiting),
+        (Succeeded, 2, (1, 0, 0), Verdict::Done),
+        (Scheduled, 2, (1, 0, 0), Verdict::Done),
+    ];
+    for (phase, observed, counts, wanted) in table {
+        let state = with(workload(phase, observed, counts));
+        assert_eq!(state.verdict(), wanted, "{phase:?} {observed} {counts:?}");
+    }
+}
+
+#[test]
+fn a_stall_counts_only_when_it_is_of_this_generation() {
+    let mut stalled = workload(WorkloadPhase::Stalled, 1, (3, 0, 0));
+    assert_eq!(with(stalled.clone()).verdict(), Verdict::Waiting);
+    stalled.status.observed_generation = 2;
+    stalled.status.conditions.push(Condition {
+        kind: "Progressing".to_owned(),
+        reason: "ProgressDeadlineExceeded".to_owned(),
+        message: "no progress for 600 s".to_owned(),
+        ..Condition::default()
+    });
+    let reason = "has stalled: ProgressDeadlineExceeded: no progress for 600 s".to_owned();
+    assert_eq!(with(stalled).verdict(), Verdict::Failed(reason));
+    let failed = with(workload(WorkloadPhase::Failed, 2, (1, 0, 0)));
+    assert_eq!(failed.verdict(), Verdict::Failed("has failed".to_owned()));
+}
+
+#[test]
+fn deleted_and_made_anew_are_both_gone() {
+    assert_eq!(State::new(target()).verdict(), Verdict::Waiting);
+    let item = workload(WorkloadPhase::Running, 2, (1, 1, 1));
+
+    let mut state = with(item.clone());
+    state.workload(Change::Deleted(item.clone()));
+    assert_eq!(state.verdict(), Verdict::Gone);
+
+    let mut state = with(item.clone());
+    state.workload(Change::Listed(vec![]));
+    assert_eq!(state.verdict(), Verdict::Gone);
+
+    let mut anew = item.clone();
+    anew.metadata.uid = "u2".to_owned();
+    assert_eq!(with(anew).verdict(), Verdict::Gone);
+    assert_eq!(
+        with(workload(WorkloadPhase::Deleting, 2, (1, 1, 1))).verdict(),
+        Verdict::Gone
+    );
+
+    let mut other = item;
+    other.metadata.name = "db".to_owned();
+    let mut state = with(workload(WorkloadPhase::Running, 2, (1, 1, 1)));
+    state.workload(Change::Deleted(other));
+    assert_eq!(state.verdict(), Verdict::Done);
+}
+
+#[test]
+fn the_summary_counts_what_is_of_this_generation() {
+    use InstancePhase::{Pulling, Restarting, Running, Starting, Stopping};
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (4, 1, 3)));
+    state.instances(Change::Listed(vec![
+        instance("web-old", Running, "", 1),
+        instance("web-a", Running, "", 2),
+        instance("web-b", Pulling, "ImagePullFailed", 2),
+        instance("web-c", Starting, "", 2),
+        instance("web-d", Restarting, "CrashLoop", 2),
+        instance("web-e", Stopping, "", 2),
+    ]));
+    assert_eq!(
+        state.summary(),
+        "web: 1 of 4 healthy, 1 pulling, 1 starting, 1 restarting"
+    );
+    assert_eq!(
+        state.news(),
+        [
+            "web-b: Pulling: ImagePullFailed",
+            "web-d: Restarting: CrashLoop"
+        ]
+    );
+    assert_eq!(state.news(), Vec::<String>::new(), "told once");
+    assert_eq!(state.troubles().len(), 3);
+    let early = with(workload(WorkloadPhase::Running, 1, (1, 1, 1)));
+    assert_eq!(early.summary(), "web: waiting for the leader");
+}
+
+#[test]
+fn gone_means_without_instances_and_only_when_both_lists_are_known() {
+    let item = workload(WorkloadPhase::Deleting, 2, (1, 1, 1));
+    let mut state = State::new(target());
+    assert!(!state.is_gone());
+    state.workload(Change::Listed(vec![item.clone()]));
+    state.instances(Change::Listed(vec![instance(
+        "web-a",
+        InstancePhase::Stopping,
+        "",
+        2,
+    )]));
+    assert!(!state.is_gone());
+    state.workload(Change::Deleted(item.clone()));
+    assert!(!state.is_gone());
+    assert_eq!(state.left(), "1 instance left");
+    state.instances(Change::Deleted(instance(
+        "web-a",
+        InstancePhase::Stopped,
+        "",
+        2,
+    )));
+    assert!(state.is_gone());
+}

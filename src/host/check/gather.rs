@@ -1,0 +1,235 @@
+//! Looks at the machine. Nothing is changed, and what can't be seen is left at the value that means
+//! least.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+use zbus::OwnedVariant;
+
+use super::{CheckInput, ClockState, Facts, UnitFileState, evaluate::wanted_ports};
+use crate::{
+    host::{
+        commands::Invocation,
+        facts::{disk, network, parse, version_of},
+        users::Users,
+    },
+    plan::INDEX_LIMIT,
+    systemd::{Connector, SystemBus},
+};
+
+/// Time for one question.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Folders of programs that an administrator's PATH may lack.
+const FOLDERS: &[&str] = &["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin"];
+
+/// Looks at everything that [`super::evaluate`] judges.
+pub async fn gather(input: &CheckInput) -> Facts {
+    let (systemd, podman, etcd, nft) = futures_util::join!(
+        program_version("systemctl", "--version"),
+        program_version("podman", "--version"),
+        program_version("etcd", "--version"),
+        program_version("nft", "--version"),
+    );
+    let (clock, etcd_unit, delegated) = futures_util::join!(clock(), etcd_unit(), delegated());
+    let ports: Vec<_> = wanted_ports(input)
+        .into_iter()
+        .map(|(protocol, port, _)| (protocol, port))
+        .collect();
+    let routes = network::routes();
+    let controllers = words("/sys/fs/cgroup/cgroup.controllers");
+    let (taken_ids, accounts_error) =
+        match Users::new().check_range(input.uid_base, INDEX_LIMIT, input.subordinate_base) {
+            Ok(taken) => (taken, None),
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        };
+    let all = |programs: &[&str]| programs.iter().all(|program| find(program).is_some());
+    Facts {
+        hostname: hostname(),
+        runs_systemd: Path::new("/run/systemd/system").is_dir(),
+        systemd,
+        podman,
+        etcd,
+        has_etcdutl: all(&["etcdutl"]),
+        nft,
+        has_newuidmap: all(&["newuidmap", "newgidmap"]),
+        has_shadow: all(&["useradd", "usermod", "userdel", "groupadd"]),
+        runtime: ["crun", "runc"]
+            .into_iter()
+            .find(|program| find(program).is_some())
+            .map(str::to_owned),
+        cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
+        controllers,
+        delegated,
+        journal_kept: journal_kept(),
+        clock,
+        listeners: network::listeners(&ports),
+        etcd_unit,
+        default_link: default_link(&routes),
+        addresses: network::addresses(),
+        routes,
+        selinux_enforcing: text("/sys/fs/selinux/enforce").trim() == "1",
+        kernel_wireguard: kernel_has("wireguard"),
+        has_tun: Path::new("/dev/net/tun").exists(),
+        taken_ids,
+        accounts_error,
+        disk_available_bytes: disk(Path::new("/var/lib/kat")).map_or(0, |(_, free)| free),
+        memory_bytes: parse::meminfo(&text("/proc/meminfo"), "MemTotal").unwrap_or(0),
+        is_root: rustix::process::geteuid().is_root(),
+    }
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+fn words(path: &str) -> Vec<String> {
+    text(path).split_whitespace().map(str::to_owned).collect()
+}
+
+fn hostname() -> String {
+    let name = text("/proc/sys/kernel/hostname").trim().to_lowercase();
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// A program along PATH and in the folders of administrators.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path)
+        .chain(FOLDERS.iter().map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+async fn program_version(program: &str, argument: &str) -> Option<parse::Version> {
+    version_of(find(program)?.to_str()?, &[argument]).await
+}
+
+/// `NTPSynchronized` of org.freedesktop.timedate1(5).
+async fn clock() -> ClockState {
+    let ask = async {
+        let connection = SystemBus.connect().await.ok()?;
+        let reply = connection
+            .call_method(
+                Some("org.freedesktop.timedate1"),
+                "/org/freedesktop/timedate1",
+                Some("org.freedesktop.DBus.Properties"),
+                "Get",
+                &("org.freedesktop.timedate1", "NTPSynchronized"),
+            )
+            .await
+            .ok()?;
+        let value: OwnedVariant = reply.body().deserialize().ok()?;
+        bool::try_from(value).ok()
+    };
+    match timeout(LIMIT, ask).await {
+        Ok(Some(true)) => ClockState::Synchronised,
+        Ok(Some(false)) => ClockState::Alone,
+        Ok(None) | Err(_) => ClockState::Unknown,
+    }
+}
+
+/// Properties of a unit, as `KEY=VALUE` lines.
+async fn show(unit: &str, properties: &str) -> String {
+    Invocation::new("systemctl")
+        .args(["show", "--property", properties, unit])
+        .limit(LIMIT)
+        .run()
+        .await
+        .map_or_else(|_| String::new(), |output| output.text())
+}
+
+fn value<'a>(text: &'a str, key: &str) -> &'a str {
+    text.lines()
+        .filter_map(|line| line.split_once('='))
+        .find(|(found, _)| *found == key)
+        .map_or("", |(_, value)| value)
+}
+
+async fn etcd_unit() -> UnitFileState {
+    let text = show("etcd.service", "LoadState,ActiveState,UnitFileState").await;
+    UnitFileState {
+        exists: value(&text, "LoadState") == "loaded",
+        active: matches!(
+            value(&text, "ActiveState"),
+            "active" | "activating" | "reloading"
+        ),
+        enabled: value(&text, "UnitFileState").starts_with("enabled"),
+    }
+}
+
+/// What `user@.service` passes on; its instance of an uid that nobody has shows the template.
+async fn delegated() -> Vec<String> {
+    let text = show("user@4294967294.service", "Delegate,DelegateControllers").await;
+    if value(&text, "Delegate") != "yes" {
+        return Vec::new();
+    }
+    value(&text, "DelegateControllers")
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+/// journald keeps its files where /var/log/journal is, unless told otherwise (journald.conf(5)).
+fn journal_kept() -> bool {
+    let mut storage = "auto".to_owned();
+    let mut files = vec![PathBuf::from("/etc/systemd/journald.conf")];
+    for folder in [
+        "/usr/lib/systemd/journald.conf.d",
+        "/run/systemd/journald.conf.d",
+        "/etc/systemd/journald.conf.d",
+    ] {
+        let mut more: Vec<PathBuf> = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|end| end == "conf"))
+            .collect();
+        more.sort_unstable();
+        files.extend(more);
+    }
+    for file in files {
+        for line in fs::read_to_string(file).unwrap_or_default().lines() {
+            if let Some(word) = line.trim().strip_prefix("Storage=") {
+                storage = word.trim().to_lowercase();
+            }
+        }
+    }
+    match storage.as_str() {
+        "volatile" | "none" => false,
+        "persistent" => true,
+        _ => Path::new("/var/log/journal").is_dir(),
+    }
+}
+
+fn default_link(routes: &[network::Route]) -> Option<(String, u32)> {
+    let route = routes
+        .iter()
+        .find(|route| route.destination.prefix_len() == 0)?;
+    let mtu = text(&format!("/sys/class/net/{}/mtu", route.link))
+        .trim()
+        .parse()
+        .ok()?;
+    Some((route.link.clone(), mtu))
+}
+
+/// A module that is loaded, built in, or there to be loaded.
+fn kernel_has(module: &str) -> bool {
+    if Path::new("/sys/module").join(module).exists() {
+        return true;
+    }
+    let release = text("/proc/sys/kernel/osrelease");
+    let folder = Path::new("/lib/modules").join(release.trim());
+    let file = format!("/{module}.ko");
+    ["modules.dep", "modules.builtin"].iter().any(|list| {
+        fs::read_to_string(folder.join(list))
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|line| line.split(':').next())
+            .any(|path| path.contains(&file))
+    })
+}

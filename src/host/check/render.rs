@@ -1,0 +1,42 @@
+//! Findings as text.
+
+use std::fmt::Write as _;
+
+use anstyle::{AnsiColor, Style};
+
+use super::{Finding, Level};
+
+/// A line for each finding, the command that mends it on the next, and a last line that counts.
+/// The word at the beginning says what the colour says; the stream's writer decides about colour
+/// (`anstream`).
+pub fn render(findings: &[Finding], colour: bool) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let (word, style) = match finding.level {
+            Level::Ok => ("ok", AnsiColor::Green.on_default()),
+            Level::Warning => ("warning", AnsiColor::Yellow.on_default()),
+            Level::Problem => ("problem", AnsiColor::Red.on_default().bold()),
+        };
+        let style = if colour { style } else { Style::new() };
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "{style}{word:<8}{style:#} {}", finding.what);
+        if let Some(mend) = &finding.mend {
+            let _ = writeln!(text, "         {mend}");
+        }
+    }
+    let count = |level: Level| {
+        findings
+            .iter()
+            .filter(|finding| finding.level == level)
+            .count()
+    };
+    let _ = match (count(Level::Problem), count(Level::Warning)) {
+        (0, 0) => writeln!(text, "This machine is ready."),
+        (0, warnings) => writeln!(text, "This machine is ready, warnings: {warnings}."),
+        (problems, warnings) => writeln!(
+            text,
+            "This machine is not ready, problems: {problems}, warnings: {warnings}."
+        ),
+    };
+    text
+}

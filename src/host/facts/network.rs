@@ -1,0 +1,363 @@
+//! Addresses, routes and listening ports of the machine.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use ipnet::Ipv4Net;
+
+/// A route to a network, of the main table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The network; 0.0.0.0/0 is the default route.
+    pub destination: Ipv4Net,
+    /// The link.
+    pub link: String,
+}
+
+/// An address of the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub address: IpAddr,
+    /// Length of its network's prefix.
+    pub prefix: u8,
+    /// The link.
+    pub link: String,
+}
+
+/// Kind of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// A port that somebody listens on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// Kind.
+    pub protocol: Protocol,
+    /// Address that it listens on.
+    pub address: IpAddr,
+    /// Port.
+    pub port: u16,
+    /// Name of the process; none for the kernel's own, or without the right to look.
+    pub process: Option<String>,
+    /// Unit of the process.
+    pub unit: Option<String>,
+}
+
+/// IPv4 routes from the text of /proc/net/route: addresses as the machine's own words.
+pub fn parse_routes(text: &str) -> Vec<Route> {
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let address = |place: usize| {
+                let word = u32::from_str_radix(fields.get(place)?, 16).ok()?;
+                Some(Ipv4Addr::from(word.to_ne_bytes()))
+            };
+            let network = Ipv4Net::with_netmask(address(1)?, address(7)?).ok()?;
+            Some(Route {
+                destination: network.trunc(),
+                link: (*fields.first()?).to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// The machine's IPv4 routes.
+pub fn routes() -> Vec<Route> {
+    fs::read_to_string("/proc/net/route").map_or_else(|_| Vec::new(), |text| parse_routes(&text))
+}
+
+/// The machine's addresses, those of the loopback too.
+pub fn addresses() -> Vec<Address> {
+    let Ok(list) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    list.filter_map(|entry| {
+        let storage = entry.address?;
+        let mask = entry.netmask;
+        let (address, prefix) = if let Some(address) = storage.as_sockaddr_in() {
+            let mask = mask?.as_sockaddr_in()?.ip();
+            (IpAddr::V4(address.ip()), u32::from(mask).count_ones())
+        } else {
+            let address = storage.as_sockaddr_in6()?;
+            let mask = mask?.as_sockaddr_in6()?.ip();
+            (IpAddr::V6(address.ip()), u128::from(mask).count_ones())
+        };
+        Some(Address {
+            address,
+            prefix: u8::try_from(prefix).ok()?,
+            link: entry.interface_name,
+        })
+    })
+    .collect()
+}
+
+/// Routes and addresses that share addresses with a network, as sentences' ends. The default route
+/// does not count, nor do links that are in `ours`.
+pub fn overlaps(
+    network: Ipv4Net,
+    routes: &[Route],
+    addresses: &[Address],
+    ours: &[&str],
+) -> Vec<String> {
+    let shared = |other: &Ipv4Net| network.contains(other) || other.contains(&network);
+    let mut found: Vec<String> = Vec::new();
+    for route in routes {
+        if route.destination.prefix_len() > 0
+            && shared(&route.destination)
+            && !ours.contains(&route.link.as_str())
+        {
+            found.push(format!(
+                "the route to {} on {}",
+                route.destination, route.link
+            ));
+        }
+    }
+    for address in addresses {
+        if let IpAddr::V4(ip) = address.address
+            && let Ok(own) = Ipv4Net::new(ip, address.prefix)
+            && shared(&own.trunc())
+            && !ours.contains(&address.link.as_str())
+            && !found
+                .iter()
+                .any(|text| text == &format!("the route to {} on {}", own.trunc(), address.link))
+        {
+            found.push(format!("the address {own} on {}", address.link));
+        }
+    }
+    found.dedup();
+    found
+}
+
+/// A socket of /proc/net/tcp and its like: protocol, address, port and inode.
+type Socket = (Protocol, IpAddr, u16, u64);
+
+/// Listening sockets of a text such as /proc/net/tcp6 (proc_net(5)).
+fn parse_sockets(text: &str, protocol: Protocol) -> Vec<Socket> {
+    // TCP_LISTEN; an unconnected UDP socket is TCP_CLOSE.
+    let state = match protocol {
+        Protocol::Tcp => "0A",
+        Protocol::Udp => "07",
+    };
+    text.lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            if *fields.get(3)? != state {
+                return None;
+            }
+            let (address, port) = fields.get(1)?.split_once(':')?;
+            let port = u16::from_str_radix(port, 16).ok()?;
+            let inode = fields.get(9)?.parse().ok()?;
+            Some((protocol, hexadecimal_address(address)?, port, inode))
+        })
+        .collect()
+}
+
+/// An address as groups of four bytes, each the machine's own word.
+fn hexadecimal_address(text: &str) -> Option<IpAddr> {
+    let mut bytes = Vec::with_capacity(16);
+    let mut rest = text;
+    while !rest.is_empty() {
+        let word = u32::from_str_radix(rest.get(..8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+        rest = rest.get(8..)?;
+    }
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes)
+            .ok()
+            .map(|b| Ipv4Addr::from(b).into()),
+        16 => <[u8; 16]>::try_from(bytes)
+            .ok()
+            .map(|b| Ipv6Addr::from(b).into()),
+        _ => None,
+    }
+}
+
+/// Everything that listens on any of these ports, with who it is.
+pub fn listeners(ports: &[(Protocol, u16)]) -> Vec<Listener> {
+    let mut sockets = Vec::new();
+    for (file, protocol) in [
+        ("tcp", Protocol::Tcp),
+        ("tcp6", Protocol::Tcp),
+        ("udp", Protocol::Udp),
+        ("udp6", Protocol::Udp),
+    ] {
+        if let Ok(text) = fs::read_to_string(format!("/proc/net/{file}")) {
+            sockets.extend(parse_sockets(&text, protocol));
+        }
+    }
+    sockets.retain(|(protocol, _, port, _)| ports.contains(&(*protocol, *port)));
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let owners = owners_of(&sockets.iter().map(|socket| socket.3).collect::<Vec<_>>());
+    sockets
+        .into_iter()
+        .map(|(protocol, address, port, inode)| {
+            let pid = owners.get(&inode);
+            Listener {
+                protocol,
+                address,
+                port,
+                process: pid
+                    .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok())
+                    .map(|name| name.trim().to_owned()),
+                unit: pid
+                    .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
+                    .and_then(|text| unit_of_cgroup(&text)),
+            }
+        })
+        .collect()
+}
+
+/// Processes that hold these sockets, by the sockets' inodes.
+fn owners_of(inodes: &[u64]) -> BTreeMap<u64, u32> {
+    let mut found = BTreeMap::new();
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return found;
+    };
+    for process in processes.flatten() {
+        let Some(pid) = process
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse::<u32>().ok())
+        else {
+            continue;
+        };
+        let Ok(descriptors) = fs::read_dir(process.path().join("fd")) else {
+            continue;
+        };
+        for descriptor in descriptors.flatten() {
+            let inode = fs::read_link(descriptor.path()).ok().and_then(|target| {
+                target
+                    .to_str()?
+                    .strip_prefix("socket:[")?
+                    .strip_suffix(']')?
+                    .parse()
+                    .ok()
+            });
+            if let Some(inode) = inode
+                && inodes.contains(&inode)
+            {
+                found.entry(inode).or_insert(pid);
+            }
+        }
+    }
+    found
+}
+
+/// The innermost service or scope of a process's control group.
+fn unit_of_cgroup(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .flat_map(|path| path.split('/'))
+        .rfind(|part| part.ends_with(".service") || part.ends_with(".scope"))
+        .map(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    const ROUTES: &str = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n\
+        eth0\t00000000\t0102A8C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n\
+        eth0\t0002A8C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n\
+        docker0\t0000640A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n\
+        kat0\t0080640A\t00000000\t0001\t0\t0\t0\t0080FFFF\t0\t0\t0\n";
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn reads_routes_and_finds_overlaps() {
+        let routes = parse_routes(ROUTES);
+        let texts: Vec<_> = routes.iter().map(|r| r.destination.to_string()).collect();
+        assert_eq!(
+            texts,
+            [
+                "0.0.0.0/0",
+                "192.168.2.0/24",
+                "10.100.0.0/16",
+                "10.100.128.0/17"
+            ]
+        );
+        let address = |text: &str, link: &str| Address {
+            address: text.parse().unwrap(),
+            prefix: 24,
+            link: link.to_owned(),
+        };
+        let addresses = [address("192.168.2.7", "eth0"), address("10.100.3.1", "lxc")];
+        let network = "10.100.0.0/16".parse().unwrap();
+        assert_eq!(
+            overlaps(network, &routes, &addresses, &["kat0"]),
+            [
+                "the route to 10.100.0.0/16 on docker0",
+                "the address 10.100.3.1/24 on lxc"
+            ]
+        );
+        let inside = "192.168.0.0/16".parse().unwrap();
+        assert_eq!(
+            overlaps(inside, &routes, &addresses, &[]),
+            ["the route to 192.168.2.0/24 on eth0"]
+        );
+        let free = "10.200.0.0/16".parse().unwrap();
+        assert!(overlaps(free, &routes, &addresses, &[]).is_empty());
+    }
+
+    #[test]
+    fn finds_who_listens() {
+        let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+        let gone_port = gone.local_addr().unwrap().port();
+        let datagrams = UdpSocket::bind("[::1]:0").unwrap();
+        let udp = datagrams.local_addr().unwrap().port();
+        let keep = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = keep.local_addr().unwrap().port();
+        let found = listeners(&[(Protocol::Tcp, port), (Protocol::Udp, udp)]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].address, IpAddr::from([127, 0, 0, 1]));
+        assert_eq!(found[1].address, "::1".parse::<IpAddr>().unwrap());
+        let own = fs::read_to_string("/proc/self/comm").unwrap();
+        for listener in &found {
+            assert_eq!(listener.process.as_deref(), Some(own.trim()));
+        }
+        drop(gone);
+        assert!(listeners(&[(Protocol::Tcp, gone_port)]).is_empty());
+    }
+
+    #[test]
+    fn finds_the_unit_of_a_control_group() {
+        assert_eq!(
+            unit_of_cgroup("0::/system.slice/etcd.service\n").as_deref(),
+            Some("etcd.service")
+        );
+        assert_eq!(
+            unit_of_cgroup(
+                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.service/sub"
+            )
+            .as_deref(),
+            Some("x.service")
+        );
+        assert_eq!(unit_of_cgroup("0::/\n"), None);
+    }
+
+    #[test]
+    fn this_machine_has_a_loopback() {
+        let found = addresses();
+        assert!(
+            found
+                .iter()
+                .any(|a| a.address == IpAddr::from([127, 0, 0, 1]) && a.prefix == 8),
+            "{found:?}"
+        );
+    }
+}

@@ -1,0 +1,302 @@
+//! Files that are whole or not there: atomic writes, bounded reads.
+//!
+//! These calls block for as long as the disk does; in async code they belong on a blocking thread
+//! where that matters.
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown},
+    path::{Path, PathBuf},
+};
+
+/// What went wrong with a file.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The system refused.
+    #[error("{}: can't {verb}: {error}", path.display())]
+    System {
+        /// What was tried.
+        verb: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It is larger than expected.
+    #[error("{}: larger than {limit} bytes", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that are allowed.
+        limit: u64,
+    },
+    /// It is text, but not UTF-8.
+    #[error("{}: not UTF-8", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Something else stands in its place.
+    #[error("{}: is {found}, expected {expected}", path.display())]
+    Unexpected {
+        /// The file.
+        path: PathBuf,
+        /// What it is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+}
+
+impl FileError {
+    fn system(verb: &'static str, path: &Path, error: io::Error) -> Self {
+        Self::System {
+            verb,
+            path: path.to_owned(),
+            error,
+        }
+    }
+
+    /// Whether the file is simply not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::System { error, .. } if error.kind() == io::ErrorKind::NotFound)
+    }
+}
+
+/// Mode and owner of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Access {
+    /// Permission bits.
+    pub mode: u32,
+    /// Uid and gid; the writer's own when there is none.
+    pub owner: Option<(u32, u32)>,
+}
+
+impl Access {
+    /// These bits, owned by the writer.
+    pub fn mode(mode: u32) -> Self {
+        Self { mode, owner: None }
+    }
+
+    /// These bits and this owner.
+    pub fn owned(mode: u32, uid: u32, gid: u32) -> Self {
+        Self {
+            mode,
+            owner: Some((uid, gid)),
+        }
+    }
+}
+
+/// Replaces a file: whoever reads it, also after a crash, finds the old text or the new one.
+///
+/// The new text is written beside it, with mode and owner, brought to disk and renamed; then the
+/// folder is brought to disk.
+pub fn write_atomic(path: &Path, content: &[u8], access: Access) -> Result<(), FileError> {
+    let (folder, name) = match (path.parent(), path.file_name()) {
+        (Some(folder), Some(name)) if folder.as_os_str().is_empty() => (Path::new("."), name),
+        (Some(folder), Some(name)) => (folder, name),
+        _ => {
+            return Err(FileError::Unexpected {
+                path: path.to_owned(),
+                found: "no name of a file".to_owned(),
+                expected: "one".to_owned(),
+            });
+        }
+    };
+    let mut prefix = std::ffi::OsString::from(".");
+    prefix.push(name);
+    prefix.push(".");
+    let mut file = tempfile::Builder::new()
+        .prefix(&prefix)
+        .tempfile_in(folder)
+        .map_err(|error| FileError::system("write beside it", path, error))?;
+    file.write_all(content)
+        .and_then(|()| match access.owner {
+            Some((uid, gid)) => fchown(file.as_file(), Some(uid), Some(gid)),
+            None => Ok(()),
+        })
+        // After the owner: a change of owner clears bits.
+        .and_then(|()| {
+            file.as_file()
+                .set_permissions(Permissions::from_mode(access.mode))
+        })
+        .and_then(|()| file.as_file().sync_all())
+        .map_err(|error| FileError::system("write", path, error))?;
+    file.persist(path)
+        .map_err(|error| FileError::system("replace", path, error.error))?;
+    sync_folder(folder)
+}
+
+/// The same, but leaves a file alone that has this content, mode and owner. Says whether it wrote.
+pub fn write_if_changed(path: &Path, content: &[u8], access: Access) -> Result<bool, FileError> {
+    if let Ok(metadata) = fs::symlink_metadata(path)
+        && metadata.is_file()
+        && metadata.len() == content.len() as u64
+        && metadata.mode() & 0o7777 == access.mode
+        && access
+            .owner
+            .is_none_or(|owner| owner == (metadata.uid(), metadata.gid()))
+        && fs::read(path).is_ok_and(|found| found == content)
+    {
+        return Ok(false);
+    }
+    write_atomic(path, content, access)?;
+    Ok(true)
+}
+
+/// Reads a file of at most `limit` bytes.
+pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+    let mut content = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(limit.saturating_add(1)).read_to_end(&mut content))
+        .map_err(|error| FileError::system("read", path, error))?;
+    if content.len() as u64 > limit {
+        return Err(FileError::TooLarge {
+            path: path.to_owned(),
+            limit,
+        });
+    }
+    Ok(content)
+}
+
+/// Reads a text of at most `limit` bytes.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
+    String::from_utf8(read_bounded(path, limit)?).map_err(|_| FileError::NotText {
+        path: path.to_owned(),
+    })
+}
+
+/// Removes a file; says whether there was one.
+pub fn remove(path: &Path) -> Result<bool, FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => {
+            if let Some(folder) = path.parent() {
+                sync_folder(folder)?;
+            }
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(FileError::system("remove", path, error)),
+    }
+}
+
+/// Makes a folder of this mode and owner, or gives the one that is there this mode and owner.
+/// Its parent must exist. A link in its place is refused.
+pub fn ensure_folder(path: &Path, access: Access) -> Result<(), FileError> {
+    match fs::DirBuilder::new().mode(access.mode).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(FileError::system("make the folder", path, error)),
+    }
+    let flags =
+        rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
+    let folder = rustix::fs::open(path, flags, rustix::fs::Mode::empty())
+        .map(File::from)
+        .map_err(|error| match error {
+            rustix::io::Errno::NOTDIR | rustix::io::Errno::LOOP => FileError::Unexpected {
+                path: path.to_owned(),
+                found: "something else".to_owned(),
+                expected: "a folder".to_owned(),
+            },
+            error => FileError::system("open the folder", path, error.into()),
+        })?;
+    let adjust = || {
+        if let Some((uid, gid)) = access.owner {
+            fchown(&folder, Some(uid), Some(gid))?;
+        }
+        folder.set_permissions(Permissions::from_mode(access.mode))
+    };
+    adjust().map_err(|error| FileError::system("give the folder its owner", path, error))
+}
+
+/// Brings a folder's entries to disk.
+pub fn sync_folder(folder: &Path) -> Result<(), FileError> {
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    File::open(folder)
+        .and_then(|open| open.sync_all())
+        .map_err(|error| FileError::system("bring to disk", folder, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn replaces_a_file_whole_and_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.json");
+        write_atomic(&path, b"one", Access::mode(0o640)).unwrap();
+        write_atomic(&path, b"two", Access::mode(0o600)).unwrap();
+        assert_eq!(read_text(&path, 3).unwrap(), "two");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        let names: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(names.len(), 1);
+    }
+
+    #[test]
+    fn replaces_a_link_and_not_what_it_points_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = folder.path().join("target");
+        let path = folder.path().join("link");
+        fs::write(&target, "kept").unwrap();
+        symlink(&target, &path).unwrap();
+        assert!(write_if_changed(&path, b"kept", Access::mode(0o644)).unwrap());
+        assert_eq!(fs::read_to_string(&target).unwrap(), "kept");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
+    }
+
+    #[test]
+    fn writes_only_what_differs() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("unit");
+        let access = Access::mode(0o640);
+        assert!(write_if_changed(&path, b"text", access).unwrap());
+        let before = fs::metadata(&path).unwrap().ino();
+        assert!(!write_if_changed(&path, b"text", access).unwrap());
+        assert_eq!(fs::metadata(&path).unwrap().ino(), before);
+        assert!(write_if_changed(&path, b"text", Access::mode(0o600)).unwrap());
+        assert!(write_if_changed(&path, b"texT", Access::mode(0o600)).unwrap());
+    }
+
+    #[test]
+    fn errors_name_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("none/file");
+        let error = write_atomic(&path, b"", Access::mode(0o600)).unwrap_err();
+        assert!(error.to_string().contains("none/file"), "{error}");
+        let error = read_bounded(&path, 9).unwrap_err();
+        assert!(error.is_not_found() && error.to_string().contains("none/file"));
+        let large = folder.path().join("large");
+        fs::write(&large, "1234").unwrap();
+        assert_eq!(read_bounded(&large, 4).unwrap(), b"1234");
+        let error = read_bounded(&large, 3).unwrap_err();
+        assert!(matches!(error, FileError::TooLarge { limit: 3, .. }));
+        fs::write(&large, [0xff]).unwrap();
+        assert!(matches!(
+            read_text(&large, 9),
+            Err(FileError::NotText { .. })
+        ));
+        assert!(!remove(&folder.path().join("gone")).unwrap());
+    }
+
+    #[test]
+    fn makes_folders_but_follows_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        ensure_folder(&path, Access::mode(0o711)).unwrap();
+        ensure_folder(&path, Access::mode(0o700)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+        let link = folder.path().join("link");
+        symlink(&path, &link).unwrap();
+        let error = ensure_folder(&link, Access::mode(0o755)).unwrap_err();
+        assert!(matches!(error, FileError::Unexpected { .. }), "{error}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
+    }
+}

@@ -1,0 +1,8 @@
+//! The machine: its users, files, facts and clock.
+
+pub mod check;
+pub mod clock;
+pub mod commands;
+pub mod facts;
+pub mod files;
+pub mod users;

@@ -1,0 +1,390 @@
+//! What is missing of a user, and what stands in the way. Pure.
+
+use std::path::{Path, PathBuf};
+
+use super::accounts::{Accounts, Range};
+use crate::plan::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
+
+/// Comment that marks an account of KAT; the index follows.
+const MARK: &str = "KAT workload ";
+/// Ids that systemd gives out itself (systemd's UIDS-GIDS): first, last, for what.
+const RESERVED: &[(u64, u64, &str)] = &[
+    (60_001, 60_513, "homes of systemd-homed"),
+    (60_578, 60_705, "hosts' users in containers of systemd"),
+    (61_184, 65_519, "dynamic users of systemd"),
+    (524_288, 1_879_048_191, "containers of systemd-nspawn"),
+    (2_147_352_576, 4_294_967_295, "foreign files and no one"),
+];
+
+/// Someone else has what a workload's user needs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Taken {
+    /// The login name is another's.
+    #[error("the user name {name} is taken by uid {uid}, which is not KAT's")]
+    Name {
+        /// Login name.
+        name: String,
+        /// Who has it.
+        uid: u32,
+    },
+    /// The uid is another's.
+    #[error("uid {uid} is taken by the user {by}")]
+    Uid {
+        /// Uid.
+        uid: u32,
+        /// Who has it.
+        by: String,
+    },
+    /// The group's name is another's.
+    #[error("the group name {name} is taken by gid {gid}")]
+    Group {
+        /// Name of the group.
+        name: String,
+        /// Its gid.
+        gid: u32,
+    },
+    /// The gid is another's.
+    #[error("gid {gid} is taken by the group {by}")]
+    Gid {
+        /// Gid.
+        gid: u32,
+        /// Who has it.
+        by: String,
+    },
+    /// Subordinate ids are another's.
+    #[error("subordinate ids {first} to {last} overlap those of {by}")]
+    Subordinate {
+        /// First id.
+        first: u64,
+        /// Last id.
+        last: u64,
+        /// Who has them.
+        by: String,
+    },
+    /// The ids mean something else on any machine.
+    #[error("ids {first} to {last} overlap those that are kept for {what}")]
+    Reserved {
+        /// First id.
+        first: u64,
+        /// Last id.
+        last: u64,
+        /// What they are for.
+        what: &'static str,
+    },
+}
+
+/// What to do until a user stands as it should.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// Make the group.
+    pub add_group: bool,
+    /// Make the user.
+    pub add_user: bool,
+    /// Ranges of subordinate uids that are the user's and must not be.
+    pub drop_uids: Vec<Range>,
+    /// Give it its subordinate uids.
+    pub add_uids: bool,
+    /// Ranges of subordinate gids that are the user's and must not be.
+    pub drop_gids: Vec<Range>,
+    /// Give it its subordinate gids.
+    pub add_gids: bool,
+}
+
+/// The comment of a workload's account.
+pub fn comment(user: &WorkloadUser) -> String {
+    format!("{MARK}{}", user.index)
+}
+
+/// Home of a workload's user.
+pub fn home(base: &Path, user: &WorkloadUser) -> PathBuf {
+    base.join(&user.name)
+}
+
+/// Whether an account is one of KAT's.
+pub fn is_ours(comment: &str) -> bool {
+    comment.starts_with(MARK)
+}
+
+/// What is missing; or who is in the way.
+pub fn decide(accounts: &Accounts, user: &WorkloadUser) -> Result<Steps, Taken> {
+    let mut steps = Steps::default();
+    match accounts.user(&user.name) {
+        Some(found)
+            if found.uid != user.uid || found.gid != user.uid || found.comment != comment(user) =>
+        {
+            return Err(Taken::Name {
+                name: user.name.clone(),
+                uid: found.uid,
+            });
+        }
+        Some(_) => {}
+        None => steps.add_user = true,
+    }
+    if let Some(other) = accounts
+        .users
+        .iter()
+        .find(|other| other.uid == user.uid && other.name != user.name)
+    {
+        return Err(Taken::Uid {
+            uid: user.uid,
+            by: other.name.clone(),
+        });
+    }
+    match accounts.group(&user.name) {
+        Some(found) if found.gid != user.uid => {
+            return Err(Taken::Group {
+                name: user.name.clone(),
+                gid: found.gid,
+            });
+        }
+        Some(_) => {}
+        None => steps.add_group = true,
+    }
+    if let Some(other) = accounts
+        .groups
+        .iter()
+        .find(|other| other.gid == user.uid && other.name != user.name)
+    {
+        return Err(Taken::Gid {
+            gid: user.uid,
+            by: other.name.clone(),
+        });
+    }
+    (steps.add_uids, steps.drop_uids) = ranges(&accounts.subordinate_uids, user)?;
+    (steps.add_gids, steps.drop_gids) = ranges(&accounts.subordinate_gids, user)?;
+    Ok(steps)
+}
+
+/// Whether the user's range is missing, and which of its ranges are too many.
+fn ranges(all: &[Range], user: &WorkloadUser) -> Result<(bool, Vec<Range>), Taken> {
+    let (start, count) = (
+        u64::from(user.subordinate_start),
+        u64::from(user.subordinate_count),
+    );
+    let (own, others): (Vec<&Range>, Vec<&Range>) = all
+        .iter()
+        .partition(|range| range.owner == user.name || range.owner == user.uid.to_string());
+    if let Some(other) = others.iter().find(|range| range.overlaps(start, count)) {
+        return Err(Taken::Subordinate {
+            first: start,
+            last: start + count.saturating_sub(1),
+            by: other.owner.clone(),
+        });
+    }
+    let right = |range: &&Range| range.start == start && range.count == count;
+    let missing = !own.iter().any(right);
+    let wrong = own
+        .into_iter()
+        .filter(|range| !right(range))
+        .cloned()
+        .collect();
+    Ok((missing, wrong))
+}
+
+/// Everything that stands in the way of the ids of all workloads, `count` of them from `uid_base`
+/// and `subordinate_base` on. KAT's own accounts don't.
+pub fn range_conflicts(
+    accounts: &Accounts,
+    uid_base: u32,
+    count: u32,
+    subordinate_base: u32,
+) -> Vec<Taken> {
+    let count = count.min(INDEX_LIMIT);
+    let uids = u64::from(uid_base)..u64::from(uid_base) + u64::from(count);
+    let (start, length) = (
+        u64::from(subordinate_base),
+        u64::from(count) * u64::from(SUBORDINATE_COUNT),
+    );
+    let ours: Vec<&str> = accounts
+        .users
+        .iter()
+        .filter(|user| is_ours(&user.comment))
+        .map(|user| user.name.as_str())
+        .collect();
+    let mut found = Vec::new();
+    for (first, last, size) in [
+        (
+            uids.start,
+            uids.end.saturating_sub(1),
+            uids.end - uids.start,
+        ),
+        (start, (start + length).saturating_sub(1), length),
+    ] {
+        for (low, high, what) in RESERVED {
+            let reserved = Range {
+                owner: String::new(),
+                start: *low,
+                count: high - low + 1,
+            };
+            if reserved.overlaps(first, size) {
+                found.push(Taken::Reserved { first, last, what });
+            }
+        }
+    }
+    for user in &accounts.users {
+        let uid = u64::from(user.uid);
+        let subordinate = (start..start + length).contains(&uid);
+        if (uids.contains(&uid) || subordinate) && !is_ours(&user.comment) {
+            found.push(Taken::Uid {
+                uid: user.uid,
+                by: user.name.clone(),
+            });
+        }
+    }
+    for group in &accounts.groups {
+        if uids.contains(&u64::from(group.gid)) && !ours.contains(&group.name.as_str()) {
+            found.push(Taken::Gid {
+                gid: group.gid,
+                by: group.name.clone(),
+            });
+        }
+    }
+    let mut owners: Vec<&Range> = Vec::new();
+    for range in accounts
+        .subordinate_uids
+        .iter()
+        .chain(&accounts.subordinate_gids)
+    {
+        let known = owners.contains(&range);
+        if !known && range.overlaps(start, length) && !ours.contains(&range.owner.as_str()) {
+            owners.push(range);
+            found.push(Taken::Subordinate {
+                first: range.start,
+                last: (range.start + range.count).saturating_sub(1),
+                by: range.owner.clone(),
+            });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{SUBORDINATE_BASE, USER_BASE};
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1000:,,,:/home/ann:/bin/sh\n";
+    const GROUP: &str = "root:x:0:\nann:x:1000:\n";
+    const OURS: &str = "kat-default-web:x:20003:20003:KAT workload 3:/h:/usr/sbin/nologin\n";
+
+    fn user() -> WorkloadUser {
+        WorkloadUser::from_index(3, "default", "web").unwrap()
+    }
+
+    fn line(owner: &str, user: &WorkloadUser) -> String {
+        format!(
+            "{owner}:{}:{}\n",
+            user.subordinate_start, user.subordinate_count
+        )
+    }
+
+    #[test]
+    fn a_new_user_needs_everything() {
+        let accounts = Accounts::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
+        let steps = decide(&accounts, &user()).unwrap();
+        let all = Steps {
+            add_group: true,
+            add_user: true,
+            add_uids: true,
+            add_gids: true,
+            ..Steps::default()
+        };
+        assert_eq!(steps, all);
+    }
+
+    #[test]
+    fn a_user_that_stands_needs_nothing_and_half_a_user_the_rest() {
+        let user = user();
+        let passwd = format!("{PASSWD}{OURS}");
+        let group = format!("{GROUP}kat-default-web:x:20003:\n");
+        let sub = line(&user.name, &user);
+        let accounts = Accounts::parse(&passwd, &group, &sub, &sub);
+        assert_eq!(decide(&accounts, &user).unwrap(), Steps::default());
+        let stray = format!("{sub}kat-default-web:231072:65536\n");
+        let accounts = Accounts::parse(&passwd, &group, &stray, "");
+        let steps = decide(&accounts, &user).unwrap();
+        assert_eq!(steps.drop_uids.len(), 1);
+        assert_eq!(steps.drop_uids[0].start, 231_072);
+        assert!(!steps.add_uids && steps.add_gids && !steps.add_user);
+    }
+
+    #[test]
+    fn names_who_is_in_the_way() {
+        let user = user();
+        let sub = line("bob", &user);
+        let cases = [
+            (
+                "kat-default-web:x:1500:1500::/:/\n",
+                "",
+                "",
+                "the user name kat-default-web is taken by uid 1500, which is not KAT's",
+            ),
+            // The right ids, but not marked: somebody made it by hand.
+            (
+                "kat-default-web:x:20003:20003:Web:/:/\n",
+                "",
+                "",
+                "the user name kat-default-web is taken by uid 20003, which is not KAT's",
+            ),
+            (
+                "bob:x:20003:100::/:/\n",
+                "",
+                "",
+                "uid 20003 is taken by the user bob",
+            ),
+            (
+                "",
+                "kat-default-web:x:77:\n",
+                "",
+                "the group name kat-default-web is taken by gid 77",
+            ),
+            (
+                "",
+                "wheel:x:20003:\n",
+                "",
+                "gid 20003 is taken by the group wheel",
+            ),
+            (
+                "",
+                "",
+                sub.as_str(),
+                "subordinate ids 1879244800 to 1879310335 overlap those of bob",
+            ),
+        ];
+        for (passwd, group, subuid, expected) in cases {
+            let error = decide(&Accounts::parse(passwd, group, subuid, ""), &user).unwrap_err();
+            assert_eq!(error.to_string(), expected);
+            let error = decide(&Accounts::parse(passwd, group, "", subuid), &user);
+            assert!(error.is_err(), "{expected}");
+        }
+    }
+
+    #[test]
+    fn the_default_ranges_keep_clear_of_systemds() {
+        let accounts = Accounts::parse(PASSWD, GROUP, "ann:100000:65536\n", "");
+        assert_eq!(
+            range_conflicts(&accounts, USER_BASE, INDEX_LIMIT, SUBORDINATE_BASE),
+            []
+        );
+    }
+
+    #[test]
+    fn a_taken_range_names_everyone_in_it() {
+        let passwd = format!("{PASSWD}{OURS}carl:x:20100:100::/:/\n");
+        let group = "kat-default-web:x:20003:\nstaff:x:24093:\nnext:x:24094:\n";
+        let sub = "kat-default-web:1879244800:65536\ndora:2000000000:10\n";
+        let accounts = Accounts::parse(&passwd, group, sub, sub);
+        let found = range_conflicts(&accounts, USER_BASE, INDEX_LIMIT, SUBORDINATE_BASE);
+        let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "uid 20100 is taken by the user carl",
+                "gid 24093 is taken by the group staff",
+                "subordinate ids 2000000000 to 2000000009 overlap those of dora",
+            ]
+        );
+        let found = range_conflicts(&Accounts::default(), 58_000, INDEX_LIMIT, 100_000);
+        assert_eq!(found.len(), 4, "{found:?}");
+    }
+}

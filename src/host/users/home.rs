@@ -1,0 +1,122 @@
+//! A home goes, with all that its owner may have left there.
+
+use std::{
+    fs, io,
+    os::unix::ffi::OsStrExt,
+    path::{Path, PathBuf},
+};
+
+use nix::mount::{MntFlags, umount2};
+
+use crate::host::files::FileError;
+
+/// Removes a home and everything in it; nothing when it is gone.
+///
+/// The parent folder is root's, so nobody can put anything else in the home's place. Inside it, the
+/// owner may have put links (they are removed, not followed: the standard library walks by open
+/// folders) and, with a set-uid helper, mounts (they are detached first).
+pub(super) fn remove(home: &Path) -> Result<(), FileError> {
+    let failed = |verb: &'static str, error: io::Error| FileError::System {
+        verb,
+        path: home.to_owned(),
+        error,
+    };
+    match fs::symlink_metadata(home) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(failed("look at", error)),
+        Ok(metadata) if !metadata.is_dir() => {
+            return Err(FileError::Unexpected {
+                path: home.to_owned(),
+                found: "something else".to_owned(),
+                expected: "a folder".to_owned(),
+            });
+        }
+        Ok(_) => {}
+    }
+    let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    for mount in mounts_below(&mounts, home) {
+        umount2(&mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+            .map_err(|error| failed("take a mount off", error.into()))?;
+    }
+    match fs::remove_dir_all(home) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("remove the home", error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Mount points strictly below a folder, the last mounted first (proc_pid_mountinfo(5)).
+fn mounts_below(mountinfo: &[u8], folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<PathBuf> = mountinfo
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| line.split(|byte| *byte == b' ').nth(4))
+        .map(unescape)
+        .filter(|mount| mount.starts_with(folder) && mount != folder)
+        .collect();
+    found.reverse();
+    found
+}
+
+/// The kernel writes blank, tab, line break and backslash as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|_| *first == b'\\')
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match octal {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = tail.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    PathBuf::from(std::ffi::OsStr::from_bytes(&bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn finds_mounts_below_only() {
+        let info = b"1 2 0:1 / /var/lib/kat/users/a rw - ext4 x rw\n\
+            1 2 0:1 / /var/lib/kat/users/a/m\\040n rw - fuse x rw\n\
+            1 2 0:1 / /var/lib/kat/users/a/m\\040n/o rw - fuse x rw\n\
+            1 2 0:1 / /var/lib/kat/users/ab/m rw - fuse x rw\n";
+        assert_eq!(
+            mounts_below(info, Path::new("/var/lib/kat/users/a")),
+            [
+                PathBuf::from("/var/lib/kat/users/a/m n/o"),
+                PathBuf::from("/var/lib/kat/users/a/m n"),
+            ]
+        );
+    }
+
+    #[test]
+    fn removes_links_and_not_what_they_point_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let precious = folder.path().join("precious");
+        fs::create_dir(&precious).unwrap();
+        fs::write(precious.join("file"), "kept").unwrap();
+        let home = folder.path().join("home");
+        fs::create_dir_all(home.join("deep/er")).unwrap();
+        symlink(&precious, home.join("deep/link")).unwrap();
+        remove(&home).unwrap();
+        remove(&home).unwrap();
+        assert!(!home.exists());
+        assert!(precious.join("file").exists());
+        symlink(&precious, &home).unwrap();
+        remove(&home).unwrap_err();
+        assert!(precious.join("file").exists());
+    }
+}

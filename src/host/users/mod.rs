@@ -1,0 +1,298 @@
+//! Users of workloads on this machine: made and removed as a whole, again and again.
+
+pub mod accounts;
+mod decide;
+mod home;
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio::task::spawn_blocking;
+
+pub use self::decide::{Steps, Taken, decide, home as home_of, is_ours, range_conflicts};
+use self::{accounts::Accounts, decide::comment};
+use super::{
+    commands::{CommandError, Invocation},
+    files::{self, Access, FileError},
+};
+use crate::plan::WorkloadUser;
+
+/// Folder of the homes.
+pub const HOMES: &str = "/var/lib/kat/users";
+/// Time for one of shadow's programs; they wait for each other's lock.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// Why a user could not be made or removed.
+#[derive(Debug, thiserror::Error)]
+pub enum UserError {
+    /// Someone else has its name or ids.
+    #[error("{user}: {taken}")]
+    Taken {
+        /// The workload's user.
+        user: String,
+        /// Who has what.
+        taken: Taken,
+    },
+    /// A network directory has its name or ids.
+    #[error("{user}: {what} is taken by {by}, which is in no file of this machine")]
+    Directory {
+        /// The workload's user.
+        user: String,
+        /// Name or uid.
+        what: String,
+        /// Who has it.
+        by: String,
+    },
+    /// After all steps something is still missing.
+    #[error("{user}: is not as it should be after all was done: {missing}")]
+    Incomplete {
+        /// The workload's user.
+        user: String,
+        /// What is missing.
+        missing: String,
+    },
+    /// A program of shadow failed.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// A file is in the way.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The thread for blocking work ended.
+    #[error("{user}: the work was broken off")]
+    Interrupted {
+        /// The workload's user.
+        user: String,
+    },
+}
+
+/// The accounts of a machine. Changes go through shadow's own programs (`useradd(8)`,
+/// `groupadd(8)`, `usermod(8)`, `userdel(8)`), which take its locks.
+#[derive(Debug, Clone)]
+pub struct Users {
+    root: PathBuf,
+    homes: PathBuf,
+}
+
+impl Default for Users {
+    fn default() -> Self {
+        Self {
+            root: PathBuf::from("/"),
+            homes: PathBuf::from(HOMES),
+        }
+    }
+}
+
+impl Users {
+    /// This machine's.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Those of a tree elsewhere, with its homes inside it.
+    pub fn below(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            homes: root.join(HOMES.trim_start_matches('/')),
+        }
+    }
+
+    /// Home of a user.
+    pub fn home(&self, user: &WorkloadUser) -> PathBuf {
+        decide::home(&self.homes, user)
+    }
+
+    /// What the machine's files say.
+    pub fn accounts(&self) -> Result<Accounts, FileError> {
+        Accounts::read(&self.root)
+    }
+
+    /// Who stands in the way of the ids of all workloads (see [`range_conflicts`]).
+    pub fn check_range(
+        &self,
+        uid_base: u32,
+        count: u32,
+        subordinate_base: u32,
+    ) -> Result<Vec<Taken>, FileError> {
+        Ok(range_conflicts(
+            &self.accounts()?,
+            uid_base,
+            count,
+            subordinate_base,
+        ))
+    }
+
+    /// Makes a user, or what is missing of it. Says whether anything was.
+    ///
+    /// Group and user with its ids, no shell, a home of its own (0700), and its range of
+    /// subordinate ids alone. A name or an id that is someone else's is refused.
+    pub async fn create(&self, user: &WorkloadUser) -> Result<bool, UserError> {
+        let steps = self.steps(user)?;
+        if steps.add_user && self.root == Path::new("/") {
+            self.ask_directory(user).await?;
+        }
+        let changed = steps != Steps::default();
+        self.take(user, &steps).await?;
+        self.make_home(user)?;
+        if changed {
+            let rest = self.steps(user)?;
+            if rest != Steps::default() {
+                return Err(UserError::Incomplete {
+                    user: user.name.clone(),
+                    missing: format!("{rest:?}"),
+                });
+            }
+        }
+        Ok(changed)
+    }
+
+    /// Removes a user, its group, its subordinate ids and its home, or what is left of them. Its
+    /// manager and its processes must have ended. Someone else's account is left alone.
+    pub async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        let accounts = self.accounts()?;
+        let ours = accounts
+            .user(&user.name)
+            .is_some_and(|found| found.uid == user.uid && found.comment == comment(user));
+        // The home goes first: while files of this uid are left, the uid has a name.
+        let home = self.home(user);
+        let path = home.clone();
+        spawn_blocking(move || home::remove(&path))
+            .await
+            .map_err(|_| UserError::Interrupted {
+                user: user.name.clone(),
+            })??;
+        if ours {
+            self.tool("userdel").arg(&user.name).run().await?;
+        }
+        let group = self.accounts()?;
+        if group
+            .group(&user.name)
+            .is_some_and(|found| found.gid == user.uid)
+            && group.user(&user.name).is_none()
+        {
+            self.tool("groupdel").arg(&user.name).run().await?;
+        }
+        Ok(())
+    }
+
+    fn steps(&self, user: &WorkloadUser) -> Result<Steps, UserError> {
+        decide(&self.accounts()?, user).map_err(|taken| UserError::Taken {
+            user: user.name.clone(),
+            taken,
+        })
+    }
+
+    fn tool(&self, program: &str) -> Invocation {
+        let invocation = Invocation::new(program).limit(LIMIT);
+        if self.root == Path::new("/") {
+            invocation
+        } else {
+            invocation.arg("--prefix").arg(&self.root)
+        }
+    }
+
+    async fn take(&self, user: &WorkloadUser, steps: &Steps) -> Result<(), UserError> {
+        let uid = user.uid.to_string();
+        if steps.add_group {
+            self.tool("groupadd")
+                .args(["--gid", &uid, &user.name])
+                .run()
+                .await?;
+        }
+        if steps.add_user {
+            self.tool("useradd")
+                .args(["--uid", &uid, "--gid", &uid])
+                .args(["--comment", &comment(user)])
+                .args(["--shell", "/usr/sbin/nologin", "--no-create-home"])
+                .arg("--home-dir")
+                .arg(Path::new(HOMES).join(&user.name))
+                // Shadow's own choice of subordinate ids would not be the same everywhere.
+                .args(["--key", "SUB_UID_COUNT=0", "--key", "SUB_GID_COUNT=0"])
+                .arg(&user.name)
+                .run()
+                .await?;
+        }
+        // Shadow refuses to give subordinate ids where their file is missing.
+        for name in ["subuid", "subgid"] {
+            let path = self.root.join("etc").join(name);
+            if !path.exists() {
+                files::write_atomic(&path, b"", Access::mode(0o644))?;
+            }
+        }
+        // `useradd` may have chosen ids all the same: what counts is what stands there now.
+        let steps = self.steps(user)?;
+        let mut arguments = Vec::new();
+        for (option, ranges) in [
+            ("--del-subuids", &steps.drop_uids),
+            ("--del-subgids", &steps.drop_gids),
+        ] {
+            for range in ranges {
+                let last = range.start + range.count.saturating_sub(1);
+                arguments.push(option.to_owned());
+                arguments.push(format!("{}-{last}", range.start));
+            }
+        }
+        let last = user.subordinate_start + user.subordinate_count.saturating_sub(1);
+        let wanted = format!("{}-{last}", user.subordinate_start);
+        for (option, missing) in [
+            ("--add-subuids", steps.add_uids),
+            ("--add-subgids", steps.add_gids),
+        ] {
+            if missing {
+                arguments.push(option.to_owned());
+                arguments.push(wanted.clone());
+            }
+        }
+        if !arguments.is_empty() {
+            self.tool("usermod")
+                .args(arguments)
+                .arg(&user.name)
+                .run()
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn make_home(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        if !self.homes.is_dir() {
+            std::fs::create_dir_all(&self.homes).map_err(|error| FileError::System {
+                verb: "make the folder",
+                path: self.homes.clone(),
+                error,
+            })?;
+            files::ensure_folder(&self.homes, Access::mode(0o711))?;
+        }
+        files::ensure_folder(&self.home(user), Access::owned(0o700, user.uid, user.uid))?;
+        Ok(())
+    }
+
+    /// A directory server may know names and ids that no file has.
+    async fn ask_directory(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        let wanted = user.clone();
+        let answer = spawn_blocking(move || {
+            let by_uid = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(wanted.uid));
+            let by_name = nix::unistd::User::from_name(&wanted.name);
+            (by_uid.ok().flatten(), by_name.ok().flatten())
+        });
+        // A directory that does not answer does not hold everything up.
+        let Ok(Ok((by_uid, by_name))) = tokio::time::timeout(LIMIT, answer).await else {
+            return Ok(());
+        };
+        let taken = |what: String, by: String| UserError::Directory {
+            user: user.name.clone(),
+            what,
+            by,
+        };
+        if let Some(other) = by_uid {
+            return Err(taken(format!("uid {}", user.uid), other.name));
+        }
+        if let Some(other) = by_name {
+            return Err(taken("its name".to_owned(), format!("uid {}", other.uid)));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! What the API needs of the leader: the state, the right to write, and the agents' reports.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use crate::{
+    api::types::NodeReport,
+    plan::{Observed, ReportedNode, Snapshot},
+    store::{Leadership, StateStore},
+};
+
+/// Shared by the leader's loop and the API. Cheap to clone.
+#[derive(Clone)]
+pub struct LeaderHandle {
+    /// The store, as the leader's user.
+    pub store: Arc<dyn StateStore>,
+    /// The newest snapshot; `None` until the first whole list arrived.
+    pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
+    /// The present leadership; `None` while this machine does not lead. Every write compares its
+    /// fence.
+    pub leadership: watch::Receiver<Option<Leadership>>,
+    /// The agents' reports.
+    pub reports: Reports,
+}
+
+impl LeaderHandle {
+    /// Waits until the snapshot shows `revision`, so that a caller reads its own write.
+    ///
+    /// Returns false when it does not within `limit`.
+    pub async fn wait_for_revision(&self, revision: i64, limit: Duration) -> bool {
+        let mut snapshot = self.snapshot.clone();
+        let shown = snapshot.wait_for(|snapshot| {
+            snapshot
+                .as_ref()
+                .is_some_and(|snapshot| snapshot.revision >= revision)
+        });
+        matches!(tokio::time::timeout(limit, shown).await, Ok(Ok(_)))
+    }
+}
+
+/// The agents' last reports, with the leader's own time of their arrival.
+#[derive(Clone, Default)]
+pub struct Reports {
+    inner: Arc<ReportsInner>,
+}
+
+#[derive(Default)]
+struct ReportsInner {
+    by_node: Mutex<BTreeMap<String, (Instant, Arc<NodeReport>)>>,
+    arrived: Notify,
+}
+
+impl Reports {
+    /// Takes a report in and wakes the leader's loop.
+    pub fn accept(&self, node: &str, report: NodeReport) {
+        let mut reports = self
+            .inner
+            .by_node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        reports.insert(node.to_owned(), (Instant::now(), Arc::new(report)));
+        drop(reports);
+        self.inner.arrived.notify_one();
+    }
+
+    /// Forgets a machine.
+    pub fn forget(&self, node: &str) {
+        self.inner
+            .by_node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(node);
+    }
+
+    /// Waits for the next report.
+    pub async fn next(&self) {
+        self.inner.arrived.notified().await;
+    }
+
+    /// The last reports and their ages, for a leader that has led for `leading_for`.
+    pub fn observed(&self, leading_for: Duration) -> Observed {
+        let reports = self
+            .inner
+            .by_node
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let reports = reports
+            .iter()
+            .map(|(node, (at, report))| {
+                (
+                    node.clone(),
+                    ReportedNode {
+                        age: at.elapsed(),
+                        report: Arc::clone(report),
+                    },
+                )
+            })
+            .collect();
+        Observed {
+            leading_for,
+            reports,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The leader's loop: campaign, plan, commit, wait until the snapshot shows it, again.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{LeaderHandle, Reports, SnapshotBuilder};
+use crate::{
+    plan::{self, Plan, Snapshot},
+    store::{Leadership, Mirror, Operation, StateStore, fenced, keys},
+};
+
+/// Longest time between two plans.
+const LONGEST_SLEEP: Duration = Duration::from_secs(5);
+/// Longest wait for the snapshot to show what was committed, before it is waited for again.
+const SHOWN_LIMIT: Duration = Duration::from_secs(5);
+/// Pause after a commit that failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// What a candidate needs.
+#[derive(Clone)]
+pub struct LeaderConfig {
+    /// Name of the machine.
+    pub candidate: String,
+    /// Time to live of the leadership without a renewal.
+    pub lease: Duration,
+    /// `host:port` of this machine's API, published while it leads.
+    pub endpoint: String,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+}
+
+/// Follows the store and campaigns until `cancel`; then gives leadership up.
+pub fn start(
+    store: Arc<dyn StateStore>,
+    config: LeaderConfig,
+    cancel: CancellationToken,
+) -> LeaderHandle {
+    let mirror = Mirror::start(Arc::clone(&store), keys::ROOT, cancel.clone());
+    let (snapshots, snapshot) = watch::channel(None);
+    let (leaderships, leadership) = watch::channel(None);
+    let handle = LeaderHandle {
+        store,
+        snapshot,
+        leadership,
+        reports: Reports::default(),
+    };
+    tokio::spawn(follow(mirror, snapshots, cancel.clone()));
+    tokio::spawn(campaign(handle.clone(), config, leaderships, cancel));
+    handle
+}
+
+/// Builds a snapshot of every state of the mirror that is shown.
+async fn follow(
+    mut mirror: Mirror,
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    cancel: CancellationToken,
+) {
+    let mut builder = SnapshotBuilder::default();
+    while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
+        if state.synced_at.is_some() {
+            let snapshot = builder.build(&state.entries, state.revision);
+            snapshots.send_replace(Some(Arc::new(snapshot)));
+        }
+    }
+}
+
+async fn campaign(
+    handle: LeaderHandle,
+    config: LeaderConfig,
+    leaderships: watch::Sender<Option<Leadership>>,
+    cancel: CancellationToken,
+) {
+    loop {
+        let won = tokio::select! {
+            () = cancel.cancelled() => return,
+            won = handle.store.campaign(&config.candidate, config.lease) => won,
+        };
+        let leadership = match won {
+            Ok(leadership) => leadership,
+            Err(error) => {
+                tracing::warn!(%error, "the election can't be held");
+                tokio::select! {
+                    () = cancel.cancelled() => return,
+                    () = sleep(Duration::from_secs(1)) => continue,
+                }
+            }
+        };
+        tracing::info!(node = config.candidate, "this machine leads");
+        leaderships.send_replace(Some(leadership.clone()));
+        let mut tenure = Tenure {
+            handle: &handle,
+            config: &config,
+            leadership: &leadership,
+            since: Instant::now(),
+            floor: 0,
+        };
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = leadership.lost.cancelled() => tracing::warn!(node = config.candidate, "this machine no longer leads"),
+            () = tenure.lead() => {}
+        }
+        leaderships.send_replace(None);
+        if cancel.is_cancelled() {
+            if let Err(error) = handle.store.resign(&leadership).await {
+                tracing::warn!(%error, "leadership was not given up in order; it runs out by itself");
+            }
+            return;
+        }
+    }
+}
+
+/// One leadership from its beginning to its end.
+struct Tenure<'a> {
+    handle: &'a LeaderHandle,
+    config: &'a LeaderConfig,
+    leadership: &'a Leadership,
+    since: Instant,
+    /// Nothing is planned from a snapshot older than this revision.
+    floor: i64,
+}
+
+impl Tenure<'_> {
+    async fn lead(&mut self) {
+        let mut snapshots = self.handle.snapshot.clone();
+        while !self.publish_endpoint().await {
+            sleep(AFTER_FAILURE).await;
+        }
+        loop {
+            let Some(snapshot) = self.newest(&mut snapshots).await else {
+                continue;
+            };
+            let observed = self.handle.reports.observed(self.since.elapsed());
+            let now = (self.config.clock)();
+            let seed = u64::try_from(snapshot.revision).unwrap_or(0);
+            let plan = plan::plan(&snapshot, &observed, now, seed);
+            let wake = plan.wake_after.map_or(LONGEST_SLEEP, |wake| {
+                wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
+            });
+            if !plan.changes.is_empty() {
+                if !self.commit(plan).await {
+                    sleep(AFTER_FAILURE).await;
+                }
+                continue;
+            }
+            tokio::select! {
+                changed = snapshots.changed() => if changed.is_err() { return },
+                () = self.handle.reports.next() => {}
+                () = sleep(wake) => {}
+            }
+        }
+    }
+
+    /// The newest snapshot, once it shows everything that this leader wrote.
+    async fn newest(
+        &self,
+        snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>,
+    ) -> Option<Arc<Snapshot>> {
+        let floor = self.floor;
+        let shown = async {
+            let waited = snapshots
+                .wait_for(|snapshot| snapshot.as_ref().is_some_and(|one| one.revision >= floor))
+                .await;
+            waited.map(|snapshot| snapshot.clone()).ok().flatten()
+        };
+        match timeout(SHOWN_LIMIT, shown).await {
+            Ok(Some(snapshot)) => Some(snapshot),
+            Ok(None) => std::future::pending().await,
+            Err(_) => {
+                tracing::warn!(
+                    revision = floor,
+                    "the copy of the store is behind; nothing is planned until it shows this revision"
+                );
+                None
+            }
+        }
+    }
+
+    async fn commit(&mut self, plan: Plan) -> bool {
+        let groups: Vec<_> = plan
+            .changes
+            .into_iter()
+            .map(|change| {
+                tracing::debug!(
+                    reason = change.reason,
+                    operations = change.operations.len(),
+                    "a change"
+                );
+                fenced::Group {
+                    conditions: change.conditions,
+                    operations: change.operations,
+                }
+            })
+            .collect();
+        match fenced::commit(
+            self.handle.store.as_ref(),
+            &self.leadership.fence(),
+            &groups,
+        )
+        .await
+        {
+            Ok(fenced::Outcome::Done(revision)) => {
+                self.floor = self.floor.max(revision);
+                true
+            }
+            Ok(fenced::Outcome::Refused { written, .. }) => {
+                tracing::info!(
+                    written,
+                    of = groups.len(),
+                    "a change was refused; planning again"
+                );
+                false
+            }
+            Err(error) => {
+                tracing::warn!(%error, "changes could not be written");
+                false
+            }
+        }
+    }
+
+    async fn publish_endpoint(&mut self) -> bool {
+        let operation = Operation::Put(
+            keys::LEADER_ENDPOINT.to_owned(),
+            self.config.endpoint.clone().into_bytes(),
+        );
+        let group = fenced::Group {
+            conditions: Vec::new(),
+            operations: vec![operation],
+        };
+        match fenced::commit(
+            self.handle.store.as_ref(),
+            &self.leadership.fence(),
+            &[group],
+        )
+        .await
+        {
+            Ok(fenced::Outcome::Done(revision)) => {
+                self.floor = revision;
+                true
+            }
+            other => {
+                tracing::warn!(?other, "the leader's endpoint could not be published");
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! Builds the [`Snapshot`] from the keys of the store.
+//!
+//! An object that can't be read is left out and reported once; one bad object never hides others.
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use serde::de::DeserializeOwned;
+
+use crate::{
+    api::types::Event,
+    bundle::{self, Mode, SourceFile},
+    plan::{
+        Allocation, Assignment, DesiredMeta, IndexRecord, InstanceEntry, NamespaceRecord,
+        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Stored,
+        TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+    },
+    resource::ClusterConfiguration,
+    store::{KeyValue, keys, mirror::Entries},
+};
+
+/// Parsed objects are kept by key and revision, so that a change costs what changed.
+#[derive(Default)]
+pub struct SnapshotBuilder {
+    workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
+    assignments: BTreeMap<String, (i64, Arc<Assignment>)>,
+    events: BTreeMap<String, (i64, Arc<Event>)>,
+    reported: BTreeMap<String, i64>,
+}
+
+/// The keys of one workload, gathered before they are parsed.
+#[derive(Default)]
+struct RawWorkload<'a> {
+    newest: i64,
+    keys: usize,
+    meta: Option<&'a KeyValue>,
+    files: BTreeMap<String, &'a KeyValue>,
+}
+
+impl SnapshotBuilder {
+    /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
+    pub fn build(&mut self, entries: &Entries, revision: i64) -> Snapshot {
+        let mut snapshot = Snapshot {
+            revision,
+            ..Snapshot::default()
+        };
+        self.read_cluster(entries, &mut snapshot);
+        self.read_nodes(entries, &mut snapshot);
+        self.read_workloads(entries, &mut snapshot);
+        for (name, entry) in below(entries, keys::NAMESPACES) {
+            if let Some(value) = self.json::<NamespaceRecord>(entry) {
+                snapshot.namespaces.insert(name.to_owned(), value);
+            }
+        }
+        for (name, entry) in below(entries, keys::ALLOCATIONS) {
+            if let (Some(instance), Some(value)) =
+                (name.strip_suffix("/ip"), self.json::<Allocation>(entry))
+            {
+                snapshot.allocations.insert(instance.to_owned(), value);
+            }
+        }
+        for (name, entry) in below(entries, keys::INDEXES) {
+            if let (Ok(index), Some(value)) = (name.parse(), self.json::<IndexRecord>(entry)) {
+                snapshot.indexes.insert(index, value);
+            }
+        }
+        for (_, entry) in below(entries, keys::DNS) {
+            snapshot.dns.insert(entry.key.clone(), entry.mod_revision);
+        }
+        for (id, entry) in below(entries, keys::TOKENS) {
+            if let Some(value) = self.json::<TokenRecord>(entry) {
+                snapshot.tokens.insert(id.to_owned(), value);
+            }
+        }
+        self.read_events(entries, &mut snapshot);
+        snapshot
+    }
+
+    fn read_cluster(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        if let Some(uid) = entries.get(keys::CLUSTER_UID) {
+            snapshot.cluster_uid = text(uid);
+        }
+        if let Some(value) = entries
+            .get(keys::CLUSTER)
+            .and_then(|entry| self.json::<ClusterConfiguration>(entry))
+        {
+            snapshot.cluster = value.value;
+        }
+        snapshot.leader_endpoint = entries.get(keys::LEADER_ENDPOINT).map(|entry| text(entry));
+    }
+
+    fn read_nodes(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        for (name, entry) in below(entries, keys::REGISTRATIONS) {
+            let Some(registration) = self.json::<NodeRegistration>(entry) else {
+                continue;
+            };
+            let status = entries
+                .get(keys::node_status(name).as_str())
+                .and_then(|entry| self.json::<NodeStatusRecord>(entry));
+            let field = |field| entries.get(keys::network_node(name, field).as_str());
+            let desired = entries
+                .get(keys::desired_meta(name).as_str())
+                .and_then(|entry| self.json::<DesiredMeta>(entry));
+            let endpoints =
+                field("wg_endpoints").and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            snapshot.nodes.insert(
+                name.to_owned(),
+                NodeEntry {
+                    registration,
+                    status,
+                    subnet: field("subnet").and_then(|entry| text(entry).parse().ok()),
+                    public_key: field("wg_pubkey").map(|entry| text(entry)),
+                    endpoints: endpoints.unwrap_or_default(),
+                    desired: desired.unwrap_or(Stored {
+                        revision: 0,
+                        value: DesiredMeta::default(),
+                    }),
+                },
+            );
+        }
+        let mut kept = BTreeMap::new();
+        for (name, entry) in below(entries, keys::NODE_DESIRED) {
+            let Some((node, instance)) = name.split_once("/instances/") else {
+                continue;
+            };
+            let known = self
+                .assignments
+                .remove(&entry.key)
+                .filter(|(revision, _)| *revision == entry.mod_revision);
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self
+                    .json::<Assignment>(entry)
+                    .map(|stored| Arc::new(stored.value)),
+            };
+            let Some(assignment) = parsed else { continue };
+            kept.insert(
+                entry.key.clone(),
+                (entry.mod_revision, Arc::clone(&assignment)),
+            );
+            snapshot.instances.insert(
+                instance.to_owned(),
+                InstanceEntry {
+                    node: node.to_owned(),
+                    created_revision: entry.create_revision,
+                    assignment: Stored {
+                        revision: entry.mod_revision,
+                        value: assignment,
+                    },
+                },
+            );
+        }
+        self.assignments = kept;
+    }
+
+    fn read_workloads(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        let mut raw: BTreeMap<WorkloadKey, RawWorkload<'_>> = BTreeMap::new();
+        for (name, entry) in below(entries, keys::WORKLOADS) {
+            let mut parts = name.splitn(3, '/');
+            let (Some(namespace), Some(workload), Some(rest)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let gathered = raw
+                .entry(WorkloadKey::new(namespace, workload))
+                .or_default();
+            gathered.newest = gathered.newest.max(entry.mod_revision);
+            gathered.keys += 1;
+            if rest == "meta" {
+                gathered.meta = Some(entry);
+            } else if let Some(file) = rest.strip_prefix("manifest/") {
+                gathered.files.insert(file.to_owned(), entry);
+            }
+        }
+        let mut kept = BTreeMap::new();
+        for (key, gathered) in raw {
+            let Some(meta) = gathered.meta else { continue };
+            let status_entry =
+                entries.get(keys::workload_status(&key.namespace, &key.name).as_str());
+            let newest = gathered
+                .newest
+                .max(status_entry.map_or(0, |entry| entry.mod_revision));
+            let known = self.workloads.remove(&key).filter(|(revision, entry)| {
+                *revision == newest && entry.files.len() + 1 == gathered.keys
+            });
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self.parse_workload(
+                    &key,
+                    meta,
+                    &gathered.files,
+                    status_entry.map(AsRef::as_ref),
+                ),
+            };
+            if let Some(parsed) = parsed {
+                kept.insert(key.clone(), (newest, Arc::clone(&parsed)));
+                snapshot.workloads.insert(key, parsed);
+            }
+        }
+        self.workloads = kept;
+    }
+
+    fn parse_workload(
+        &mut self,
+        key: &WorkloadKey,
+        meta: &KeyValue,
+        raw: &BTreeMap<String, &KeyValue>,
+        status: Option<&KeyValue>,
+    ) -> Option<Arc<WorkloadEntry>> {
+        let meta = self.json::<WorkloadMeta>(meta)?;
+        let sources: Vec<_> = raw
+            .iter()
+            .map(|(name, entry)| SourceFile {
+                name: name.clone(),
+                text: text(entry),
+            })
+            .collect();
+        let parsed = parse_stored(&sources);
+        if let Err(reason) = &parsed {
+            tracing::error!(workload = %key, reason, "a stored workload can't be read");
+        }
+        let files = raw
+            .iter()
+            .map(|(name, entry)| {
+                (
+                    name.clone(),
+                    Stored {
+                        revision: entry.mod_revision,
+                        value: text(entry).into(),
+                    },
+                )
+            })
+            .collect();
+        let status = status.and_then(|entry| self.json::<WorkloadStatusRecord>(entry));
+        Some(Arc::new(WorkloadEntry {
+            meta,
+            parsed,
+            files,
+            status,
+        }))
+    }
+
+    fn read_events(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        let mut kept = BTreeMap::new();
+        for (id, entry) in below(entries, keys::EVENTS) {
+            let known = self
+                .events
+                .remove(&entry.key)
+                .filter(|(revision, _)| *revision == entry.mod_revision);
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self
+                    .json::<Event>(entry)
+                    .map(|stored| Arc::new(stored.value)),
+            };
+            let Some(event) = parsed else { continue };
+            kept.insert(entry.key.clone(), (entry.mod_revision, Arc::clone(&event)));
+            snapshot.events.insert(
+                id.to_owned(),
+                Stored {
+                    revision: entry.mod_revision,
+                    value: event,
+                },
+            );
+        }
+        self.events = kept;
+    }
+
+    fn json<T: DeserializeOwned>(&mut self, entry: &KeyValue) -> Option<Stored<T>> {
+        match serde_json::from_slice(&entry.value) {
+            Ok(value) => Some(Stored {
+                revision: entry.mod_revision,
+                value,
+            }),
+            Err(error) => {
+                let before = self.reported.insert(entry.key.clone(), entry.mod_revision);
+                if before != Some(entry.mod_revision) {
+                    tracing::error!(key = entry.key, %error, "a stored object can't be read and is left out");
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Reads stored files leniently, into the parts that the planner needs.
+pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, String> {
+    match bundle::parse(sources, Mode::Stored) {
+        Ok(bundle) => match bundle.workload {
+            Some(workload) => Ok(Arc::new(ParsedWorkload {
+                workload,
+                load_balancer: bundle.load_balancer,
+            })),
+            None => Err("workload.kat is missing".to_owned()),
+        },
+        Err(diagnostics) => {
+            let first = diagnostics
+                .first()
+                .map(|diagnostic| diagnostic.message.clone());
+            Err(first.unwrap_or_else(|| "unknown error".to_owned()))
+        }
+    }
+}
+
+/// The keys below a prefix, with the rest of their names.
+fn below<'a>(
+    entries: &'a Entries,
+    prefix: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
+    entries
+        .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+        .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
+}
+
+fn text(entry: &KeyValue) -> String {
+    String::from_utf8_lossy(&entry.value).into_owned()
+}

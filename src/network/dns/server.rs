@@ -1,0 +1,345 @@
+//! The sockets: every wait, number and size has a bound.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use hickory_proto::{
+    op::{Message, ResponseCode},
+    rr::Record,
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, UdpSocket},
+    sync::{Semaphore, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    DnsError,
+    cache::Key,
+    forward::Forwarder,
+    message::{Reply, Request, parse, refusal},
+    upstream::Upstreams,
+    zone::{Lookup, Zone},
+};
+
+/// Largest question over UDP, in bytes; a larger one is cut and refused as malformed.
+const UDP_QUESTION: usize = 4096;
+/// Failures of a socket in a row until it counts as broken.
+const FAILURES: u32 = 50;
+/// Pause after a failure of a socket, which may be for want of memory or descriptors.
+const FAILURE_PAUSE: Duration = Duration::from_millis(50);
+
+/// What may differ from one server to another, mostly in tests.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The machine's resolv.conf.
+    pub resolv_conf: PathBuf,
+    /// systemd-resolved's list of resolvers, read when the machine's names its stub.
+    pub resolved_conf: PathBuf,
+    /// Port of other resolvers.
+    pub upstream_port: u16,
+    /// Answers of other resolvers that are kept, and their records, taken together.
+    pub cache_weight: usize,
+    /// Questions that wait for other resolvers at one time; those beyond get SERVFAIL.
+    pub forwards: usize,
+    /// TCP connections at one time; those beyond are closed.
+    pub connections: usize,
+    /// How long a connection may be silent, and how long a question or an answer may take on it.
+    pub connection_timeout: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            resolv_conf: "/etc/resolv.conf".into(),
+            resolved_conf: "/run/systemd/resolve/resolv.conf".into(),
+            upstream_port: 53,
+            cache_weight: 8192,
+            forwards: 256,
+            connections: 64,
+            connection_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A server whose sockets are open.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    udp: Arc<UdpSocket>,
+    tcp: TcpListener,
+    answerer: Arc<Answerer>,
+    connections: Arc<Semaphore>,
+    connection_timeout: Duration,
+}
+
+/// Makes answers from packets.
+#[derive(Debug)]
+struct Answerer {
+    zone: watch::Receiver<Arc<Zone>>,
+    forwarder: Arc<Forwarder>,
+    forwards: Semaphore,
+}
+
+/// What to do with a packet.
+#[derive(Debug)]
+enum Step {
+    /// Nothing.
+    Drop,
+    /// Send these bytes.
+    Send(Vec<u8>),
+    /// Encode and send this.
+    Reply(Box<Reply>),
+    /// Ask other resolvers first.
+    Forward(Arc<Zone>, Box<Request>, Key),
+}
+
+impl Server {
+    /// Opens both sockets on `address`; with port 0, on the same free port.
+    pub async fn bind(
+        address: SocketAddr,
+        zone: watch::Receiver<Arc<Zone>>,
+        settings: Settings,
+    ) -> Result<Self, DnsError> {
+        let fail = |transport, address| {
+            move |source| DnsError::Listen {
+                address,
+                transport,
+                source,
+            }
+        };
+        let udp = UdpSocket::bind(address)
+            .await
+            .map_err(fail("UDP", address))?;
+        let address = udp.local_addr().map_err(fail("UDP", address))?;
+        let tcp = TcpListener::bind(address)
+            .await
+            .map_err(fail("TCP", address))?;
+        let Settings {
+            resolv_conf,
+            resolved_conf,
+            upstream_port,
+            cache_weight,
+            forwards,
+            connections,
+            connection_timeout,
+        } = settings;
+        let upstreams = Upstreams::new(resolv_conf, resolved_conf, upstream_port);
+        Ok(Self {
+            address,
+            udp: Arc::new(udp),
+            tcp,
+            answerer: Arc::new(Answerer {
+                zone,
+                forwarder: Arc::new(Forwarder::new(upstreams, cache_weight)),
+                forwards: Semaphore::new(forwards),
+            }),
+            connections: Arc::new(Semaphore::new(connections)),
+            connection_timeout,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers until cancelled, or until a socket is broken.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), DnsError> {
+        let address = self.address;
+        let fail = |transport| {
+            move |source| DnsError::Socket {
+                address,
+                transport,
+                source,
+            }
+        };
+        tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            source = self.run_udp() => Err(source).map_err(fail("UDP")),
+            source = self.run_tcp() => Err(source).map_err(fail("TCP")),
+        }
+    }
+
+    async fn run_udp(&self) -> io::Error {
+        let mut tasks = JoinSet::new();
+        let mut failures = 0;
+        let mut buffer = vec![0; UDP_QUESTION];
+        loop {
+            let (length, client) = match self.udp.recv_from(&mut buffer).await {
+                Ok(received) => received,
+                Err(error) if failures >= FAILURES => return error,
+                Err(error) => {
+                    tracing::debug!(%error, "DNS over UDP");
+                    failures += 1;
+                    sleep(FAILURE_PAUSE).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            while tasks.try_join_next().is_some() {}
+            let packet = buffer.get(..length).unwrap_or_default();
+            let reply = match self.answerer.step(packet, client.ip()) {
+                Step::Drop => continue,
+                Step::Send(bytes) => bytes,
+                Step::Reply(reply) => reply.to_udp(),
+                Step::Forward(zone, request, key) => {
+                    let (answerer, udp) = (self.answerer.clone(), self.udp.clone());
+                    // Each of them holds a permit or ends at once.
+                    tasks.spawn(async move {
+                        let reply = answerer.forward(&zone, &request, key).await;
+                        send(&udp, &reply.to_udp(), client).await;
+                    });
+                    continue;
+                }
+            };
+            send(&self.udp, &reply, client).await;
+        }
+    }
+
+    async fn run_tcp(&self) -> io::Error {
+        let mut tasks = JoinSet::new();
+        let mut failures = 0;
+        loop {
+            let (stream, client) = match self.tcp.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) if failures >= FAILURES => return error,
+                Err(error) => {
+                    tracing::debug!(%error, "DNS over TCP");
+                    failures += 1;
+                    sleep(FAILURE_PAUSE).await;
+                    continue;
+                }
+            };
+            failures = 0;
+            while tasks.try_join_next().is_some() {}
+            let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+                tracing::debug!(%client, "too many DNS connections");
+                continue;
+            };
+            let answerer = self.answerer.clone();
+            let limit = self.connection_timeout;
+            tasks.spawn(async move {
+                let _permit = permit;
+                if let Err(error) = converse(&answerer, stream, client.ip(), limit).await {
+                    tracing::debug!(%client, %error, "DNS over TCP");
+                }
+            });
+        }
+    }
+}
+
+async fn send(socket: &UdpSocket, packet: &[u8], client: SocketAddr) {
+    if let Err(error) = socket.send_to(packet, client).await {
+        tracing::debug!(%client, %error, "an answer was not sent");
+    }
+}
+
+/// One connection: a question after the other, each preceded by its length (RFC 1035, 4.2.2).
+async fn converse(
+    answerer: &Answerer,
+    mut stream: TcpStream,
+    client: IpAddr,
+    limit: Duration,
+) -> io::Result<()> {
+    loop {
+        let length = match timeout(limit, stream.read_u16()).await? {
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let mut packet = vec![0; length.into()];
+        timeout(limit, stream.read_exact(&mut packet)).await??;
+        let reply = match answerer.step(&packet, client) {
+            Step::Drop => return Ok(()),
+            Step::Send(bytes) => bytes,
+            Step::Reply(reply) => reply.to_tcp(),
+            Step::Forward(zone, request, key) => {
+                answerer.forward(&zone, &request, key).await.to_tcp()
+            }
+        };
+        let length = u16::try_from(reply.len()).map_err(io::Error::other)?;
+        let mut framed = length.to_be_bytes().to_vec();
+        framed.extend_from_slice(&reply);
+        timeout(limit, stream.write_all(&framed)).await??;
+    }
+}
+
+impl Answerer {
+    /// Everything that needs no waiting.
+    fn step(&self, packet: &[u8], client: IpAddr) -> Step {
+        let request = match parse(packet) {
+            Ok(request) => request,
+            Err(error) => return refusal(packet, &error).map_or(Step::Drop, Step::Send),
+        };
+        let zone = self.zone.borrow().clone();
+        let simple = |code| Step::Reply(Box::new(Reply::new(&request, code)));
+        if request.edns.is_some_and(|edns| edns.version > 0) {
+            return simple(ResponseCode::BADVERS);
+        }
+        let (code, answers, authority) = match zone.lookup(client, &request.question) {
+            Lookup::Refused => return simple(ResponseCode::Refused),
+            Lookup::Answer(records) => (ResponseCode::NoError, records, None),
+            Lookup::NoData(authority) => (ResponseCode::NoError, Vec::new(), Some(authority)),
+            Lookup::NoName(authority) => (ResponseCode::NXDomain, Vec::new(), Some(authority)),
+            Lookup::Forward => return self.forward_step(zone, request),
+        };
+        let mut reply = Reply::new(&request, code);
+        reply.metadata.authoritative = true;
+        reply.answers = answers;
+        reply.authorities.extend(authority.map(|record| *record));
+        Step::Reply(Box::new(reply))
+    }
+
+    fn forward_step(&self, zone: Arc<Zone>, request: Request) -> Step {
+        if !request.metadata.recursion_desired {
+            return Step::Reply(Box::new(Reply::new(&request, ResponseCode::Refused)));
+        }
+        let dnssec_ok = request.edns.is_some_and(|edns| edns.dnssec_ok);
+        let key = Key::new(
+            &request.question,
+            dnssec_ok,
+            request.metadata.checking_disabled,
+        );
+        match self.forwarder.cached(&key) {
+            Some((answer, age)) => Step::Reply(Box::new(relay(&request, &answer, age))),
+            None => Step::Forward(zone, Box::new(request), key),
+        }
+    }
+
+    /// Asks other resolvers, unless too many questions wait for them already.
+    async fn forward(&self, zone: &Arc<Zone>, request: &Request, key: Key) -> Reply {
+        let Ok(_permit) = self.forwards.try_acquire() else {
+            return Reply::failure(request, "too many questions wait for other resolvers");
+        };
+        match self.forwarder.ask(zone, &request.question, key).await {
+            Ok(answer) => relay(request, &answer, 0),
+            Err(reason) => Reply::failure(request, &reason),
+        }
+    }
+}
+
+/// Another resolver's answer as this client's, `age` seconds later.
+pub(super) fn relay(request: &Request, answer: &Message, age: u32) -> Reply {
+    let mut reply = Reply::new(request, answer.metadata.response_code);
+    reply.metadata.authentic_data = answer.metadata.authentic_data;
+    let aged = |records: &[Record]| -> Vec<Record> {
+        let mut records = records.to_vec();
+        for record in &mut records {
+            record.decrement_ttl(age);
+        }
+        records
+    };
+    reply.answers = aged(&answer.answers);
+    reply.authorities = aged(&answer.authorities);
+    reply.additionals = aged(&answer.additionals);
+    reply
+}

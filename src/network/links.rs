@@ -1,0 +1,481 @@
+//! Links, addresses, routes and neighbours over rtnetlink(7).
+//!
+//! The one place that speaks to the `rtnetlink` library, whose interface changes often. Every call
+//! has a deadline of five seconds.
+
+use std::{
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr},
+    os::fd::{AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+use futures_util::{StreamExt, TryStreamExt};
+use ipnet::Ipv4Net;
+use netlink_packet_core::NetlinkPayload;
+use nix::errno::Errno;
+use rtnetlink::{
+    LinkMessageBuilder, LinkUnspec, LinkVeth, LinkWireguard, MulticastGroup, RouteMessageBuilder,
+    packet_route::{
+        RouteNetlinkMessage,
+        address::AddressAttribute,
+        link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
+        route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    },
+};
+
+use super::namespaces::NetworkNamespace;
+
+/// Number that marks KAT's routes (rtnetlink(7), `rtm_protocol`), free in iproute2's table.
+pub const ROUTE_PROTOCOL: u8 = 75;
+
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why a call to the kernel did not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is no netlink socket to be had.
+    #[error("can't open a netlink socket: {0}")]
+    Socket(#[source] io::Error),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Kernel {
+        /// What was asked.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The answer makes no sense.
+    #[error("{what}: {reason}")]
+    Answer {
+        /// What was asked.
+        what: String,
+        /// What is wrong with the answer.
+        reason: String,
+    },
+    /// No answer.
+    #[error("{what}: no answer from the kernel within {} s", DEADLINE.as_secs())]
+    Timeout {
+        /// What was asked.
+        what: String,
+    },
+}
+
+impl LinkError {
+    /// Whether the kernel refused with this number.
+    pub fn is(&self, errno: Errno) -> bool {
+        matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(errno as i32))
+    }
+}
+
+/// Waits until the link of this name is removed from the calling thread's namespace.
+///
+/// # Errors
+/// [`LinkError::Socket`], also when the kernel's messages end.
+pub async fn removal(name: &str) -> Result<(), LinkError> {
+    let (connection, _handle, mut messages) =
+        rtnetlink::new_multicast_connection(&[MulticastGroup::Link]).map_err(LinkError::Socket)?;
+    let task = tokio::spawn(connection);
+    let _end = AbortOnDrop(task.abort_handle());
+    while let Some((message, _)) = messages.next().await {
+        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) = message.payload
+            && describe(&link).name == name
+        {
+            return Ok(());
+        }
+    }
+    Err(LinkError::Socket(io::ErrorKind::UnexpectedEof.into()))
+}
+
+struct AbortOnDrop(tokio::task::AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// What is known of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// Its number in its namespace.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// The text that marks it (`ip link set alias`).
+    pub alias: Option<String>,
+    /// `veth`, `wireguard`, `tun` ...; nothing for hardware.
+    pub kind: Option<String>,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether packets that are sent on it leave: it has a carrier, and the kernel took note.
+    pub running: bool,
+}
+
+/// A pair of virtual links, one end here and one in another namespace.
+#[derive(Debug)]
+pub struct VethPair<'a> {
+    /// Name of this end.
+    pub name: &'a str,
+    /// Hardware address of this end.
+    pub mac: [u8; 6],
+    /// Name of the other end.
+    pub peer_name: &'a str,
+    /// Hardware address of the other end.
+    pub peer_mac: [u8; 6],
+    /// Where the other end lies.
+    pub peer_namespace: BorrowedFd<'a>,
+    /// MTU of both.
+    pub mtu: u32,
+}
+
+/// Where packets for a destination go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// Straight out of this link.
+    Link(u32),
+    /// To a gateway that is on this link.
+    Gateway(Ipv4Addr, u32),
+    /// Nowhere: the sender is told so.
+    Unreachable,
+}
+
+/// A netlink socket of one network namespace.
+#[derive(Debug, Clone)]
+pub struct Links {
+    handle: rtnetlink::Handle,
+}
+
+impl Links {
+    /// A socket in the calling thread's namespace. Needs a tokio runtime.
+    ///
+    /// # Errors
+    /// [`LinkError::Socket`].
+    pub fn open() -> Result<Self, LinkError> {
+        let (connection, handle, _) = rtnetlink::new_connection().map_err(LinkError::Socket)?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// A socket in another namespace. `prepare` runs in that namespace first.
+    ///
+    /// # Errors
+    /// [`LinkError::Socket`], also when `prepare` fails.
+    pub fn open_in(
+        namespace: &NetworkNamespace,
+        prepare: impl FnOnce() -> io::Result<()> + Send,
+    ) -> Result<Self, LinkError> {
+        let runtime = tokio::runtime::Handle::current();
+        let opened = namespace.run(|| {
+            prepare()?;
+            let _entered = runtime.enter();
+            rtnetlink::new_connection()
+        });
+        let (connection, handle, _) = opened.and_then(|inner| inner).map_err(LinkError::Socket)?;
+        tokio::spawn(connection);
+        Ok(Self { handle })
+    }
+
+    /// The link of this name, if there is one.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn find(&self, name: &str) -> Result<Option<Link>, LinkError> {
+        let request = self.handle.link().get().match_name(name).execute();
+        let found = call(&format!("look up link {name}"), async move {
+            Box::pin(request).try_next().await
+        })
+        .await;
+        match found {
+            Ok(message) => Ok(message.as_ref().map(describe)),
+            Err(error) if error.is(Errno::ENODEV) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// All links.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn all(&self) -> Result<Vec<Link>, LinkError> {
+        let request = self.handle.link().get().execute();
+        let messages: Vec<LinkMessage> = call("list links", request.try_collect()).await?;
+        Ok(messages.iter().map(describe).collect())
+    }
+
+    /// Makes a WireGuard link, down and without keys.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the kernel has no WireGuard.
+    pub async fn add_wireguard(&self, name: &str) -> Result<(), LinkError> {
+        let message = LinkWireguard::new(name).build();
+        let request = self.handle.link().add(message);
+        call(&format!("make WireGuard link {name}"), request.execute()).await
+    }
+
+    /// Makes a pair of virtual links, both down.
+    ///
+    /// # Errors
+    /// `EEXIST` where one of the names is taken.
+    pub async fn add_veth(&self, pair: &VethPair<'_>) -> Result<(), LinkError> {
+        let peer = LinkMessageBuilder::<LinkUnspec>::new()
+            .name(pair.peer_name)
+            .mtu(pair.mtu)
+            .address(pair.peer_mac.to_vec())
+            .setns_by_fd(pair.peer_namespace.as_raw_fd())
+            .build();
+        let message = LinkMessageBuilder::<LinkVeth>::new_with_info_kind(InfoKind::Veth)
+            .name(pair.name)
+            .mtu(pair.mtu)
+            .address(pair.mac.to_vec())
+            .set_info_data(InfoData::Veth(InfoVeth::Peer(peer)))
+            .build();
+        let request = self.handle.link().add(message);
+        call(&format!("make link {}", pair.name), request.execute()).await
+    }
+
+    /// Marks a link with a text.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), LinkError> {
+        let message = LinkUnspec::new_with_index(index).alias(alias).build();
+        self.change(&format!("mark link {index}"), message).await
+    }
+
+    /// Sets a link's MTU and brings it up.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn bring_up(&self, index: u32, mtu: Option<u32>) -> Result<(), LinkError> {
+        let mut builder = LinkUnspec::new_with_index(index).up();
+        if let Some(mtu) = mtu {
+            builder = builder.mtu(mtu);
+        }
+        self.change(&format!("bring up link {index}"), builder.build())
+            .await
+    }
+
+    /// Waits until packets that are sent on a link leave. The kernel learns of a carrier a while
+    /// after it is there, and drops what is sent in between.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer, or the link has no carrier within five seconds.
+    pub async fn wait_running(&self, name: &str) -> Result<(), LinkError> {
+        let begin = tokio::time::Instant::now();
+        while !self.find(name).await?.is_some_and(|link| link.running) {
+            if begin.elapsed() > DEADLINE {
+                return Err(LinkError::Answer {
+                    what: format!("wait for link {name}"),
+                    reason: format!("no carrier within {} s", DEADLINE.as_secs()),
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
+    async fn change(&self, what: &str, message: LinkMessage) -> Result<(), LinkError> {
+        call(what, self.handle.link().change(message).execute()).await
+    }
+
+    /// Removes a link. Nothing happens if it is gone already.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn delete(&self, index: u32) -> Result<(), LinkError> {
+        let request = self.handle.link().del(index);
+        match call(&format!("remove link {index}"), request.execute()).await {
+            Err(error) if error.is(Errno::ENODEV) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Gives a link this IPv4 address and takes away every other.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn set_address(
+        &self,
+        index: u32,
+        address: Ipv4Addr,
+        prefix: u8,
+    ) -> Result<(), LinkError> {
+        let mut present = false;
+        let request = self.handle.address().get().set_link_index_filter(index);
+        let messages: Vec<_> = call("list addresses", request.execute().try_collect()).await?;
+        for message in messages {
+            let held = message
+                .attributes
+                .iter()
+                .find_map(|attribute| match attribute {
+                    AddressAttribute::Local(IpAddr::V4(held)) => Some(*held),
+                    _ => None,
+                });
+            match held {
+                None => {}
+                Some(held) if held == address && message.header.prefix_len == prefix => {
+                    present = true;
+                }
+                Some(held) => {
+                    let request = self.handle.address().del(message);
+                    call(&format!("take away address {held}"), request.execute()).await?;
+                }
+            }
+        }
+        if present {
+            return Ok(());
+        }
+        let request = self.handle.address().add(index, address.into(), prefix);
+        call(
+            &format!("give address {address}/{prefix} to link {index}"),
+            request.replace().execute(),
+        )
+        .await
+    }
+
+    /// Puts a route in place, marked as KAT's, instead of any with the same destination.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn set_route(&self, destination: Ipv4Net, target: Target) -> Result<(), LinkError> {
+        let builder = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(destination.network(), destination.prefix_len())
+            .protocol(RouteProtocol::Other(ROUTE_PROTOCOL));
+        let message = match target {
+            Target::Link(index) => builder.output_interface(index).scope(RouteScope::Link),
+            Target::Gateway(gateway, index) => builder.output_interface(index).gateway(gateway),
+            Target::Unreachable => builder.kind(RouteType::Unreachable),
+        }
+        .build();
+        let request = self.handle.route().add(message).replace();
+        call(&format!("set route {destination}"), request.execute()).await
+    }
+
+    /// KAT's routes: destination and link, if it has one.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn routes(&self) -> Result<Vec<(Ipv4Net, Option<u32>)>, LinkError> {
+        let messages = self.route_messages().await?;
+        Ok(messages.iter().filter_map(describe_route).collect())
+    }
+
+    async fn route_messages(&self) -> Result<Vec<RouteMessage>, LinkError> {
+        let all = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let request = self.handle.route().get(all).execute();
+        let messages: Vec<RouteMessage> = call("list routes", request.try_collect()).await?;
+        let ours = RouteProtocol::Other(ROUTE_PROTOCOL);
+        Ok(messages
+            .into_iter()
+            .filter(|message| message.header.protocol == ours)
+            .collect())
+    }
+
+    /// Removes KAT's routes whose destination `keep` does not want. Gives the removed ones.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn remove_routes(
+        &self,
+        keep: impl Fn(Ipv4Net, Option<u32>) -> bool,
+    ) -> Result<Vec<Ipv4Net>, LinkError> {
+        let mut removed = Vec::new();
+        for message in self.route_messages().await? {
+            let Some((destination, device)) = describe_route(&message) else {
+                continue;
+            };
+            if keep(destination, device) {
+                continue;
+            }
+            let request = self.handle.route().del(message);
+            match call(&format!("remove route {destination}"), request.execute()).await {
+                Err(error) if !error.is(Errno::ESRCH) => return Err(error),
+                _ => removed.push(destination),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Writes down for good which hardware address a neighbour has, so that nobody needs to ask.
+    ///
+    /// # Errors
+    /// The kernel refuses or does not answer.
+    pub async fn set_neighbour(
+        &self,
+        index: u32,
+        address: Ipv4Addr,
+        mac: [u8; 6],
+    ) -> Result<(), LinkError> {
+        let request = self
+            .handle
+            .neighbours()
+            .add(index, address.into())
+            .link_layer_address(&mac)
+            .replace();
+        call(&format!("set neighbour {address}"), request.execute()).await
+    }
+}
+
+async fn call<T>(
+    what: &str,
+    request: impl Future<Output = Result<T, rtnetlink::Error>>,
+) -> Result<T, LinkError> {
+    let what = what.to_owned();
+    match tokio::time::timeout(DEADLINE, request).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(rtnetlink::Error::NetlinkError(message))) => Err(LinkError::Kernel {
+            what,
+            source: message.to_io(),
+        }),
+        Ok(Err(other)) => Err(LinkError::Answer {
+            what,
+            reason: other.to_string(),
+        }),
+        Err(_) => Err(LinkError::Timeout { what }),
+    }
+}
+
+fn describe(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        alias: None,
+        kind: None,
+        mtu: 0,
+        up: message.header.flags.contains(LinkFlags::Up),
+        running: message.header.flags.contains(LinkFlags::Running),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::LinkInfo(parts) => {
+                link.kind = parts.iter().find_map(|part| match part {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+            }
+            _ => {}
+        }
+    }
+    link
+}
+
+fn describe_route(message: &RouteMessage) -> Option<(Ipv4Net, Option<u32>)> {
+    let mut destination = Ipv4Addr::UNSPECIFIED;
+    let mut device = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => destination = *address,
+            RouteAttribute::Oif(index) => device = Some(*index),
+            _ => {}
+        }
+    }
+    let net = Ipv4Net::new(destination, message.header.destination_prefix_length).ok()?;
+    Some((net, device))
+}

@@ -1,0 +1,31 @@
+//! The data path of `kat-net`: WireGuard, links, the container hook, firewall and DNS.
+//!
+//! `kat-net` runs from the files of [`state`] alone (DESIGN.md, invariant 5). The container's side
+//! is [`hook`], the socket that it speaks to is [`server`], which checks the caller ([`verify`])
+//! and puts the network in place ([`attach`]). [`service`] joins all parts.
+
+pub mod attach;
+pub mod dns;
+pub mod firewall;
+pub mod hook;
+pub mod kat0;
+pub mod links;
+mod names;
+pub mod namespaces;
+pub mod obstacles;
+mod reconcile;
+pub mod resolved;
+pub mod server;
+pub mod service;
+pub mod state;
+mod sysctl;
+mod teardown;
+pub mod unit_links;
+pub mod verify;
+pub mod watch;
+pub mod wireguard;
+
+pub use teardown::{TeardownError, teardown};
+
+/// Name of the overlay's link.
+pub const OVERLAY_LINK: &str = "kat0";

@@ -1,0 +1,378 @@
+//! The socket that the hook speaks to.
+//!
+//! Anyone may connect; who may ask for what is decided here: the caller's uid must be that of the
+//! instance, and the container must be what it says ([`verify`](super::verify)). One line in, one
+//! line out, 4 KiB and five seconds to send it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attach::{self, AttachError, Attachment},
+    links::Links,
+    state::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
+    verify::{CgroupReader, VerifyError, verify},
+    watch::StateFiles,
+};
+
+/// Longest request, with its end of line.
+const MAXIMUM_REQUEST: usize = 4096;
+/// Time to send it, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Time for the links themselves.
+const ATTACH_LIMIT: Duration = Duration::from_secs(20);
+/// Calls that one uid may have waiting.
+const CALLS_OF_ONE_USER: usize = 64;
+
+/// Why a request can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No end of line within the limit.
+    #[error("the request is longer than {MAXIMUM_REQUEST} bytes")]
+    TooLong,
+    /// Not the expected JSON.
+    #[error("the request is malformed: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// Not an instance's id.
+    #[error("{0:?} is not an instance; expected 1 to 128 lower-case letters, digits and dashes")]
+    BadInstance(String),
+    /// Not a container's process.
+    #[error("{0} is not the process id of a container")]
+    BadPid(i32),
+}
+
+/// Why a container did not get its network.
+#[derive(Debug, thiserror::Error)]
+pub enum HookRefusal {
+    /// It can't be read.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// It did not come in time.
+    #[error("no request within {} s", PATIENCE.as_secs())]
+    Slow,
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(#[from] std::io::Error),
+    /// The caller owns no such instance. The same for one that does not exist.
+    #[error("user {uid} has no instance {instance} on this machine")]
+    NotYours {
+        /// The caller.
+        uid: u32,
+        /// What it asked for.
+        instance: String,
+    },
+    /// No instance of this machine belongs to the caller.
+    #[error("user {0} has no instance on this machine")]
+    Stranger(u32),
+    /// Too many at once.
+    #[error("user {0} has {CALLS_OF_ONE_USER} calls waiting already")]
+    TooMany(u32),
+    /// This machine's network is not known yet.
+    #[error("this machine's network is not set up yet (no node.json)")]
+    NoNode,
+    /// The container is not what it says.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The agent does not let it start.
+    #[error("instance {0} must not start on this machine now")]
+    Closed(String),
+    /// The caller went away while it waited.
+    #[error("the caller went away")]
+    Gone,
+    /// The links could not be made.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The links took too long.
+    #[error("the links were not ready within {} s", ATTACH_LIMIT.as_secs())]
+    AttachTimeout,
+}
+
+/// Reads one request (a line of JSON, with or without its end).
+///
+/// # Errors
+/// Too long, malformed, or with impossible values.
+pub fn parse_request(bytes: &[u8]) -> Result<HookRequest, RequestError> {
+    if bytes.len() > MAXIMUM_REQUEST {
+        return Err(RequestError::TooLong);
+    }
+    let request: HookRequest = serde_json::from_slice(bytes).map_err(RequestError::Malformed)?;
+    check_instance(&request.instance)?;
+    if request.pid <= 1 {
+        return Err(RequestError::BadPid(request.pid));
+    }
+    Ok(request)
+}
+
+/// Whether a text can be an instance's id.
+///
+/// # Errors
+/// [`RequestError::BadInstance`].
+pub fn check_instance(instance: &str) -> Result<(), RequestError> {
+    let fits = (1..=128).contains(&instance.len())
+        && instance
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if fits {
+        Ok(())
+    } else {
+        let shown = instance.chars().take(40).collect();
+        Err(RequestError::BadInstance(shown))
+    }
+}
+
+/// Serves the hook.
+pub struct HookServer {
+    files: Arc<StateFiles>,
+    links: Links,
+    cgroups: CgroupReader,
+    calls: Mutex<BTreeMap<u32, usize>>,
+    busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+/// Counts one call of a user until it is dropped.
+struct Call<'a> {
+    server: &'a HookServer,
+    uid: u32,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.server.calls);
+        if let Some(count) = calls.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                calls.remove(&self.uid);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl HookServer {
+    /// A server that decides by `files` and makes links with `links`.
+    pub fn new(files: Arc<StateFiles>, links: Links, cgroups: CgroupReader) -> Arc<Self> {
+        Arc::new(Self {
+            files,
+            links,
+            cgroups,
+            calls: Mutex::default(),
+            busy: Mutex::default(),
+        })
+    }
+
+    /// Answers calls until cancelled; calls that wait are dropped then.
+    pub async fn serve(self: Arc<Self>, listener: UnixListener, cancel: CancellationToken) {
+        let mut tasks = tokio::task::JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                () = cancel.cancelled() => break,
+                Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
+                accepted = listener.accept() => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    tasks.spawn(Arc::clone(&self).answer(stream));
+                }
+                Err(error) => {
+                    // Out of descriptors, for instance: not for ever, and not at full speed.
+                    tracing::warn!("can't accept a call of the hook: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn answer(self: Arc<Self>, stream: UnixStream) {
+        let uid = match stream.peer_cred() {
+            Ok(credentials) => credentials.uid(),
+            Err(error) => {
+                tracing::warn!("a caller of the hook's socket can't be known: {error}");
+                return;
+            }
+        };
+        let (reading, mut writing) = stream.into_split();
+        let mut reader = BufReader::with_capacity(1024, reading);
+        let outcome = self.handle(&mut reader, uid).await;
+        let answer = HookAnswer {
+            error: outcome.as_ref().err().map(ToString::to_string),
+        };
+        match &outcome {
+            Ok(request) => tracing::info!(uid, instance = request.instance, "network in place"),
+            // Anyone can cause these: they must not fill the journal.
+            Err(error @ HookRefusal::Stranger(_)) => tracing::debug!("{error}"),
+            Err(error) => tracing::warn!(uid, "no network for a container: {error}"),
+        }
+        let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+        line.push(b'\n');
+        let _ = timeout(PATIENCE, writing.write_all(&line)).await;
+    }
+
+    async fn handle(
+        &self,
+        reader: &mut (impl AsyncBufReadExt + Unpin),
+        uid: u32,
+    ) -> Result<HookRequest, HookRefusal> {
+        if !self.is_known(uid) {
+            self.files.refresh();
+            if !self.is_known(uid) {
+                return Err(HookRefusal::Stranger(uid));
+            }
+        }
+        let _call = self.begin(uid)?;
+        let request = timeout(PATIENCE, read_request(reader))
+            .await
+            .map_err(|_| HookRefusal::Slow)??;
+        let (_, instance) = self.look_up(&request, uid)?;
+        let container = verify(request.pid, uid, &instance.unit, &self.cgroups)?;
+        let (node, instance) = self.pass_gate(reader, &request, uid).await?;
+
+        let turn = self.turn(&request.instance);
+        let _turn = turn.lock().await;
+        container.still_alive()?;
+        let wanted = Attachment {
+            instance: request.instance.clone(),
+            address: instance.address,
+            gateway: node.address,
+            mtu: node.mtu,
+        };
+        timeout(
+            ATTACH_LIMIT,
+            attach::attach(&self.links, &container.namespace, &wanted),
+        )
+        .await
+        .map_err(|_| HookRefusal::AttachTimeout)??;
+        Ok(request)
+    }
+
+    fn is_known(&self, uid: u32) -> bool {
+        let snapshot = self.files.current();
+        let instances = snapshot.instances.as_ref();
+        instances.is_some_and(|list| list.instances.values().any(|one| one.uid == uid))
+    }
+
+    fn begin(&self, uid: u32) -> Result<Call<'_>, HookRefusal> {
+        let mut calls = lock(&self.calls);
+        let count = calls.entry(uid).or_insert(0);
+        if *count >= CALLS_OF_ONE_USER {
+            return Err(HookRefusal::TooMany(uid));
+        }
+        *count += 1;
+        Ok(Call { server: self, uid })
+    }
+
+    /// One call at a time for each instance.
+    fn turn(&self, instance: &str) -> Arc<tokio::sync::Mutex<()>> {
+        let mut busy = lock(&self.busy);
+        busy.retain(|name, turn| name == instance || Arc::strong_count(turn) > 1);
+        Arc::clone(busy.entry(instance.to_owned()).or_default())
+    }
+
+    fn look_up(
+        &self,
+        request: &HookRequest,
+        uid: u32,
+    ) -> Result<(Arc<NodeNetwork>, InstanceNetwork), HookRefusal> {
+        let find = || {
+            let snapshot = self.files.current();
+            let list = snapshot.instances.as_ref()?;
+            let found = list.instances.get(&request.instance)?;
+            (found.uid == uid).then(|| found.clone())
+        };
+        let instance = find().or_else(|| {
+            self.files.refresh();
+            find()
+        });
+        let instance = instance.ok_or_else(|| HookRefusal::NotYours {
+            uid,
+            instance: request.instance.clone(),
+        })?;
+        let node = self.files.current().node.clone();
+        Ok((node.ok_or(HookRefusal::NoNode)?, instance))
+    }
+
+    /// Waits while the agent holds the start, at most the node's `holdSeconds`.
+    async fn pass_gate(
+        &self,
+        reader: &mut (impl AsyncBufReadExt + Unpin),
+        request: &HookRequest,
+        uid: u32,
+    ) -> Result<(Arc<NodeNetwork>, InstanceNetwork), HookRefusal> {
+        let mut changes = self.files.subscribe();
+        self.files.refresh();
+        let begin = Instant::now();
+        loop {
+            changes.mark_unchanged();
+            let (node, instance) = self.look_up(request, uid)?;
+            let limit = begin + Duration::from_secs(node.hold_seconds.into());
+            match instance.gate {
+                Gate::Closed => return Err(HookRefusal::Closed(request.instance.clone())),
+                Gate::Open => return Ok((node, instance)),
+                Gate::Hold if Instant::now() >= limit => return Ok((node, instance)),
+                Gate::Hold => {}
+            }
+            let mut byte = [0];
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return Err(HookRefusal::Gone);
+                    }
+                }
+                () = tokio::time::sleep_until(limit) => {}
+                // The end, a broken connection or more than one line: nobody waits properly.
+                _ = reader.read(&mut byte) => return Err(HookRefusal::Gone),
+            }
+        }
+    }
+}
+
+async fn read_request(
+    reader: &mut (impl AsyncBufReadExt + Unpin),
+) -> Result<HookRequest, HookRefusal> {
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAXIMUM_REQUEST).unwrap_or(u64::MAX) + 1;
+    reader.take(limit).read_until(b'\n', &mut line).await?;
+    Ok(parse_request(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_read_strictly() {
+        let request = parse_request(b"{\"instance\":\"web-ab12c\",\"pid\":4711}\n").unwrap();
+        assert_eq!(
+            (request.instance.as_str(), request.pid),
+            ("web-ab12c", 4711)
+        );
+        for (text, expected) in [
+            ("", "malformed"),
+            ("{\"instance\":\"web-ab12c\"}", "pid"),
+            ("{\"instance\":\"web-ab12c\",\"pid\":1}", "process id"),
+            ("{\"instance\":\"web-ab12c\",\"pid\":-1}", "process id"),
+            ("{\"instance\":\"\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"a/b\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"A\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"a\",\"pid\":9,\"uid\":0}", "unknown field"),
+            ("{\"instance\":\"a\",\"pid\":9} {}", "trailing"),
+        ] {
+            let error = parse_request(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let long = vec![b' '; MAXIMUM_REQUEST + 1];
+        assert!(matches!(parse_request(&long), Err(RequestError::TooLong)));
+    }
+}

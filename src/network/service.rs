@@ -1,0 +1,293 @@
+//! The body of `kat-net.service`.
+//!
+//! It serves the hook from the first moment, and keeps everything else as the agent's files say:
+//! on every change, and every thirty seconds. When it ends it leaves all of it in place
+//! (DESIGN.md, invariant 5).
+
+use std::{
+    future::Future,
+    io,
+    net::Ipv4Addr,
+    os::unix::{fs::PermissionsExt, net::UnixListener as StdListener},
+    path::{Path, PathBuf},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    net::UnixListener,
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    OVERLAY_LINK,
+    kat0::Overlay,
+    links::{self, LinkError, Links},
+    names, namespaces,
+    reconcile::Reconciler,
+    server::HookServer,
+    state::{FOLDER, HOOK_SOCKET},
+    unit_links,
+    verify::{CgroupReader, proc_cgroups},
+    watch::{Snapshot, StateFiles},
+};
+
+/// Everything is looked at again after this time.
+const INTERVAL: Duration = Duration::from_secs(30);
+/// The same while something is not as it should be.
+const SHORT_INTERVAL: Duration = Duration::from_secs(5);
+/// A round that takes longer is given up; below the watchdog's time.
+const ROUND_LIMIT: Duration = Duration::from_secs(60);
+
+/// Why the service could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The hook's socket.
+    #[error("{path}: {source}")]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Netlink.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// Signals can't be received.
+    #[error("can't receive signals: {0}")]
+    Signal(#[source] io::Error),
+}
+
+/// Serves the cluster's names at an address until cancelled, from what the snapshots say.
+pub type DnsServer = Arc<
+    dyn Fn(
+            Ipv4Addr,
+            watch::Receiver<Arc<Snapshot>>,
+            CancellationToken,
+        ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>>
+        + Send
+        + Sync,
+>;
+
+/// What the service needs to know; [`Config::from_environment`] is the machine's own.
+pub struct Config {
+    /// Folder of the agent's files.
+    pub folder: PathBuf,
+    /// Root of the links of unit files; nothing leaves them alone.
+    pub root: Option<PathBuf>,
+    /// The hook's socket; nothing binds [`HOOK_SOCKET`].
+    pub listener: Option<StdListener>,
+    /// How a process's control group is known.
+    pub cgroups: CgroupReader,
+    /// How `kat0` is made; nothing for the machine's own way.
+    pub overlay: Option<Overlay>,
+    /// DNS, started when `kat0` has its address.
+    pub dns: Option<DnsServer>,
+    /// Whether systemd-resolved is told.
+    pub resolved: bool,
+    /// Ends the service; SIGTERM and SIGINT do too.
+    pub cancel: CancellationToken,
+}
+
+impl Config {
+    /// The machine's own: files in [`FOLDER`], the socket that systemd passed. Call it first thing
+    /// in the program: it takes over passed descriptors.
+    pub fn from_environment() -> Self {
+        let listener = sd_notify::listen_fds_with_names()
+            .ok()
+            .and_then(|mut passed| passed.next())
+            .map(|(number, _)| StdListener::from(namespaces::adopt_descriptor(number)));
+        Self {
+            folder: FOLDER.into(),
+            root: Some("/".into()),
+            listener,
+            cgroups: proc_cgroups(),
+            overlay: None,
+            dns: Some(names::server()),
+            resolved: true,
+            cancel: CancellationToken::new(),
+        }
+    }
+}
+
+/// Runs the service until SIGTERM.
+///
+/// # Errors
+/// It could not start. What fails later is logged, shown in the status and tried again.
+pub async fn run(config: Config) -> Result<(), ServiceError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(ServiceError::Signal)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(ServiceError::Signal)?;
+    if let Some(root) = &config.root {
+        rebuild_unit_links(root);
+    }
+    let listener = listener(config.listener).map_err(|source| ServiceError::Socket {
+        path: HOOK_SOCKET.into(),
+        source,
+    })?;
+    let links = Links::open()?;
+    let files = StateFiles::open(&config.folder);
+    let cancel = config.cancel;
+    let hook = HookServer::new(Arc::clone(&files), links.clone(), config.cgroups);
+    let mut tasks = tokio::task::JoinSet::new();
+    tasks.spawn(hook.serve(listener, cancel.clone()));
+    tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
+    let overlay = config
+        .overlay
+        .unwrap_or_else(|| Overlay::new(links.clone()));
+    let reconciler = Reconciler::new(config.folder, links, overlay, config.resolved);
+    let (beat, beats) = watch::channel(Instant::now());
+    tasks.spawn(keep(reconciler, files, config.dns, beat, cancel.clone()));
+    notify(&[sd_notify::NotifyState::Ready]);
+
+    let mut watchdog = watchdog();
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => break,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            Some(ended) = tasks.join_next() => {
+                if let Err(error) = ended && error.is_panic() {
+                    // Better a fresh start by systemd than half a service.
+                    tracing::error!("a part of the service broke: {error}");
+                    cancel.cancel();
+                }
+            }
+            _ = watchdog.tick() => {
+                if beats.borrow().elapsed() < ROUND_LIMIT + INTERVAL + SHORT_INTERVAL {
+                    notify(&[sd_notify::NotifyState::Watchdog]);
+                }
+            }
+        }
+    }
+    notify(&[sd_notify::NotifyState::Stopping]);
+    cancel.cancel();
+    let end = async { while tasks.join_next().await.is_some() {} };
+    let _ = timeout(Duration::from_secs(5), end).await;
+    Ok(())
+}
+
+/// Repeats rounds: on every change of the files and from time to time.
+async fn keep(
+    mut reconciler: Reconciler,
+    files: Arc<StateFiles>,
+    dns: Option<DnsServer>,
+    beat: watch::Sender<Instant>,
+    cancel: CancellationToken,
+) {
+    let mut changes = files.subscribe();
+    let mut names = Names {
+        server: dns,
+        files: Arc::clone(&files),
+        running: None,
+    };
+    let mut shown = String::new();
+    let mut removal = Box::pin(links::removal(OVERLAY_LINK));
+    loop {
+        beat.send_replace(Instant::now());
+        let snapshot = changes.borrow_and_update().clone();
+        let round = timeout(ROUND_LIMIT, reconciler.round(&snapshot)).await;
+        let outcome = round.unwrap_or_else(|_| reconciler.gave_up(ROUND_LIMIT));
+        names.follow(outcome.dns_address, &cancel);
+        if outcome.status != shown {
+            tracing::info!("{}", outcome.status);
+            notify(&[sd_notify::NotifyState::Status(&outcome.status)]);
+            shown = outcome.status;
+        }
+        let wait = if outcome.settled {
+            INTERVAL
+        } else {
+            SHORT_INTERVAL
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(wait) => files.refresh(),
+            changed = changes.changed() => if changed.is_err() { return },
+            // The userspace service ended and took the link with it. Without the kernel's
+            // messages the usual rounds find that too.
+            Ok(()) = &mut removal => {
+                tracing::warn!("{OVERLAY_LINK} was removed; making it again");
+                removal = Box::pin(links::removal(OVERLAY_LINK));
+            }
+        }
+    }
+}
+
+/// Runs DNS at the machine's address, and starts it again when that changes or it ends.
+struct Names {
+    server: Option<DnsServer>,
+    files: Arc<StateFiles>,
+    running: Option<(Ipv4Addr, CancellationToken, tokio::task::JoinHandle<()>)>,
+}
+
+impl Names {
+    fn follow(&mut self, address: Option<Ipv4Addr>, cancel: &CancellationToken) {
+        let (Some(server), Some(address)) = (&self.server, address) else {
+            return;
+        };
+        if let Some((at, stop, task)) = &self.running {
+            if *at == address && !task.is_finished() {
+                return;
+            }
+            stop.cancel();
+        }
+        let stop = cancel.child_token();
+        let serving = server(address, self.files.subscribe(), stop.clone());
+        let task = tokio::spawn(async move {
+            if let Err(error) = serving.await {
+                tracing::warn!(%address, "DNS ended: {error}; trying again");
+            }
+        });
+        self.running = Some((address, stop, task));
+    }
+}
+
+/// Links of unit files, so that workloads start after a boot without the agent.
+fn rebuild_unit_links(root: &Path) {
+    match unit_links::rebuild(root) {
+        Ok(rebuilt) => {
+            for path in &rebuilt.made {
+                tracing::info!(path = %path.display(), "linked a unit file");
+            }
+            for path in &rebuilt.conflicts {
+                tracing::warn!(path = %path.display(), "in the way of a unit file and not KAT's");
+            }
+        }
+        Err(error) => tracing::warn!("links of unit files: {error}"),
+    }
+}
+
+fn listener(passed: Option<StdListener>) -> io::Result<UnixListener> {
+    let listener = match passed {
+        Some(listener) => listener,
+        None => {
+            let path = Path::new(HOOK_SOCKET);
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let listener = StdListener::bind(path)?;
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
+            listener
+        }
+    };
+    listener.set_nonblocking(true)?;
+    UnixListener::from_std(listener)
+}
+
+fn watchdog() -> tokio::time::Interval {
+    let period = sd_notify::watchdog_enabled().map_or(INTERVAL, |time| time / 2);
+    tokio::time::interval(period.max(Duration::from_millis(100)))
+}
+
+fn notify(states: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::debug!("the service manager was not told: {error}");
+    }
+}

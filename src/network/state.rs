@@ -1,0 +1,160 @@
+//! The files that the agent writes for `kat-net`, under `/var/lib/kat/network`.
+//!
+//! `kat-net` runs from these files alone: it comes up before etcd and without anyone. Each file is
+//! replaced atomically, is JSON, and its readers ignore fields that they do not know.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+/// Folder of these files.
+pub const FOLDER: &str = "/var/lib/kat/network";
+/// This machine: [`NodeNetwork`].
+pub const NODE_FILE: &str = "node.json";
+/// The other machines: [`Peers`].
+pub const PEERS_FILE: &str = "peers.json";
+/// This machine's instances: [`Instances`].
+pub const INSTANCES_FILE: &str = "instances.json";
+/// The cluster's names: [`DnsRecords`].
+pub const DNS_FILE: &str = "dns.json";
+/// WireGuard's private key, base64, 0600.
+pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
+/// The hook's socket, made by `kat-net.socket`.
+pub const HOOK_SOCKET: &str = "/run/kat/net.sock";
+
+/// What this machine is on the overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeNetwork {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Name of the machine.
+    pub node: String,
+    /// The whole overlay.
+    pub cluster_cidr: Ipv4Net,
+    /// Addresses of services.
+    pub service_cidr: Ipv4Net,
+    /// This machine's part of the overlay.
+    pub subnet: Ipv4Net,
+    /// This machine's address: the first of its subnet.
+    pub address: Ipv4Addr,
+    /// Suffix of every name.
+    pub cluster_domain: String,
+    /// UDP port of WireGuard.
+    pub wireguard_port: u16,
+    /// MTU of `kat0` and of the veths.
+    pub mtu: u32,
+    /// Where other names are asked; the machine's own resolvers when empty.
+    #[serde(default)]
+    pub upstream_dns: Vec<IpAddr>,
+    /// Longest time the hook holds an unconfirmed start, in seconds.
+    pub hold_seconds: u32,
+}
+
+/// The other machines.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peers {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By name.
+    pub peers: BTreeMap<String, Peer>,
+}
+
+/// Another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Peer {
+    /// WireGuard's public key, base64.
+    pub public_key: String,
+    /// `host:port` in the order to try; names are resolved again when a handshake fails.
+    pub endpoints: Vec<String>,
+    /// Its part of the overlay.
+    pub subnet: Ipv4Net,
+    /// Seconds between keepalives, 0 for none.
+    #[serde(default)]
+    pub keepalive: u16,
+}
+
+/// This machine's instances.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Instances {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By instance id.
+    pub instances: BTreeMap<String, InstanceNetwork>,
+}
+
+/// One instance of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceNetwork {
+    /// Namespace of its workload: short names are looked up there first.
+    pub namespace: String,
+    /// Its workload.
+    pub workload: String,
+    /// Host uid that may ask for it.
+    pub uid: u32,
+    /// Name of its service in that user's manager.
+    pub unit: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whether it may start now.
+    pub gate: Gate,
+}
+
+/// Whether the hook lets an instance start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Gate {
+    /// It may start.
+    Open,
+    /// It waits until the desired list is confirmed, at most [`NodeNetwork::hold_seconds`]; then
+    /// it may start, because nothing writable of it is shared.
+    Hold,
+    /// It must not start.
+    Closed,
+}
+
+/// The cluster's zone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DnsRecords {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Revision of the store that this shows; goes into the SOA's serial.
+    pub revision: i64,
+    /// Names without the cluster's domain and without a final dot, in lower case
+    /// (`web.default`, `web-ab12c.web.default`, `n1.node`), to addresses.
+    pub records: BTreeMap<String, Vec<Ipv4Addr>>,
+}
+
+/// One line of JSON that the hook sends to [`HOOK_SOCKET`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct HookRequest {
+    /// The instance, from the container's annotation [`ANNOTATION`].
+    pub instance: String,
+    /// Process id of the container, in the host's pid namespace.
+    pub pid: i32,
+}
+
+/// One line of JSON that answers a [`HookRequest`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HookAnswer {
+    /// Nothing when the network is in place, else why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// Annotation that names the instance and makes the hook run.
+pub const ANNOTATION: &str = "rip.dws.kat.instance";
+/// Message-id field that marks the hook's own journal lines, so that the agent can tell its
+/// failures from the program's.
+pub const HOOK_JOURNAL_FIELD: &str = "KAT_HOOK_ERROR";

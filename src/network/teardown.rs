@@ -1,0 +1,44 @@
+//! Takes KAT's network off the machine, for `kat-agent reset`.
+
+use super::{
+    OVERLAY_LINK,
+    attach::sweep,
+    firewall::{self, FirewallError},
+    kat0,
+    links::{LinkError, Links},
+};
+
+/// What could not be taken off; the rest was.
+#[derive(Debug, thiserror::Error)]
+pub enum TeardownError {
+    /// A link or route.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The nftables table.
+    #[error(transparent)]
+    Firewall(#[from] FirewallError),
+}
+
+/// Removes `kat0`, every veth with KAT's mark, KAT's routes and its nftables table. Stop
+/// `kat-net.service` and `kat-wg.service` first. Nothing happens where nothing is left.
+///
+/// # Errors
+/// The first thing that could not be removed, after all were tried.
+pub async fn teardown() -> Result<(), TeardownError> {
+    let links = Links::open()?;
+    let veths = sweep(&links, &std::collections::BTreeSet::new()).await;
+    let overlay = remove_overlay(&links).await;
+    let routes = links.remove_routes(|_, _| false).await;
+    let table = firewall::remove().await;
+    veths?;
+    overlay?;
+    routes?;
+    Ok(table?)
+}
+
+async fn remove_overlay(links: &Links) -> Result<(), LinkError> {
+    match links.find(OVERLAY_LINK).await? {
+        Some(link) if link.alias.as_deref() == Some(kat0::ALIAS) => links.delete(link.index).await,
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,241 @@
+//! What should be, what is, and what must change.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::SystemTime,
+};
+
+use ipnet::Ipv4Net;
+
+use super::{PrivateKey, PublicKey};
+
+/// A link as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Nothing on a new link.
+    pub private_key: Option<PrivateKey>,
+    /// 0 on a new link.
+    pub listen_port: u16,
+    /// By public key.
+    pub peers: BTreeMap<PublicKey, PeerStatus>,
+}
+
+/// A peer as it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// Where it was seen last, or was said to be.
+    pub endpoint: Option<SocketAddr>,
+    /// Addresses behind it, IPv4 only.
+    pub allowed: BTreeSet<Ipv4Net>,
+    /// Seconds, 0 for none.
+    pub keepalive: u16,
+    /// Nothing before the first.
+    pub last_handshake: Option<SystemTime>,
+    /// Bytes sent, handshakes included.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+}
+
+/// A link as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// This machine's key.
+    pub private_key: PrivateKey,
+    /// UDP port.
+    pub listen_port: u16,
+    /// By public key.
+    pub peers: BTreeMap<PublicKey, WantedPeer>,
+}
+
+/// A peer as it should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WantedPeer {
+    /// Nothing leaves it as it is: WireGuard follows a peer that moves by itself.
+    pub endpoint: Option<SocketAddr>,
+    /// Addresses behind it.
+    pub allowed: BTreeSet<Ipv4Net>,
+    /// Seconds, 0 for none.
+    pub keepalive: u16,
+}
+
+/// What must change, in this order: key and port, removed peers, changed peers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Change {
+    /// A new key.
+    pub private_key: Option<PrivateKey>,
+    /// A new port.
+    pub listen_port: Option<u16>,
+    /// Peers that go.
+    pub removed: Vec<PublicKey>,
+    /// Peers that come or change.
+    pub peers: Vec<PeerChange>,
+}
+
+/// What changes of a peer; nothing leaves a field as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerChange {
+    /// The peer.
+    pub key: PublicKey,
+    /// Whether it is new on the link.
+    pub new: bool,
+    /// Where it is.
+    pub endpoint: Option<SocketAddr>,
+    /// All addresses behind it.
+    pub allowed: Option<BTreeSet<Ipv4Net>>,
+    /// Seconds, 0 for none.
+    pub keepalive: Option<u16>,
+}
+
+impl Change {
+    /// Whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What turns `actual` into `wanted`.
+pub fn difference(wanted: &Wanted, actual: &Device) -> Change {
+    let key_changes = actual.private_key.as_ref() != Some(&wanted.private_key);
+    let port_changes = actual.listen_port != wanted.listen_port;
+    let removed = actual
+        .peers
+        .keys()
+        .filter(|key| !wanted.peers.contains_key(key))
+        .copied()
+        .collect();
+    let peers = wanted
+        .peers
+        .iter()
+        .filter_map(|(key, peer)| peer_change(*key, peer, actual.peers.get(key)))
+        .collect();
+    Change {
+        private_key: key_changes.then(|| wanted.private_key.clone()),
+        listen_port: port_changes.then_some(wanted.listen_port),
+        removed,
+        peers,
+    }
+}
+
+fn peer_change(
+    key: PublicKey,
+    wanted: &WantedPeer,
+    actual: Option<&PeerStatus>,
+) -> Option<PeerChange> {
+    let Some(actual) = actual else {
+        return Some(PeerChange {
+            key,
+            new: true,
+            endpoint: wanted.endpoint,
+            allowed: Some(wanted.allowed.clone()),
+            keepalive: Some(wanted.keepalive),
+        });
+    };
+    let change = PeerChange {
+        key,
+        new: false,
+        endpoint: wanted
+            .endpoint
+            .filter(|endpoint| actual.endpoint != Some(*endpoint)),
+        allowed: (wanted.allowed != actual.allowed).then(|| wanted.allowed.clone()),
+        keepalive: (wanted.keepalive != actual.keepalive).then_some(wanted.keepalive),
+    };
+    let nothing =
+        change.endpoint.is_none() && change.allowed.is_none() && change.keepalive.is_none();
+    (!nothing).then_some(change)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u8) -> PublicKey {
+        PublicKey([number; 32])
+    }
+
+    fn wanted() -> Wanted {
+        let peer = |third: u8| WantedPeer {
+            endpoint: Some(format!("192.0.2.{third}:51820").parse().unwrap()),
+            allowed: BTreeSet::from([format!("10.90.{third}.0/24").parse().unwrap()]),
+            keepalive: 25,
+        };
+        Wanted {
+            private_key: PrivateKey::from_bytes([7; 32]),
+            listen_port: 51820,
+            peers: BTreeMap::from([(key(1), peer(1)), (key(2), peer(2))]),
+        }
+    }
+
+    /// What a device is after a change, as both implementations promise.
+    fn after(mut device: Device, change: &Change) -> Device {
+        if let Some(key) = &change.private_key {
+            device.private_key = Some(key.clone());
+        }
+        device.listen_port = change.listen_port.unwrap_or(device.listen_port);
+        for key in &change.removed {
+            device.peers.remove(key).unwrap();
+        }
+        for peer in &change.peers {
+            assert_eq!(peer.new, !device.peers.contains_key(&peer.key));
+            let status = device.peers.entry(peer.key).or_default();
+            status.endpoint = peer.endpoint.or(status.endpoint);
+            if let Some(allowed) = &peer.allowed {
+                status.allowed.clone_from(allowed);
+            }
+            status.keepalive = peer.keepalive.unwrap_or(status.keepalive);
+        }
+        device
+    }
+
+    #[test]
+    fn a_new_link_gets_everything_and_then_nothing_more() {
+        let change = difference(&wanted(), &Device::default());
+        assert_eq!(change.peers.len(), 2);
+        assert!(change.peers.iter().all(|peer| peer.new));
+        let device = after(Device::default(), &change);
+        assert!(difference(&wanted(), &device).is_empty());
+    }
+
+    #[test]
+    fn only_what_differs_is_changed() {
+        let device = after(
+            Device::default(),
+            &difference(&wanted(), &Device::default()),
+        );
+        let mut next = wanted();
+        next.peers.remove(&key(1));
+        next.peers.get_mut(&key(2)).unwrap().keepalive = 0;
+        next.peers.insert(key(3), WantedPeer::default());
+        let change = difference(&next, &device);
+        assert_eq!(change.private_key, None);
+        assert_eq!(change.listen_port, None);
+        assert_eq!(change.removed, [key(1)]);
+        assert_eq!(
+            change.peers[0],
+            PeerChange {
+                key: key(2),
+                new: false,
+                endpoint: None,
+                allowed: None,
+                keepalive: Some(0)
+            }
+        );
+        assert!(change.peers[1].new);
+        assert!(difference(&next, &after(device, &change)).is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_moved_is_not_called_back() {
+        let mut device = after(
+            Device::default(),
+            &difference(&wanted(), &Device::default()),
+        );
+        device.peers.get_mut(&key(1)).unwrap().endpoint =
+            Some("198.51.100.9:4000".parse().unwrap());
+        let mut next = wanted();
+        next.peers.get_mut(&key(1)).unwrap().endpoint = None;
+        assert!(difference(&next, &device).is_empty());
+        assert_eq!(difference(&wanted(), &device).peers.len(), 1);
+    }
+}

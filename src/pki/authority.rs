@@ -1,0 +1,247 @@
+//! The three authorities.
+
+use std::path::Path;
+
+use jiff::Timestamp;
+use rcgen::{BasicConstraints, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+
+use super::{
+    AUTHORITY_LIFETIME, CertificateRequest, Identity, LEAF_LIFETIME, LeafKind, PkiError, Validity,
+    files, hex, leaf, request, seal, tls,
+};
+
+/// Which authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AuthorityKind {
+    /// Machines, the API, administrators, and the leader as client of the agents.
+    Cluster,
+    /// etcd's client port and its clients.
+    EtcdClients,
+    /// etcd's peer ports.
+    EtcdPeers,
+}
+
+impl AuthorityKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Cluster, Self::EtcdClients, Self::EtcdPeers];
+
+    /// Its name, which its files carry: `NAME.crt` and `NAME.key`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster-ca",
+            Self::EtcdClients => "etcd-client-ca",
+            Self::EtcdPeers => "etcd-peer-ca",
+        }
+    }
+}
+
+/// An authority with its key: ECDSA P-256, signs leaves only.
+pub struct Authority {
+    kind: AuthorityKind,
+    certificate_pem: String,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl std::fmt::Debug for Authority {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Authority")
+            .field("kind", &self.kind)
+            .field("fingerprint", &self.fingerprint())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Authority {
+    /// A new authority, valid for ten years.
+    ///
+    /// # Errors
+    /// [`PkiError::Certificate`] or [`PkiError::Key`].
+    pub fn generate(
+        kind: AuthorityKind,
+        cluster_uid: &str,
+        now: Timestamp,
+    ) -> Result<Self, PkiError> {
+        let key = generate_key()?;
+        let validity = Validity::starting(now, AUTHORITY_LIFETIME)?;
+        let common_name = format!("kat {} {cluster_uid}", kind.name());
+        let mut params = leaf::base_params(&common_name, validity)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?;
+        Self::from_pem(kind, &certificate.pem(), &key.serialize_pem())
+    }
+
+    /// An authority from its two files' contents.
+    ///
+    /// # Errors
+    /// [`PkiError`] if they can't be read, don't belong together, or are no authority.
+    pub fn from_pem(
+        kind: AuthorityKind,
+        certificate_pem: &str,
+        key_pem: &str,
+    ) -> Result<Self, PkiError> {
+        let certificate = tls::first_certificate(certificate_pem)?;
+        let key = KeyPair::from_pem(key_pem)
+            .map_err(|error| PkiError::Key(format!("of {}: {error}", kind.name())))?;
+        check_authority(kind, &certificate, &key)?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, key)?;
+        Ok(Self {
+            kind,
+            certificate_pem: certificate_pem.to_owned(),
+            certificate,
+            issuer,
+        })
+    }
+
+    /// Reads it from `folder` (`/var/lib/kat/pki`).
+    ///
+    /// # Errors
+    /// As [`Self::from_pem`], and [`PkiError::File`].
+    pub fn load(folder: &Path, kind: AuthorityKind) -> Result<Self, PkiError> {
+        let certificate = files::read(&folder.join(format!("{}.crt", kind.name())))?;
+        let key = files::read(&folder.join(format!("{}.key", kind.name())))?;
+        Self::from_pem(kind, &certificate, &key)
+    }
+
+    /// Writes it to `folder`, which becomes 0700; the key is 0600. The key comes first, so that a
+    /// certificate on disk always has its key.
+    ///
+    /// # Errors
+    /// [`PkiError::File`].
+    pub fn store(&self, folder: &Path) -> Result<(), PkiError> {
+        files::make_folder(folder)?;
+        let key = folder.join(format!("{}.key", self.kind.name()));
+        files::write_secret(&key, self.issuer.key().serialize_pem().as_bytes())?;
+        let certificate = folder.join(format!("{}.crt", self.kind.name()));
+        files::write_public(&certificate, self.certificate_pem.as_bytes())
+    }
+
+    /// Which one it is.
+    pub fn kind(&self) -> AuthorityKind {
+        self.kind
+    }
+
+    /// Its certificate, as PEM.
+    pub fn certificate_pem(&self) -> &str {
+        &self.certificate_pem
+    }
+
+    /// SHA-256 of its certificate in DER, as 64 hexadecimal digits: what join tokens pin.
+    pub fn fingerprint(&self) -> String {
+        fingerprint(&self.certificate)
+    }
+
+    /// Makes a key and a certificate for it.
+    ///
+    /// # Errors
+    /// [`PkiError::Name`], [`PkiError::WrongAuthority`], [`PkiError::Certificate`].
+    pub fn issue(&self, kind: &LeafKind, now: Timestamp) -> Result<Identity, PkiError> {
+        let key = generate_key()?;
+        let certificate_pem = self.sign(kind, &key, now)?;
+        Ok(Identity {
+            certificate_pem,
+            key_pem: key.serialize_pem(),
+        })
+    }
+
+    /// Signs a certificate for the key of a request. Only the key is taken from it; all else
+    /// follows from `kind`, which the caller decided, and the request must ask for that common
+    /// name.
+    ///
+    /// # Errors
+    /// [`PkiError::Request`] if it is refused, else as [`Self::issue`].
+    pub fn sign_request(
+        &self,
+        request_pem: &str,
+        kind: &LeafKind,
+        now: Timestamp,
+    ) -> Result<String, PkiError> {
+        let request = CertificateRequest::parse(request_pem)?;
+        let expected = kind.common_name();
+        if request.common_name() != expected {
+            return Err(PkiError::Request(format!(
+                "it is for `{}`, expected `{expected}`",
+                request.common_name()
+            )));
+        }
+        self.sign(kind, request.public_key(), now)
+    }
+
+    fn sign(
+        &self,
+        kind: &LeafKind,
+        key: &impl rcgen::PublicKeyData,
+        now: Timestamp,
+    ) -> Result<String, PkiError> {
+        if !kind.signed_by(self.kind) {
+            return Err(PkiError::WrongAuthority {
+                authority: self.kind.name(),
+                common_name: kind.common_name(),
+            });
+        }
+        let params = kind.params(Validity::starting(now, LEAF_LIFETIME)?)?;
+        Ok(params.signed_by(key, &self.issuer)?.pem())
+    }
+
+    /// The key, sealed with the recovery key for a machine that holds etcd.
+    ///
+    /// # Errors
+    /// [`seal::SealError`].
+    pub fn seal_key(&self, key: &seal::RecoveryKey) -> Result<Vec<u8>, seal::SealError> {
+        let plain = self.issuer.key().serialize_pem();
+        seal::seal(key, plain.as_bytes(), self.kind.name().as_bytes())
+    }
+
+    /// An authority whose key was sealed by [`Self::seal_key`].
+    ///
+    /// # Errors
+    /// As [`Self::from_pem`]; [`PkiError::Key`] if it does not open.
+    pub fn unseal(
+        kind: AuthorityKind,
+        certificate_pem: &str,
+        sealed: &[u8],
+        key: &seal::RecoveryKey,
+    ) -> Result<Self, PkiError> {
+        let plain = seal::open(key, sealed, kind.name().as_bytes())
+            .map_err(|error| PkiError::Key(format!("of {}: {error}", kind.name())))?;
+        let key_pem = String::from_utf8(plain)
+            .map_err(|_| PkiError::Key(format!("of {}: it is not text", kind.name())))?;
+        Self::from_pem(kind, certificate_pem, &key_pem)
+    }
+}
+
+/// SHA-256 of a certificate in DER, as 64 hexadecimal digits.
+pub(super) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
+    hex(&Sha256::digest(certificate))
+}
+
+pub(super) fn generate_key() -> Result<KeyPair, PkiError> {
+    KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)
+        .map_err(|error| PkiError::Key(error.to_string()))
+}
+
+fn check_authority(
+    kind: AuthorityKind,
+    certificate: &CertificateDer<'_>,
+    key: &KeyPair,
+) -> Result<(), PkiError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
+        .map_err(|error| PkiError::Certificate(format!("of {}: {error}", kind.name())))?;
+    if !parsed.is_ca() {
+        return Err(PkiError::Certificate(format!(
+            "of {}: it is not an authority's",
+            kind.name()
+        )));
+    }
+    if request::public_key_of(&parsed.tbs_certificate.subject_pki)? != key.public_key_raw() {
+        return Err(PkiError::Key(format!(
+            "of {}: it does not belong to the certificate",
+            kind.name()
+        )));
+    }
+    Ok(())
+}

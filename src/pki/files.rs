@@ -1,0 +1,71 @@
+//! Keys and certificates on disk: whole or not at all, and never readable for others in between.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use super::PkiError;
+
+/// Largest file that is read.
+const MOST_BYTES: u64 = 1 << 20;
+
+/// Writes a file that only its owner reads (0600), in place of what was there.
+///
+/// # Errors
+/// [`PkiError::File`].
+pub fn write_secret(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    write(path, content, 0o600).map_err(|source| failed(path, source))
+}
+
+/// Writes a file that everyone may read (0644), in place of what was there.
+///
+/// # Errors
+/// [`PkiError::File`].
+pub fn write_public(path: &Path, content: &[u8]) -> Result<(), PkiError> {
+    write(path, content, 0o644).map_err(|source| failed(path, source))
+}
+
+/// Reads a text.
+pub(super) fn read(path: &Path) -> Result<String, PkiError> {
+    let read = || -> io::Result<String> {
+        let size = fs::metadata(path)?.len();
+        if size > MOST_BYTES {
+            return Err(io::Error::other(format!(
+                "{size} bytes, at most {MOST_BYTES} are expected"
+            )));
+        }
+        fs::read_to_string(path)
+    };
+    read().map_err(|source| failed(path, source))
+}
+
+/// Makes the folder of keys, 0700.
+pub(super) fn make_folder(path: &Path) -> Result<(), PkiError> {
+    let make = || -> io::Result<()> {
+        fs::create_dir_all(path)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    };
+    make().map_err(|source| failed(path, source))
+}
+
+fn failed(path: &Path, source: io::Error) -> PkiError {
+    PkiError::File {
+        path: path.to_owned(),
+        source,
+    }
+}
+
+fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // Made with 0600, so nobody can open it before it has its own mode.
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    file.write_all(content)?;
+    file.as_file()
+        .set_permissions(fs::Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    fs::File::open(folder)?.sync_all()
+}

@@ -1,0 +1,128 @@
+//! Certificate requests (PKCS #10): made by machines, judged by the leader.
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SubjectPublicKeyInfo};
+use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject};
+use x509_parser::{
+    certification_request::X509CertificationRequest, oid_registry, prelude::FromDer,
+    x509::SubjectPublicKeyInfo as ParsedKey,
+};
+
+use super::{PkiError, authority::generate_key};
+
+/// Largest request that is read, in bytes of PEM.
+pub const MAX_REQUEST: usize = 16 * 1024;
+
+/// A request whose signature and key are fine. What it asks for beside its key and common name
+/// (names, usages, being an authority) is not even read.
+#[derive(Debug)]
+pub struct CertificateRequest {
+    common_name: String,
+    public_key: SubjectPublicKeyInfo,
+}
+
+impl CertificateRequest {
+    /// Reads a request: one PEM block, at most [`MAX_REQUEST`] bytes, an ECDSA P-256 key that
+    /// signed it, one common name and nothing else in the subject.
+    ///
+    /// # Errors
+    /// [`PkiError::Request`], which says what is wrong.
+    pub fn parse(pem: &str) -> Result<Self, PkiError> {
+        let refuse = |why: String| PkiError::Request(why);
+        if pem.len() > MAX_REQUEST {
+            return Err(refuse(format!(
+                "{} bytes, at most {MAX_REQUEST} are allowed",
+                pem.len()
+            )));
+        }
+        let der = CertificateSigningRequestDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| refuse(format!("expected one in PEM: {error}")))?;
+        let (rest, request) =
+            X509CertificationRequest::from_der(&der).map_err(|error| refuse(error.to_string()))?;
+        if !rest.is_empty() {
+            return Err(refuse("something follows it".into()));
+        }
+        let info = &request.certification_request_info;
+        // Before the signature: only such keys are worth the work.
+        let public_key = strong_key(&info.subject_pki)?;
+        if request.signature_algorithm.algorithm != oid_registry::OID_SIG_ECDSA_WITH_SHA256 {
+            return Err(refuse("it is not signed with ECDSA and SHA-256".into()));
+        }
+        request
+            .verify_signature()
+            .map_err(|_| refuse("its signature is wrong".into()))?;
+        let common_name = only_common_name(&info.subject)
+            .ok_or_else(|| refuse("its subject must be one common name".into()))?;
+        Ok(Self {
+            common_name,
+            public_key,
+        })
+    }
+
+    /// The common name that it asks for.
+    pub fn common_name(&self) -> &str {
+        &self.common_name
+    }
+
+    /// Its key.
+    pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
+        &self.public_key
+    }
+}
+
+/// The only attribute of a subject, if that is a common name.
+pub(super) fn only_common_name(subject: &x509_parser::x509::X509Name<'_>) -> Option<String> {
+    let mut attributes = subject.iter_attributes();
+    let (first, second) = (attributes.next()?, attributes.next());
+    if second.is_some() || *first.attr_type() != oid_registry::OID_X509_COMMON_NAME {
+        return None;
+    }
+    first.as_str().ok().map(ToOwned::to_owned)
+}
+
+/// Accepts ECDSA keys on P-256 and nothing else.
+fn strong_key(key: &ParsedKey<'_>) -> Result<SubjectPublicKeyInfo, PkiError> {
+    let curve = key
+        .algorithm
+        .parameters
+        .as_ref()
+        .and_then(|parameters| parameters.as_oid().ok());
+    let is_p256 = key.algorithm.algorithm == oid_registry::OID_KEY_TYPE_EC_PUBLIC_KEY
+        && curve == Some(oid_registry::OID_EC_P256);
+    if !is_p256 {
+        return Err(PkiError::Request(
+            "its key must be an ECDSA key on the curve P-256".into(),
+        ));
+    }
+    SubjectPublicKeyInfo::from_der(key.raw).map_err(|error| PkiError::Request(error.to_string()))
+}
+
+/// The key's point.
+pub(super) fn public_key_of<'a>(key: &'a ParsedKey<'_>) -> Result<&'a [u8], PkiError> {
+    Ok(key.subject_public_key.data.as_ref())
+}
+
+/// Makes a key, and a request for a certificate with this common name: (request, key), as PEM.
+///
+/// # Errors
+/// [`PkiError::Key`] or [`PkiError::Certificate`].
+pub fn create_request(common_name: &str) -> Result<(String, String), PkiError> {
+    let key = generate_key()?;
+    Ok((request_of(common_name, &key)?, key.serialize_pem()))
+}
+
+/// A request for a key that exists, to renew a certificate.
+///
+/// # Errors
+/// As [`create_request`].
+pub fn create_request_for_key(common_name: &str, key_pem: &str) -> Result<String, PkiError> {
+    let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
+    request_of(common_name, &key)
+}
+
+fn request_of(common_name: &str, key: &KeyPair) -> Result<String, PkiError> {
+    let mut params = CertificateParams::default();
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, common_name);
+    params.distinguished_name = subject;
+    Ok(params.serialize_request(key)?.pem()?)
+}

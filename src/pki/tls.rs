@@ -1,0 +1,400 @@
+//! TLS 1.3 with aws-lc, for the API and its clients. The provider is always named: with two in the
+//! program rustls would refuse to choose.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
+    SignatureScheme,
+    client::{
+        ResolvesClientCert, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_cert_signed_by_trust_anchor,
+    },
+    crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject},
+    server::{
+        ClientHello, ParsedCertificate, ResolvesServerCert, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    sign::CertifiedKey,
+    version::TLS13,
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{Identity, PkiError, authority, check_name, cluster_name, request};
+
+/// Who is at the other end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PeerIdentity {
+    /// A machine.
+    Node(String),
+    /// The leader on a machine.
+    Leader(String),
+    /// An administrator.
+    Admin(String),
+}
+
+/// Reads who a certificate is for. That it is valid is the verifier's business, not this
+/// function's.
+///
+/// # Errors
+/// [`PkiError::Certificate`] for a subject that is not one common name `node:NAME`, `leader:NAME`
+/// or `admin:NAME`.
+pub fn peer_identity(certificate: &CertificateDer<'_>) -> Result<PeerIdentity, PkiError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    let common_name = request::only_common_name(parsed.subject())
+        .ok_or_else(|| PkiError::Certificate("its subject must be one common name".into()))?;
+    let (role, name) = common_name.split_once(':').unwrap_or_default();
+    check_name(name)?;
+    let name = name.to_owned();
+    match role {
+        "node" => Ok(PeerIdentity::Node(name)),
+        "leader" => Ok(PeerIdentity::Leader(name)),
+        "admin" => Ok(PeerIdentity::Admin(name)),
+        _ => Err(PkiError::Certificate(format!(
+            "the common name `{common_name}` is neither a node, a leader nor an administrator"
+        ))),
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// The first certificate of a PEM text.
+pub(super) fn first_certificate(pem: &str) -> Result<CertificateDer<'static>, PkiError> {
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| PkiError::Pem {
+        expected: "certificate",
+        found: error.to_string(),
+    })
+}
+
+/// SHA-256 of the public key in a certificate, as 64 hexadecimal digits: it stays when the
+/// certificate is renewed for the same key.
+///
+/// # Errors
+/// [`PkiError`] if the certificate can't be read.
+pub fn public_key_hash(certificate_pem: &str) -> Result<String, PkiError> {
+    let certificate = first_certificate(certificate_pem)?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    Ok(super::hex(&Sha256::digest(parsed.public_key().raw)))
+}
+
+fn roots(authority_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {
+    let mut roots = RootCertStore::empty();
+    roots.add(first_certificate(authority_pem)?)?;
+    Ok(Arc::new(roots))
+}
+
+/// A certificate and key that can be replaced while connections are served: a renewed leaf is used
+/// from the next handshake on.
+#[derive(Debug)]
+pub struct CurrentIdentity {
+    key: ArcSwap<CertifiedKey>,
+    authority: CertificateDer<'static>,
+}
+
+impl CurrentIdentity {
+    /// Starts with this identity. The authority's certificate is sent along, so that a machine
+    /// that joins can check it against the hash in its token.
+    ///
+    /// # Errors
+    /// [`PkiError`] if certificate and key can't be read or don't belong together.
+    pub fn new(identity: &Identity, authority_pem: &str) -> Result<Arc<Self>, PkiError> {
+        let authority = first_certificate(authority_pem)?;
+        Ok(Arc::new(Self {
+            key: ArcSwap::from_pointee(certified(identity, &authority)?),
+            authority,
+        }))
+    }
+
+    /// Uses another identity from now on.
+    ///
+    /// # Errors
+    /// As [`Self::new`]; the old one stays in use then.
+    pub fn replace(&self, identity: &Identity) -> Result<(), PkiError> {
+        self.key
+            .store(Arc::new(certified(identity, &self.authority)?));
+        Ok(())
+    }
+}
+
+fn certified(
+    identity: &Identity,
+    authority: &CertificateDer<'static>,
+) -> Result<CertifiedKey, PkiError> {
+    let leaf = first_certificate(&identity.certificate_pem)?;
+    let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes()).map_err(|error| {
+        PkiError::Pem {
+            expected: "private key",
+            found: error.to_string(),
+        }
+    })?;
+    let chain = vec![leaf, authority.clone()];
+    Ok(CertifiedKey::from_der(chain, key, &provider())?)
+}
+
+impl ResolvesServerCert for CurrentIdentity {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.key.load_full())
+    }
+}
+
+impl ResolvesClientCert for CurrentIdentity {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.key.load_full())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// A server: TLS 1.3, HTTP/2 or HTTP/1.1. Clients may show a certificate of the authority; one
+/// that does not check is refused, none is fine (the caller then asks for a token).
+///
+/// # Errors
+/// [`PkiError`] if the authority's certificate can't be used.
+pub fn server_config(
+    identity: Arc<CurrentIdentity>,
+    authority_pem: &str,
+) -> Result<Arc<ServerConfig>, PkiError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority_pem)?, provider())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(KnownClients(verifier)))
+        .with_cert_resolver(identity);
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// A client of the cluster's API: the server must hold a certificate of the authority that names
+/// the cluster ([`cluster_name`]); the address that was dialled is not compared. reqwest takes
+/// it by `tls_backend_preconfigured` and wants ALPN set, hyper-rustls wants it empty: it is empty
+/// here.
+///
+/// # Errors
+/// [`PkiError`] if the authority's certificate or the cluster's uid can't be used.
+pub fn client_config(
+    authority_pem: &str,
+    cluster_uid: &str,
+    identity: Option<Arc<CurrentIdentity>>,
+) -> Result<ClientConfig, PkiError> {
+    let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
+        PkiError::Certificate(format!(
+            "the cluster's uid `{cluster_uid}` is not a DNS label"
+        ))
+    })?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
+        .build()
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    client_with(Arc::new(OfCluster { verifier, name }), identity)
+}
+
+/// A client that knows only the hash of the authority's certificate, from a join token. The server
+/// must send that certificate and a machine's leaf signed by it.
+///
+/// # Errors
+/// [`PkiError::Certificate`] if the hash is not 64 hexadecimal digits.
+pub fn pinned_client_config(fingerprint: &str) -> Result<ClientConfig, PkiError> {
+    let fine = fingerprint.len() == 64
+        && fingerprint
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    if !fine {
+        return Err(PkiError::Certificate(
+            "the authority's hash must be 64 hexadecimal digits".into(),
+        ));
+    }
+    let verifier = Pinned {
+        fingerprint: fingerprint.to_owned(),
+        provider: provider(),
+    };
+    client_with(Arc::new(verifier), None)
+}
+
+fn client_with(
+    verifier: Arc<dyn ServerCertVerifier>,
+    identity: Option<Arc<CurrentIdentity>>,
+) -> Result<ClientConfig, PkiError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    Ok(match identity {
+        Some(identity) => builder.with_client_cert_resolver(identity),
+        None => builder.with_no_client_auth(),
+    })
+}
+
+/// Checks the chain as usual, and the cluster's name in place of the dialled one.
+#[derive(Debug)]
+struct OfCluster {
+    verifier: Arc<WebPkiServerVerifier>,
+    name: ServerName<'static>,
+}
+
+impl ServerCertVerifier for OfCluster {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.verifier
+            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+/// Finds the authority in what the server sent, by its hash, and then trusts only that.
+#[derive(Debug)]
+struct Pinned {
+    fingerprint: String,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let pinned = intermediates
+            .iter()
+            .find(|certificate| authority::fingerprint(certificate) == self.fingerprint)
+            .ok_or(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::UnknownIssuer,
+            ))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(pinned.clone().into_owned())?;
+        verify_server_cert_signed_by_trust_anchor(
+            &ParsedCertificate::try_from(end_entity)?,
+            &roots,
+            &[],
+            now,
+            self.provider.signature_verification_algorithms.all,
+        )?;
+        match peer_identity(end_entity) {
+            Ok(PeerIdentity::Node(_)) => Ok(ServerCertVerified::assertion()),
+            _ => Err(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::ApplicationVerificationFailure,
+            )),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
+    }
+}
+
+/// Clients of the authority whose common name is one of KAT's.
+#[derive(Debug)]
+struct KnownClients(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for KnownClients {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
+        peer_identity(end_entity).map_err(|_| {
+            rustls::Error::InvalidCertificate(
+                rustls::CertificateError::ApplicationVerificationFailure,
+            )
+        })?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}

@@ -1,0 +1,278 @@
+//! Tokens: `kat1.ID.SECRET` opens the API within its scope, `kat1.ID.SECRET.HASH` lets a machine
+//! join and tells it the authority to trust.
+//!
+//! ID is 12 characters of Crockford's base32 in lower case, SECRET 32 random bytes in base64url
+//! without padding, HASH the SHA-256 of the cluster authority's certificate as 64 hexadecimal
+//! digits. The store keeps the SHA-256 of the secret, never the secret.
+
+use std::fmt;
+
+use aws_lc_rs::{constant_time::verify_slices_are_equal, rand};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::hex;
+
+/// What every token begins with.
+const VERSION: &str = "kat1";
+/// Longest text that is looked at.
+const MOST_BYTES: usize = 256;
+/// Characters of an id.
+const ID_CHARACTERS: usize = 12;
+/// Crockford's base32, in lower case.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// Why a token is refused. The answer to a caller should not tell these apart.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// The text is not a token.
+    #[error("not a token: expected kat1.ID.SECRET or kat1.ID.SECRET.HASH")]
+    Malformed,
+    /// The secret is not the one that was given out.
+    #[error("the token {0} is wrong")]
+    Wrong(String),
+    /// Its time is over.
+    #[error("the token {0} has expired")]
+    Expired(String),
+    /// It was used as often as it may be.
+    #[error("the token {0} is used up")]
+    UsedUp(String),
+    /// The system gave no random bytes.
+    #[error("the system has no randomness")]
+    Randomness,
+}
+
+/// A token as its owner holds it. Neither Debug nor Display show the secret; [`Token::reveal`]
+/// does.
+#[derive(Clone)]
+pub struct Token {
+    id: String,
+    secret: [u8; 32],
+    authority: Option<String>,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Token")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Token {
+    /// A new token; with `authority`, the fingerprint of the cluster's authority, one for joining.
+    ///
+    /// # Errors
+    /// [`TokenError::Randomness`], or [`TokenError::Malformed`] for a wrong fingerprint.
+    pub fn generate(authority: Option<&str>) -> Result<Self, TokenError> {
+        if authority.is_some_and(|hash| !is_hash(hash)) {
+            return Err(TokenError::Malformed);
+        }
+        let (mut id, mut secret) = ([0_u8; ID_CHARACTERS], [0_u8; 32]);
+        rand::fill(&mut id).map_err(|_| TokenError::Randomness)?;
+        rand::fill(&mut secret).map_err(|_| TokenError::Randomness)?;
+        let id = id
+            .iter()
+            .filter_map(|byte| ALPHABET.get(usize::from(byte & 31)))
+            .map(|character| char::from(*character))
+            .collect();
+        Ok(Self {
+            id,
+            secret,
+            authority: authority.map(ToOwned::to_owned),
+        })
+    }
+
+    /// Reads a token. White space around it is ignored.
+    ///
+    /// # Errors
+    /// [`TokenError::Malformed`], which does not repeat the text.
+    pub fn parse(text: &str) -> Result<Self, TokenError> {
+        Self::parts(text.trim()).ok_or(TokenError::Malformed)
+    }
+
+    fn parts(text: &str) -> Option<Self> {
+        if text.len() > MOST_BYTES {
+            return None;
+        }
+        let mut parts = text.split('.');
+        let (version, id, secret) = (parts.next()?, parts.next()?, parts.next()?);
+        let authority = parts.next();
+        let known = version == VERSION
+            && id.len() == ID_CHARACTERS
+            && id.bytes().all(|byte| ALPHABET.contains(&byte))
+            && authority.is_none_or(is_hash)
+            && parts.next().is_none();
+        if !known {
+            return None;
+        }
+        Some(Self {
+            id: id.to_owned(),
+            secret: URL_SAFE_NO_PAD.decode(secret).ok()?.try_into().ok()?,
+            authority: authority.map(ToOwned::to_owned),
+        })
+    }
+
+    /// Its id, which is no secret.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The fingerprint of the authority, in a token for joining.
+    pub fn authority(&self) -> Option<&str> {
+        self.authority.as_deref()
+    }
+
+    /// The whole token: for its owner's eyes and files.
+    pub fn reveal(&self) -> String {
+        let secret = URL_SAFE_NO_PAD.encode(self.secret);
+        match &self.authority {
+            Some(hash) => format!("{VERSION}.{}.{secret}.{hash}", self.id),
+            None => format!("{VERSION}.{}.{secret}", self.id),
+        }
+    }
+
+    /// What the store keeps of its secret: SHA-256, hexadecimal.
+    pub fn hash(&self) -> String {
+        hex(&Sha256::digest(self.secret))
+    }
+}
+
+fn is_hash(text: &str) -> bool {
+    text.len() == 64
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// What is stored of a token, as far as it decides whether one is accepted. What it then allows is
+/// the record's business.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredToken<'a> {
+    /// Its id.
+    pub id: &'a str,
+    /// [`Token::hash`].
+    pub hash: &'a str,
+    /// When it ends; never, if absent.
+    pub expires: Option<Timestamp>,
+    /// How often it may still be used; any number of times, if absent.
+    pub uses: Option<u32>,
+}
+
+impl StoredToken<'_> {
+    /// Whether this is the token that was given out, and may be used now. The secret is compared
+    /// in constant time, and before all else.
+    ///
+    /// # Errors
+    /// [`TokenError::Wrong`], [`TokenError::Expired`], [`TokenError::UsedUp`].
+    pub fn verify(&self, token: &Token, now: Timestamp) -> Result<(), TokenError> {
+        let hash = token.hash();
+        let same = verify_slices_are_equal(hash.as_bytes(), self.hash.as_bytes()).is_ok();
+        if !same || token.id != self.id {
+            return Err(TokenError::Wrong(token.id.clone()));
+        }
+        if self.expires.is_some_and(|expires| expires <= now) {
+            return Err(TokenError::Expired(token.id.clone()));
+        }
+        if self.uses == Some(0) {
+            return Err(TokenError::UsedUp(token.id.clone()));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn stored<'a>(token: &'a Token, hash: &'a str) -> StoredToken<'a> {
+        StoredToken {
+            id: &token.id,
+            hash,
+            expires: None,
+            uses: None,
+        }
+    }
+
+    #[test]
+    fn a_token_opens_its_record_and_no_other() {
+        let token = Token::generate(None).expect("generated");
+        let hash = token.hash();
+        let record = stored(&token, &hash);
+        let again = Token::parse(&format!(" {}\n", token.reveal())).expect("parsed");
+        assert_eq!(record.verify(&again, NOW), Ok(()));
+        let mut other = Token::generate(None).expect("generated");
+        other.id.clone_from(&token.id);
+        let wrong = Err(TokenError::Wrong(token.id.clone()));
+        assert_eq!(record.verify(&other, NOW), wrong);
+        let mut renamed = token.clone();
+        renamed.id = "0".repeat(12);
+        assert!(record.verify(&renamed, NOW).is_err());
+        for hash in ["", "0", &"0".repeat(64), &hash.to_uppercase()] {
+            assert_eq!(stored(&token, hash).verify(&token, NOW), wrong, "{hash}");
+        }
+    }
+
+    #[test]
+    fn time_and_uses_end_it() {
+        let token = Token::generate(None).expect("generated");
+        let hash = token.hash();
+        let mut record = stored(&token, &hash);
+        record.expires = Some(Timestamp::from_second(10).expect("time"));
+        let at = |second| Timestamp::from_second(second).expect("time");
+        assert!(record.verify(&token, at(9)).is_ok());
+        let expired = Err(TokenError::Expired(token.id.clone()));
+        assert_eq!(record.verify(&token, at(10)), expired);
+        record.expires = None;
+        record.uses = Some(1);
+        assert!(record.verify(&token, NOW).is_ok());
+        record.uses = Some(0);
+        let used_up = Err(TokenError::UsedUp(token.id.clone()));
+        assert_eq!(record.verify(&token, NOW), used_up);
+    }
+
+    #[test]
+    fn debug_shows_no_secret() {
+        let token = Token::generate(Some(&"ab".repeat(32))).expect("generated");
+        let secret = token.reveal().split('.').nth(2).expect("secret").to_owned();
+        assert!(!format!("{token:?}").contains(&secret));
+        assert_eq!(
+            Token::parse(&token.reveal()).expect("parsed").authority(),
+            Some("ab".repeat(32).as_str())
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_parsed_or_refused(text in ".{0,300}") {
+            let _ = Token::parse(&text);
+        }
+
+        #[test]
+        fn what_is_parsed_is_printed_the_same(id in "[0-9a-hjkmnp-tv-z]{12}", secret: [u8; 32]) {
+            let text = format!("kat1.{id}.{}", URL_SAFE_NO_PAD.encode(secret));
+            prop_assert_eq!(Token::parse(&text).expect("parsed").reveal(), text);
+        }
+
+        #[test]
+        fn a_changed_character_never_opens(position in 0_usize..43, change in 1_u8..64) {
+            let token = Token::generate(None).expect("generated");
+            let hash = token.hash();
+            let record = stored(&token, &hash);
+            let mut text = token.reveal().into_bytes();
+            let alphabet = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+            let at = 18 + position;
+            let old = alphabet.iter().position(|c| *c == text[at]).expect("base64url");
+            text[at] = alphabet[(old + usize::from(change)) % 64];
+            let text = String::from_utf8(text).expect("text");
+            let opened = Token::parse(&text).is_ok_and(|other| record.verify(&other, NOW).is_ok());
+            prop_assert!(!opened);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! How long certificates live, and when they are renewed.
+
+use jiff::{SignedDuration, Timestamp};
+use time::OffsetDateTime;
+use x509_parser::certificate::X509Certificate;
+
+use super::PkiError;
+
+/// How long a leaf lives.
+pub const LEAF_LIFETIME: SignedDuration = SignedDuration::from_hours(30 * 24);
+/// How long an authority lives: ten years.
+pub const AUTHORITY_LIFETIME: SignedDuration = SignedDuration::from_hours(3653 * 24);
+/// How far in the past a certificate begins, for machines whose clocks are behind.
+pub const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
+
+/// When a certificate holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// From when on.
+    pub not_before: Timestamp,
+    /// Until when.
+    pub not_after: Timestamp,
+}
+
+impl Validity {
+    /// From an hour before `now` until `lifetime` after it.
+    ///
+    /// # Errors
+    /// [`PkiError::Certificate`] for a time beyond what a timestamp holds.
+    pub(super) fn starting(now: Timestamp, lifetime: SignedDuration) -> Result<Self, PkiError> {
+        let shift = |by: SignedDuration| {
+            now.checked_add(by)
+                .map_err(|error| PkiError::Certificate(format!("validity: {error}")))
+        };
+        Ok(Self {
+            not_before: shift(-BACKDATED)?,
+            not_after: shift(lifetime)?,
+        })
+    }
+
+    /// Whether it holds at a time.
+    pub fn holds(&self, at: Timestamp) -> bool {
+        self.not_before <= at && at <= self.not_after
+    }
+
+    /// Whether two thirds of the lifetime are over. A certificate that is not valid yet, because
+    /// this machine's clock is behind, is not due.
+    pub fn renew_due(&self, now: Timestamp) -> bool {
+        let lifetime = self.not_after.duration_since(self.not_before);
+        now.duration_since(self.not_before) >= lifetime * 2 / 3
+    }
+}
+
+/// For rcgen, in whole seconds.
+pub(super) fn date(at: Timestamp) -> Result<OffsetDateTime, PkiError> {
+    OffsetDateTime::from_unix_timestamp(at.as_second())
+        .map_err(|error| PkiError::Certificate(format!("validity: {error}")))
+}
+
+/// When a certificate (PEM, the first one of a chain) holds.
+///
+/// # Errors
+/// [`PkiError::Pem`] or [`PkiError::Certificate`].
+pub fn validity_of(certificate_pem: &str) -> Result<Validity, PkiError> {
+    let der = super::tls::first_certificate(certificate_pem)?;
+    let (_, parsed) = x509_parser::parse_x509_certificate(&der)
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    validity_of_parsed(&parsed)
+}
+
+fn validity_of_parsed(certificate: &X509Certificate<'_>) -> Result<Validity, PkiError> {
+    let second = |value: i64| {
+        Timestamp::from_second(value)
+            .map_err(|error| PkiError::Certificate(format!("validity: {error}")))
+    };
+    let validity = certificate.validity();
+    Ok(Validity {
+        not_before: second(validity.not_before.timestamp())?,
+        not_after: second(validity.not_after.timestamp())?,
+    })
+}
+
+/// Whether a certificate (PEM) should be renewed: two thirds of its life are over.
+///
+/// # Errors
+/// As [`validity_of`].
+pub fn renew_due(certificate_pem: &str, now: Timestamp) -> Result<bool, PkiError> {
+    Ok(validity_of(certificate_pem)?.renew_due(now))
+}

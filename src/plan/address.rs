@@ -1,0 +1,95 @@
+//! Addresses of instances (RFC 7.2).
+
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+use ipnet::Ipv4Net;
+
+/// The machine's own address: the first host of its subnet.
+pub fn node_address(subnet: Ipv4Net) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(subnet.network()).saturating_add(1))
+}
+
+/// Subnet number `index` of the overlay, `bits` longer than its prefix; `None` when there is none.
+pub fn node_subnet(cluster: Ipv4Net, bits: u8, index: u32) -> Option<Ipv4Net> {
+    let prefix = cluster.prefix_len().checked_add(bits)?;
+    if prefix > 30 || u64::from(index) >= 1u64 << bits {
+        return None;
+    }
+    let size = 1u32.checked_shl(32 - u32::from(prefix))?;
+    let network = u32::from(cluster.network()).checked_add(index.checked_mul(size)?)?;
+    Ipv4Net::new(Ipv4Addr::from(network), prefix).ok()
+}
+
+/// The next free address after `last`, going round once; never the network's, the machine's or
+/// the broadcast address. `None` when every address is taken.
+///
+/// Going round keeps an address unused for as long as possible, so that a client that still
+/// remembers it does not reach another workload.
+pub fn next_address(
+    subnet: Ipv4Net,
+    taken: &BTreeSet<Ipv4Addr>,
+    last: Option<Ipv4Addr>,
+) -> Option<Ipv4Addr> {
+    let first = u32::from(subnet.network()).checked_add(2)?;
+    let end = u32::from(subnet.broadcast()).checked_sub(1)?;
+    if first > end {
+        return None;
+    }
+    let start = last
+        .map(u32::from)
+        .filter(|last| (first..end).contains(last))
+        .map_or(first, |last| last + 1);
+    (start..=end)
+        .chain(first..start)
+        .map(Ipv4Addr::from)
+        .find(|address| !taken.contains(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Ipv4Net {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn carves_subnets_as_the_specification_does() {
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 0),
+            Some(net("10.100.0.0/23"))
+        );
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 1),
+            Some(net("10.100.2.0/23"))
+        );
+        assert_eq!(
+            node_subnet(net("10.100.0.0/16"), 7, 127),
+            Some(net("10.100.254.0/23"))
+        );
+        assert_eq!(node_subnet(net("10.100.0.0/16"), 7, 128), None);
+        assert_eq!(
+            node_address(net("10.100.2.0/23")),
+            Ipv4Addr::new(10, 100, 2, 1)
+        );
+    }
+
+    #[test]
+    fn goes_round_and_names_exhaustion() {
+        let subnet = net("10.0.0.0/29");
+        let mut taken = BTreeSet::new();
+        let mut last = None;
+        for expected in 2..=6 {
+            let next = next_address(subnet, &taken, last);
+            assert_eq!(next, Some(Ipv4Addr::new(10, 0, 0, expected)));
+            taken.extend(next);
+            last = next;
+        }
+        assert_eq!(next_address(subnet, &taken, last), None);
+        taken.remove(&Ipv4Addr::new(10, 0, 0, 3));
+        assert_eq!(
+            next_address(subnet, &taken, last),
+            Some(Ipv4Addr::new(10, 0, 0, 3))
+        );
+    }
+}

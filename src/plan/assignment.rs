@@ -1,0 +1,144 @@
+//! The assignment: one instance's complete desired state on one machine.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::resource::{Container, Port, RestartPolicy, WorkloadType};
+
+/// Everything an agent needs to run one instance; it reads no other key for it.
+///
+/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (DESIGN.md, Contracts).
+/// Readers ignore fields that they do not know.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Assignment {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// `<workload>-<5 base32>`, never used again.
+    pub instance: String,
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Identity of the workload: a new one after it was deleted and created again.
+    pub workload_uid: String,
+    /// Type of the workload.
+    pub workload_type: WorkloadType,
+    /// Labels of the workload.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Place among the replicas, from 0.
+    pub slot: u32,
+    /// Generation of the workload's files that this came from.
+    pub generation: u64,
+    /// Hash of what decides about the units; the same hash needs no replacement.
+    pub template_hash: String,
+    /// The user that runs it.
+    pub user: WorkloadUser,
+    /// Its address on the overlay.
+    pub address: Ipv4Addr,
+    /// The image, pinned where a digest is known.
+    pub image: String,
+    /// What runs.
+    pub container: Container,
+    /// Ports that the workload declares.
+    #[serde(default)]
+    pub ports: Vec<Port>,
+    /// What systemd does when the program ends.
+    pub restart_policy: RestartPolicy,
+    /// When it was placed.
+    #[serde(default)]
+    pub created: Option<Timestamp>,
+    /// Run or stop.
+    #[serde(default)]
+    pub wanted: Wanted,
+}
+
+/// Whether an instance is to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// It runs.
+    #[default]
+    Running,
+    /// It is stopped and confirmed as stopped; then the leader deletes the entry.
+    Stopped,
+}
+
+/// The host user of a workload, the same on every machine (DESIGN.md, Users).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadUser {
+    /// The workload's index in the whole cluster.
+    pub index: u32,
+    /// Login name, at most 31 characters.
+    pub name: String,
+    /// Uid, and gid of the group of the same name.
+    pub uid: u32,
+    /// First subordinate uid and gid.
+    pub subordinate_start: u32,
+    /// Number of subordinate ids.
+    pub subordinate_count: u32,
+}
+
+/// First uid of workload users (DESIGN.md, Users).
+pub const USER_BASE: u32 = 20_000;
+/// First subordinate id of workload users.
+pub const SUBORDINATE_BASE: u32 = 1_879_048_192;
+/// Subordinate ids of each workload user.
+pub const SUBORDINATE_COUNT: u32 = 65_536;
+/// Number of indexes, so that ids keep clear of systemd's ranges.
+pub const INDEX_LIMIT: u32 = 4094;
+
+impl WorkloadUser {
+    /// The user that follows from an index; `None` past the last index.
+    ///
+    /// The login name is `kat-NAMESPACE-WORKLOAD` where that fits in 31 characters, else a
+    /// shortened form with the index, which keeps it unique: no name of a namespace or a workload
+    /// has an underscore.
+    pub fn from_index(index: u32, namespace: &str, workload: &str) -> Option<Self> {
+        if index >= INDEX_LIMIT {
+            return None;
+        }
+        let full = format!("kat-{namespace}-{workload}");
+        let clash_free = !namespace.contains('-');
+        let name = if full.len() <= 31 && clash_free {
+            full
+        } else {
+            let head: String = workload.chars().take(18).collect();
+            format!("kat-{}_i{index}", head.trim_end_matches('-'))
+        };
+        Some(Self {
+            index,
+            name,
+            uid: USER_BASE + index,
+            subordinate_start: SUBORDINATE_BASE + SUBORDINATE_COUNT * index,
+            subordinate_count: SUBORDINATE_COUNT,
+        })
+    }
+}
+
+impl Assignment {
+    /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
+    pub fn unit(&self) -> String {
+        unit_name(&self.namespace, &self.instance)
+    }
+}
+
+/// Name of the service that runs an instance.
+pub fn unit_name(namespace: &str, instance: &str) -> String {
+    format!("kat-{namespace}-{instance}.service")
+}
+
+/// `/kat/nodes/desired/{node}/meta`: confirms a list of assignments, an empty one too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DesiredMeta {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Counts every change of the list.
+    pub revision: u64,
+    /// Number of assignments in the list.
+    pub count: usize,
+}

@@ -1,0 +1,290 @@
+//! What a plan writes, gathered so that every piece is safe alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+
+use super::{Allocation, Assignment, DesiredMeta, Snapshot, WorkloadKey, event::EventLog};
+use crate::{
+    api::types::ObjectReference,
+    plan::{EventKind, Requested},
+    store::{Compare, Operation, keys},
+};
+
+/// One transaction: all of it or nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Change {
+    /// For the log.
+    pub reason: String,
+    /// Beyond the leader's fence.
+    pub conditions: Vec<Compare>,
+    /// At most [`crate::store::MAX_OPERATIONS`]; the desired list of a machine and its meta are
+    /// never parted.
+    pub operations: Vec<Operation>,
+}
+
+/// What the leader is to do now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// To be committed in this order.
+    pub changes: Vec<Change>,
+    /// Plan again after this time even when nothing changes.
+    pub wake_after: Option<Duration>,
+}
+
+/// A group of operations is committed before it grows past this, which leaves room for one more
+/// instance with its metas and events within a transaction.
+const SOFT_LIMIT: usize = 96;
+
+/// The state while a plan is made: the snapshot, and what the plan has changed so far.
+pub(super) struct Draft<'a> {
+    pub(super) snapshot: &'a Snapshot,
+    pub(super) now: Timestamp,
+    pub(super) seed: u64,
+    pub(super) events: EventLog,
+    pub(super) wake_after: Option<Duration>,
+    desired: BTreeMap<String, DesiredMeta>,
+    taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    last: BTreeMap<String, Ipv4Addr>,
+    pub(super) requested: BTreeMap<String, Requested>,
+    /// Instances that this plan has placed, with machine and workload.
+    placed: BTreeMap<String, (String, WorkloadKey)>,
+    changes: Vec<Change>,
+}
+
+/// Operations that become one or more changes.
+#[derive(Default)]
+pub(super) struct Group {
+    operations: Vec<Operation>,
+    machines: BTreeSet<String>,
+}
+
+impl<'a> Draft<'a> {
+    pub(super) fn new(snapshot: &'a Snapshot, now: Timestamp, seed: u64) -> Self {
+        let mut taken: BTreeMap<String, BTreeSet<Ipv4Addr>> = BTreeMap::new();
+        let mut newest: BTreeMap<String, (i64, Ipv4Addr)> = BTreeMap::new();
+        for stored in snapshot.allocations.values() {
+            let Allocation { node, address, .. } = &stored.value;
+            taken.entry(node.clone()).or_default().insert(*address);
+            let newest = newest.entry(node.clone()).or_insert((0, *address));
+            *newest = (*newest).max((stored.revision, *address));
+        }
+        let mut requested: BTreeMap<String, Requested> = BTreeMap::new();
+        for entry in snapshot.instances.values() {
+            let requests = entry
+                .assignment
+                .value
+                .container
+                .resources
+                .effective_requests();
+            requested
+                .entry(entry.node.clone())
+                .or_default()
+                .add(requests);
+        }
+        Self {
+            snapshot,
+            now,
+            seed,
+            events: EventLog::new(&snapshot.events, now),
+            wake_after: None,
+            desired: snapshot
+                .nodes
+                .iter()
+                .map(|(name, node)| (name.clone(), node.desired.value.clone()))
+                .collect(),
+            taken,
+            last: newest
+                .into_iter()
+                .map(|(node, (_, address))| (node, address))
+                .collect(),
+            requested,
+            placed: BTreeMap::new(),
+            changes: Vec::new(),
+        }
+    }
+
+    /// The next free address of a machine.
+    pub(super) fn free_address(&self, node: &str) -> Option<Ipv4Addr> {
+        let subnet = self.snapshot.nodes.get(node)?.subnet?;
+        let none = BTreeSet::new();
+        super::next_address(
+            subnet,
+            self.taken.get(node).unwrap_or(&none),
+            self.last.get(node).copied(),
+        )
+    }
+
+    /// Puts a new assignment and its address.
+    pub(super) fn place(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
+        self.taken
+            .entry(node.to_owned())
+            .or_default()
+            .insert(assignment.address);
+        self.last.insert(node.to_owned(), assignment.address);
+        let requests = assignment.container.resources.effective_requests();
+        self.requested
+            .entry(node.to_owned())
+            .or_default()
+            .add(requests);
+        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        self.placed
+            .insert(assignment.instance.clone(), (node.to_owned(), workload));
+        group.put(
+            keys::desired_instance(node, &assignment.instance),
+            assignment,
+        );
+        let allocation = Allocation {
+            schema: 1,
+            node: node.to_owned(),
+            address: assignment.address,
+        };
+        group.put(keys::allocation(&assignment.instance), &allocation);
+        self.bump(group, node, 1);
+    }
+
+    /// An instance of this id exists, or this plan has placed one.
+    pub(super) fn is_taken(&self, instance: &str) -> bool {
+        self.snapshot.instances.contains_key(instance) || self.placed.contains_key(instance)
+    }
+
+    /// Instances of a workload by machine, those that this plan has placed among them.
+    pub(super) fn instances_by_machine<'s>(
+        &'s self,
+        key: &'s WorkloadKey,
+    ) -> BTreeMap<&'s str, u32> {
+        let present = self
+            .snapshot
+            .instances_of(key)
+            .map(|(_, entry)| entry.node.as_str());
+        let placed = self
+            .placed
+            .values()
+            .filter(|(_, workload)| workload == key)
+            .map(|(node, _)| node.as_str());
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for node in present.chain(placed) {
+            *counts.entry(node).or_default() += 1;
+        }
+        counts
+    }
+
+    /// Writes a changed assignment.
+    pub(super) fn update(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
+        group.put(
+            keys::desired_instance(node, &assignment.instance),
+            assignment,
+        );
+        self.bump(group, node, 0);
+    }
+
+    /// Removes an assignment and gives its address back.
+    pub(super) fn remove(&mut self, group: &mut Group, node: &str, instance: &str) {
+        group
+            .operations
+            .push(Operation::Delete(keys::desired_instance(node, instance)));
+        group
+            .operations
+            .push(Operation::Delete(keys::allocation(instance)));
+        self.bump(group, node, -1);
+    }
+
+    fn bump(&mut self, group: &mut Group, node: &str, count: isize) {
+        let meta = self.desired.entry(node.to_owned()).or_default();
+        meta.schema = 1;
+        meta.revision += 1;
+        meta.count = meta.count.saturating_add_signed(count);
+        group.machines.insert(node.to_owned());
+    }
+
+    /// Adds an event to a group.
+    pub(super) fn event(
+        &mut self,
+        group: &mut Group,
+        kind: EventKind,
+        reason: &str,
+        object: ObjectReference,
+        message: String,
+    ) {
+        group
+            .operations
+            .extend(self.events.record(kind, reason, object, message));
+    }
+
+    /// The group has grown large and should be committed.
+    pub(super) fn is_full(group: &Group) -> bool {
+        group.operations.len() + group.machines.len() >= SOFT_LIMIT
+    }
+
+    /// Ends a group: it becomes a change, if it has any operation.
+    ///
+    /// Where several operations of the group write the same key, the last one counts.
+    pub(super) fn commit(&mut self, group: Group, reason: String, conditions: Vec<Compare>) {
+        let Group {
+            mut operations,
+            machines,
+        } = group;
+        for node in machines {
+            if let Some(meta) = self.desired.get(&node) {
+                operations.push(put(keys::desired_meta(&node), meta));
+            }
+        }
+        let mut seen = BTreeSet::new();
+        operations.reverse();
+        operations.retain(|operation| seen.insert(key_of(operation).to_owned()));
+        operations.reverse();
+        if !operations.is_empty() {
+            self.changes.push(Change {
+                reason,
+                conditions,
+                operations,
+            });
+        }
+    }
+
+    /// Plan again after `delay` at the latest.
+    pub(super) fn wake(&mut self, delay: Duration) {
+        self.wake_after = Some(self.wake_after.map_or(delay, |present| present.min(delay)));
+    }
+
+    pub(super) fn finish(self) -> Plan {
+        Plan {
+            changes: self.changes,
+            wake_after: self.wake_after,
+        }
+    }
+}
+
+impl Group {
+    pub(super) fn put<T: Serialize>(&mut self, key: String, value: &T) {
+        self.operations.push(put(key, value));
+    }
+
+    pub(super) fn delete(&mut self, key: String) {
+        self.operations.push(Operation::Delete(key));
+    }
+
+    pub(super) fn delete_prefix(&mut self, prefix: String) {
+        self.operations.push(Operation::DeletePrefix(prefix));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.operations.is_empty() && self.machines.is_empty()
+    }
+}
+
+fn key_of(operation: &Operation) -> &str {
+    match operation {
+        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+    }
+}
+
+/// The stored objects are plain data with text keys, which always serialise.
+fn put<T: Serialize>(key: String, value: &T) -> Operation {
+    Operation::Put(key, serde_json::to_vec(value).unwrap_or_default())
+}

@@ -1,0 +1,64 @@
+//! The leader's decisions. Pure: a snapshot and a time in, a list of changes out.
+//!
+//! Architecture invariant: no input or output, no clock, no await (DESIGN.md, invariant 1).
+
+mod address;
+mod assignment;
+mod dns;
+mod draft;
+mod event;
+mod identifier;
+mod node;
+mod records;
+mod schedule;
+mod service;
+mod snapshot;
+mod status;
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+
+pub use address::*;
+pub use assignment::*;
+pub use draft::{Change, Plan};
+pub use event::*;
+pub use identifier::*;
+pub use records::*;
+pub use schedule::*;
+pub use snapshot::*;
+
+/// Decides what to write now.
+///
+/// The same snapshot, reports, time and seed give the same plan. The changes are to be committed
+/// in their order, each with the leader's fence; after that the caller waits until a snapshot
+/// shows them before it plans again.
+pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
+    let mut draft = draft::Draft::new(snapshot, now, seed);
+    let statuses = node::plan_nodes(&mut draft, observed);
+    for (key, entry) in &snapshot.workloads {
+        service::plan_workload(&mut draft, key, entry, &statuses);
+    }
+    dns::plan_dns(&mut draft, &statuses);
+    plan_namespaces(&mut draft);
+    draft.finish()
+}
+
+/// A namespace that is to go goes when its last workload is gone.
+fn plan_namespaces(draft: &mut draft::Draft<'_>) {
+    let snapshot = draft.snapshot;
+    for (name, stored) in snapshot
+        .namespaces
+        .iter()
+        .filter(|(_, stored)| stored.value.deleting)
+    {
+        if snapshot.workloads.keys().any(|key| key.namespace == *name) {
+            continue;
+        }
+        let key = crate::store::keys::namespace(name);
+        let unchanged = crate::store::Compare::ModRevision(key.clone(), stored.revision);
+        let mut group = draft::Group::default();
+        group.delete(key);
+        draft.commit(group, format!("namespace {name} is gone"), vec![unchanged]);
+    }
+}

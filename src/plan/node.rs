@@ -1,0 +1,247 @@
+//! Statuses of machines and of their instances, from what the agents report.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    EventKind, InstanceRecord, NodeEntry, NodeStatusRecord, ReportedNode,
+    draft::{Draft, Group},
+};
+use crate::{
+    api::types::{InstancePhase, InstanceReport, NodePhase, ObjectReference},
+    plan::Observed,
+    store::keys,
+};
+
+/// The status of every machine as of now; writes those whose meaning changed.
+pub(super) fn plan_nodes(
+    draft: &mut Draft<'_>,
+    observed: &Observed,
+) -> BTreeMap<String, NodeStatusRecord> {
+    let mut statuses = BTreeMap::new();
+    let timeout = Duration::from_secs(u64::from(
+        draft.snapshot.cluster.spec.node_loss_timeout_seconds,
+    ));
+    for (name, node) in &draft.snapshot.nodes {
+        let before = node
+            .status
+            .as_ref()
+            .map(|stored| stored.value.clone())
+            .unwrap_or_default();
+        // A machine of the same name with another identity says nothing about this one.
+        let report = observed
+            .reports
+            .get(name)
+            .filter(|reported| reported.report.node_uid == node.registration.value.uid);
+        let mut status = match report {
+            Some(reported) => reported_status(draft, &before, reported),
+            None => NodeStatusRecord {
+                schema: 1,
+                ..before.clone()
+            },
+        };
+        let silent = report.map_or(observed.leading_for, |reported| reported.age);
+        set_phase(
+            draft,
+            name,
+            node,
+            &before,
+            &mut status,
+            (report.is_some(), silent, timeout),
+        );
+        if node.status.is_none() || status != before {
+            let mut group = Group::default();
+            node_events(draft, &mut group, name, node, &before, &status);
+            instance_events(draft, &mut group, name, &before, &status);
+            group.put(keys::node_status(name), &status);
+            draft.commit(group, format!("status of machine {name}"), Vec::new());
+        }
+        statuses.insert(name.clone(), status);
+    }
+    statuses
+}
+
+fn set_phase(
+    draft: &mut Draft<'_>,
+    name: &str,
+    node: &NodeEntry,
+    before: &NodeStatusRecord,
+    status: &mut NodeStatusRecord,
+    (reported, silent, timeout): (bool, Duration, Duration),
+) {
+    let (phase, reason, message) = if silent >= timeout {
+        let message = format!(
+            "machine {name} has not reported for {} s",
+            timeout.as_secs()
+        );
+        (NodePhase::NotReady, "NoHeartbeat", message)
+    } else if !reported {
+        draft.wake(timeout.saturating_sub(silent));
+        (before.phase, before.reason.as_str(), before.message.clone())
+    } else {
+        draft.wake(timeout.saturating_sub(silent));
+        let empty = !draft
+            .snapshot
+            .instances
+            .values()
+            .any(|entry| entry.node == name);
+        match (node.registration.value.draining, empty) {
+            (true, true) => (
+                NodePhase::Drained,
+                "Drained",
+                "nothing is left on the machine".to_owned(),
+            ),
+            (true, false) => (
+                NodePhase::Draining,
+                "Draining",
+                "instances are on their way elsewhere".to_owned(),
+            ),
+            (false, _) => (NodePhase::Ready, "", String::new()),
+        }
+    };
+    status.since = if before.phase == phase {
+        before.since.or(Some(draft.now))
+    } else {
+        Some(draft.now)
+    };
+    (status.phase, status.reason, status.message) = (phase, reason.to_owned(), message);
+}
+
+fn reported_status(
+    draft: &Draft<'_>,
+    before: &NodeStatusRecord,
+    reported: &ReportedNode,
+) -> NodeStatusRecord {
+    let report = &reported.report;
+    let instances = report.workload_instances.iter().map(|instance| {
+        let earlier = before.instances.get(&instance.instance_id);
+        (
+            instance.instance_id.clone(),
+            instance_record(draft, instance, earlier),
+        )
+    });
+    NodeStatusRecord {
+        schema: 1,
+        capacity: report.resources.capacity,
+        allocatable: report.resources.allocatable,
+        addresses: report.addresses.clone(),
+        version: report.version.clone(),
+        instances: instances.collect(),
+        desired_revision: report.desired_revision,
+        user_indexes: report.user_indexes.clone(),
+        conditions: report.conditions.clone(),
+        ..before.clone()
+    }
+}
+
+fn instance_record(
+    draft: &Draft<'_>,
+    report: &InstanceReport,
+    before: Option<&InstanceRecord>,
+) -> InstanceRecord {
+    let since = before
+        .filter(|before| before.phase == report.phase)
+        .and_then(|before| before.since);
+    InstanceRecord {
+        phase: report.phase,
+        reason: report.reason.clone(),
+        message: report.message.clone(),
+        health: report.health_status,
+        restarts: report.restarts,
+        since: since.or(Some(draft.now)),
+        exit_code: report.exit_code,
+        image_digest: (!report.image_id.is_empty()).then(|| report.image_id.clone()),
+        container_id: report.container_id.clone(),
+        template_hash: report.template_hash.clone(),
+        conditions: report.conditions.clone(),
+    }
+}
+
+fn node_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    node: &NodeEntry,
+    before: &NodeStatusRecord,
+    status: &NodeStatusRecord,
+) {
+    if before.phase == status.phase {
+        return;
+    }
+    let object = ObjectReference {
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: node.registration.value.uid.clone(),
+    };
+    match status.phase {
+        NodePhase::Ready => {
+            draft.event(
+                group,
+                EventKind::Normal,
+                "NodeReady",
+                object,
+                format!("machine {name} is ready"),
+            );
+        }
+        NodePhase::NotReady => {
+            draft.event(
+                group,
+                EventKind::Warning,
+                "NodeNotReady",
+                object,
+                status.message.clone(),
+            );
+        }
+        _ => {}
+    }
+}
+
+fn instance_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    before: &NodeStatusRecord,
+    status: &NodeStatusRecord,
+) {
+    for (id, record) in &status.instances {
+        let earlier = before.instances.get(id);
+        let same = earlier.is_some_and(|earlier| {
+            earlier.phase == record.phase && earlier.reason == record.reason
+        });
+        let Some(entry) = draft.snapshot.instances.get(id) else {
+            continue;
+        };
+        if same {
+            continue;
+        }
+        let assignment = &entry.assignment.value;
+        let object = ObjectReference {
+            kind: "Instance".to_owned(),
+            name: id.clone(),
+            namespace: assignment.namespace.clone(),
+            uid: assignment.workload_uid.clone(),
+        };
+        let node = &entry.node;
+        let (kind, reason, message) = match record.phase {
+            InstancePhase::Running => (EventKind::Normal, "Started", format!("started on {node}")),
+            InstancePhase::Stopped => (EventKind::Normal, "Stopped", format!("stopped on {node}")),
+            InstancePhase::Succeeded => (
+                EventKind::Normal,
+                "Succeeded",
+                format!("ended well on {node}"),
+            ),
+            _ if !record.reason.is_empty() => (
+                EventKind::Warning,
+                record.reason.as_str(),
+                record.message.clone(),
+            ),
+            _ => continue,
+        };
+        draft.event(group, kind, reason, object, message);
+        // Events ahead of their status are safe alone: told again, they are counted as repeats.
+        if Draft::is_full(group) {
+            let full = std::mem::take(group);
+            draft.commit(full, format!("events of machine {name}"), Vec::new());
+        }
+    }
+}

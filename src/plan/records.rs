@@ -1,0 +1,213 @@
+//! Objects that the leader stores, each with the version of its schema.
+//!
+//! Readers ignore fields that they do not know; the leader writes at the lowest version among the
+//! agents (DESIGN.md, invariant 10). Times are RFC 3339, UTC.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::types::{Condition, Health, InstancePhase, NodePhase, Scope, Taint, WorkloadStatus},
+    resource::ResourceList,
+};
+
+/// `/kat/namespaces/{ns}`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated once.
+    pub uid: String,
+    /// Free labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// When it was made.
+    pub created: Timestamp,
+    /// It goes as soon as its workloads are gone.
+    #[serde(default)]
+    pub deleting: bool,
+}
+
+/// `/kat/nodes/registration/{node}`: what was fixed or decided about a machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRegistration {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated at init or join.
+    pub uid: String,
+    /// SHA-256 of the machine's public key, hexadecimal: proves a machine whose leaf expired.
+    pub identity_key: String,
+    /// Labels.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Taints.
+    #[serde(default)]
+    pub taints: Vec<Taint>,
+    /// It is being drained.
+    #[serde(default)]
+    pub draining: bool,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// It holds etcd.
+    #[serde(default)]
+    pub etcd: bool,
+    /// When it joined.
+    pub created: Timestamp,
+}
+
+/// `/kat/nodes/status/{node}`: written when its meaning changes, never for a heartbeat.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatusRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// In one word.
+    pub phase: NodePhase,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// Since when it is in this phase.
+    pub since: Option<Timestamp>,
+    /// All that it has.
+    pub capacity: ResourceList,
+    /// What workloads may use.
+    pub allocatable: ResourceList,
+    /// Addresses of its links.
+    pub addresses: Vec<String>,
+    /// KAT's version.
+    pub version: String,
+    /// Its instances, as last reported.
+    pub instances: BTreeMap<String, InstanceRecord>,
+    /// Revision of the desired list that the agent has acted on.
+    pub desired_revision: u64,
+    /// Indexes of the workload users of which something is left on the machine.
+    pub user_indexes: Vec<u32>,
+    /// Conditions of the machine.
+    pub conditions: Vec<Condition>,
+}
+
+/// One instance within a [`NodeStatusRecord`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceRecord {
+    /// In one word.
+    pub phase: InstancePhase,
+    /// One word for programs.
+    pub reason: String,
+    /// A sentence for people.
+    pub message: String,
+    /// Health.
+    pub health: Health,
+    /// Times that the program was started again.
+    pub restarts: u32,
+    /// Since when it is in this phase.
+    pub since: Option<Timestamp>,
+    /// Exit code of the program's last end.
+    pub exit_code: Option<i32>,
+    /// `sha256:...` of what runs.
+    pub image_digest: Option<String>,
+    /// Podman's container id.
+    pub container_id: String,
+    /// Template hash of what the unit was rendered from.
+    pub template_hash: String,
+    /// Conditions of the instance.
+    pub conditions: Vec<Condition>,
+}
+
+/// `/kat/workloads/desired/{ns}/{workload}/meta`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadMeta {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated when the workload is created.
+    pub uid: String,
+    /// Counts changes of the files' meaning.
+    pub generation: u64,
+    /// Hash of the whole bundle: the same means that an apply changes nothing.
+    pub spec_hash: String,
+    /// Hash of what decides about the units.
+    pub template_hash: String,
+    /// The workload's index: its uid and subordinate ids follow from it.
+    pub index: u32,
+    /// When it was created.
+    pub created: Timestamp,
+    /// When the present generation was applied.
+    pub updated: Timestamp,
+    /// It goes as soon as the agents confirm that nothing of it is left.
+    #[serde(default)]
+    pub deleting: bool,
+    /// Last generation that was wholly healthy.
+    #[serde(default)]
+    pub last_good_generation: u64,
+}
+
+/// `/kat/workloads/status/{ns}/{workload}`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct WorkloadStatusRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// What users see.
+    pub status: WorkloadStatus,
+    /// Instances made so far: their ids follow from this count.
+    pub instances_made: u32,
+    /// Failed instances in a row, for the growing delay before the next one.
+    pub failures: u32,
+    /// When the last instance failed.
+    pub last_failure: Option<Timestamp>,
+    /// The workload's keys are being deleted in the same plan; never stored.
+    #[serde(skip)]
+    pub gone: bool,
+}
+
+/// `/kat/indexes/{index}`: who has a workload index.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct IndexRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Identity of the workload.
+    pub workload_uid: String,
+}
+
+/// `/kat/network/allocations/{instance}/ip`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Allocation {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// The machine whose subnet it is of.
+    pub node: String,
+    /// The address.
+    pub address: Ipv4Addr,
+}
+
+/// `/kat/tokens/{id}`: the secret is stored hashed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// SHA-256 of the secret, hexadecimal.
+    pub hash: String,
+    /// What it may do.
+    pub scope: Scope,
+    /// A name for people.
+    #[serde(default)]
+    pub name: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When it ends.
+    #[serde(default)]
+    pub expires: Option<Timestamp>,
+}

@@ -1,0 +1,214 @@
+//! Where an instance goes (RFC 4.4): filters, scores, seeded ties.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    api::types::{NodePhase, Taint},
+    resource::{
+        Bytes, MilliCpu, ResourceList, TaintEffect, Toleration, TolerationOperator, WorkloadSpec,
+    },
+};
+
+/// A machine as the scheduler sees it.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Its name.
+    pub name: String,
+    /// Only Ready machines are considered.
+    pub phase: NodePhase,
+    /// It is being drained.
+    pub draining: bool,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: Vec<Taint>,
+    /// What workloads may use.
+    pub allocatable: ResourceList,
+    /// What live instances on it ask for, by requests.
+    pub requested: Requested,
+    /// Live instances of the same workload on it.
+    pub same_workload: u32,
+    /// It has a free address.
+    pub has_address: bool,
+}
+
+/// A sum of requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requested {
+    /// Processor.
+    pub cpu: MilliCpu,
+    /// Memory.
+    pub memory: Bytes,
+}
+
+impl Requested {
+    /// Adds what one more instance asks for.
+    pub fn add(&mut self, requests: ResourceList) {
+        self.cpu.0 = self
+            .cpu
+            .0
+            .saturating_add(requests.cpu.unwrap_or_default().0);
+        self.memory.0 = self
+            .memory
+            .0
+            .saturating_add(requests.memory.unwrap_or_default().0);
+    }
+}
+
+/// Why no machine was found: how many each filter excluded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unschedulable {
+    /// All machines.
+    pub machines: usize,
+    /// Excluded machines by reason, in the order of the filters.
+    pub excluded: BTreeMap<&'static str, usize>,
+}
+
+impl std::fmt::Display for Unschedulable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.machines == 0 {
+            return write!(formatter, "the cluster has no machine yet");
+        }
+        write!(formatter, "0 of {} machines fit: ", self.machines)?;
+        let parts: Vec<_> = self
+            .excluded
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        write!(formatter, "{}", parts.join(", "))
+    }
+}
+
+/// Chooses a machine. The same input and seed give the same machine.
+pub fn choose<'a>(
+    spec: &WorkloadSpec,
+    candidates: &'a [Candidate],
+    seed: u64,
+) -> Result<&'a Candidate, Unschedulable> {
+    let requests = spec.container.resources.effective_requests();
+    let mut failure = Unschedulable {
+        machines: candidates.len(),
+        ..Unschedulable::default()
+    };
+    let mut fitting = Vec::new();
+    for candidate in candidates {
+        match exclusion(spec, requests, candidate) {
+            Some(reason) => *failure.excluded.entry(reason).or_default() += 1,
+            None => fitting.push(candidate),
+        }
+    }
+    let best = fitting.into_iter().min_by_key(|candidate| {
+        (
+            dislikes(spec, candidate),
+            std::cmp::Reverse(score(candidate, requests)),
+            candidate.same_workload,
+            tie_break(seed, &candidate.name),
+        )
+    });
+    best.ok_or(failure)
+}
+
+fn exclusion(
+    spec: &WorkloadSpec,
+    requests: ResourceList,
+    candidate: &Candidate,
+) -> Option<&'static str> {
+    if candidate.phase != NodePhase::Ready {
+        return Some("not ready");
+    }
+    if candidate.draining {
+        return Some("being drained");
+    }
+    if !spec
+        .node_selector
+        .iter()
+        .all(|(key, value)| candidate.labels.get(key) == Some(value))
+    {
+        return Some("without the labels of nodeSelector");
+    }
+    if untolerated(spec, candidate, TaintEffect::NoSchedule) > 0 {
+        return Some("with a taint that is not tolerated");
+    }
+    if left(
+        candidate.allocatable.cpu.map(|cpu| cpu.0),
+        candidate.requested.cpu.0,
+    ) < requests.cpu.unwrap_or_default().0
+    {
+        return Some("without enough processor left");
+    }
+    let memory = left(
+        candidate.allocatable.memory.map(|memory| memory.0),
+        candidate.requested.memory.0,
+    );
+    if memory < requests.memory.unwrap_or_default().0 {
+        return Some("without enough memory left");
+    }
+    if !candidate.has_address {
+        return Some("without a free address");
+    }
+    None
+}
+
+fn left(allocatable: Option<u64>, requested: u64) -> u64 {
+    allocatable.unwrap_or(0).saturating_sub(requested)
+}
+
+fn untolerated(spec: &WorkloadSpec, candidate: &Candidate, effect: TaintEffect) -> usize {
+    candidate
+        .taints
+        .iter()
+        .filter(|taint| taint.effect == effect)
+        .filter(|taint| {
+            !spec
+                .tolerations
+                .iter()
+                .any(|toleration| tolerates(toleration, taint))
+        })
+        .count()
+}
+
+/// Whether a toleration covers a taint (RFC 3.2).
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration
+        .effect
+        .is_none_or(|effect| effect == taint.effect);
+    let value = match toleration.operator {
+        TolerationOperator::Exists => true,
+        TolerationOperator::Equal => toleration.value.as_deref().unwrap_or_default() == taint.value,
+    };
+    toleration.key == taint.key && effect && value
+}
+
+fn dislikes(spec: &WorkloadSpec, candidate: &Candidate) -> usize {
+    untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
+}
+
+/// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC 4.4.5, the sum).
+fn score(candidate: &Candidate, requests: ResourceList) -> u64 {
+    let mut after = candidate.requested;
+    after.add(requests);
+    free_share(candidate.allocatable.cpu.map(|cpu| cpu.0), after.cpu.0)
+        + free_share(
+            candidate.allocatable.memory.map(|memory| memory.0),
+            after.memory.0,
+        )
+}
+
+fn free_share(allocatable: Option<u64>, used: u64) -> u64 {
+    let allocatable = allocatable.unwrap_or(0);
+    let free = u128::from(allocatable.saturating_sub(used)) * 100_000;
+    free.checked_div(u128::from(allocatable))
+        .and_then(|share| u64::try_from(share).ok())
+        .unwrap_or(0)
+}
+
+/// A number that depends on seed and name only (splitmix64 over FNV-1a).
+fn tie_break(seed: u64, name: &str) -> u64 {
+    let hash = name
+        .bytes()
+        .fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 27)
+}

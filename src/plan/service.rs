@@ -1,0 +1,443 @@
+//! Instances of a Service: one live instance for each slot, start-first replacement, a growing
+//! delay before a failed one is replaced (RFC 4.5; checklist G08, G23).
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use super::{
+    Assignment, Candidate, EventKind, InstanceRecord, NodeStatusRecord, ParsedWorkload,
+    Unschedulable, Wanted, WorkloadEntry, WorkloadKey, WorkloadStatusRecord, WorkloadUser, choose,
+    draft::{Draft, Group},
+    instance_id,
+    status::{self, Tally},
+};
+use crate::{
+    api::types::{Health, InstancePhase, NodePhase, ObjectReference},
+    resource::WorkloadType,
+    store::{Compare, keys},
+};
+
+/// First delay before a failed instance is replaced; it doubles up to [`LONGEST_DELAY`].
+const FIRST_DELAY: Duration = Duration::from_secs(10);
+/// Longest delay before a failed instance is replaced.
+const LONGEST_DELAY: Duration = Duration::from_secs(300);
+/// After so long without a failure the delay starts anew.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+
+/// An assignment with what its machine says of it.
+pub(super) struct Live<'a> {
+    pub(super) id: &'a str,
+    pub(super) node: &'a str,
+    pub(super) assignment: &'a Arc<Assignment>,
+    pub(super) record: Option<InstanceRecord>,
+    pub(super) current: bool,
+}
+
+impl Live<'_> {
+    /// It runs and nothing says that it is ill.
+    pub(super) fn healthy(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| {
+            record.phase == InstancePhase::Running
+                && matches!(record.health, Health::Healthy | Health::NotApplicable)
+        })
+    }
+
+    /// Its program ended for good.
+    fn over(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| {
+            matches!(
+                record.phase,
+                InstancePhase::Failed | InstancePhase::Succeeded
+            )
+        })
+    }
+
+    fn wanted(&self) -> bool {
+        self.assignment.wanted == Wanted::Running
+    }
+}
+
+/// Brings one workload closer to what is wanted of it.
+pub(super) fn plan_workload(
+    draft: &mut Draft<'_>,
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+) {
+    let snapshot = draft.snapshot;
+    let meta = &entry.meta.value;
+    let all: Vec<Live<'_>> = snapshot
+        .instances_of(key)
+        .map(|(id, instance)| Live {
+            id,
+            node: &instance.node,
+            assignment: &instance.assignment.value,
+            record: statuses
+                .get(&instance.node)
+                .and_then(|status| status.instances.get(id))
+                .cloned(),
+            current: instance.assignment.value.template_hash == meta.template_hash,
+        })
+        .collect();
+    let mut record = entry
+        .status
+        .as_ref()
+        .map(|stored| stored.value.clone())
+        .unwrap_or_default();
+    record.schema = 1;
+    let mut pass = Pass {
+        draft,
+        key,
+        entry,
+        statuses,
+        group: Group::default(),
+        record,
+        unschedulable: None,
+    };
+
+    pass.confirm_stopped(&all);
+    let wanted: Vec<&Live<'_>> = all.iter().filter(|live| live.wanted()).collect();
+    if meta.deleting {
+        for live in &wanted {
+            pass.stop(live, "its workload is deleted");
+        }
+        pass.finish_deletion(&all);
+    } else {
+        // What runs of a workload that can't be read is left alone; its status says why.
+        if let Ok(parsed) = &entry.parsed {
+            pass.converge(parsed, &wanted);
+        }
+    }
+    pass.write_status(&all);
+}
+
+struct Pass<'d, 'a, 'b> {
+    draft: &'d mut Draft<'a>,
+    key: &'b WorkloadKey,
+    entry: &'b WorkloadEntry,
+    statuses: &'b BTreeMap<String, NodeStatusRecord>,
+    group: Group,
+    record: WorkloadStatusRecord,
+    unschedulable: Option<String>,
+}
+
+impl Pass<'_, '_, '_> {
+    /// Takes away the assignments whose machine confirms that nothing of them is left.
+    fn confirm_stopped(&mut self, all: &[Live<'_>]) {
+        for live in all.iter().filter(|live| !live.wanted()) {
+            let stopped = live
+                .record
+                .as_ref()
+                .is_some_and(|record| record.phase == InstancePhase::Stopped);
+            if stopped {
+                self.draft.remove(&mut self.group, live.node, live.id);
+                self.flush_if_full();
+            }
+        }
+    }
+
+    fn converge(&mut self, parsed: &ParsedWorkload, wanted: &[&Live<'_>]) {
+        let replicas = match parsed.workload.spec.kind {
+            WorkloadType::Service => parsed.workload.spec.replicas.unwrap_or(1),
+            WorkloadType::Job | WorkloadType::DaemonService => 0,
+        };
+        let mut slots: BTreeMap<u32, Vec<&Live<'_>>> = BTreeMap::new();
+        for live in wanted {
+            if live.assignment.slot < replicas {
+                slots.entry(live.assignment.slot).or_default().push(live);
+            } else {
+                self.stop(live, "fewer replicas are wanted");
+            }
+        }
+        self.forgive(wanted);
+        let mut replacing = slots
+            .values()
+            .filter(|slot| {
+                slot.iter().any(|live| live.current) && slot.iter().any(|live| !live.current)
+            })
+            .count();
+        for slot in 0..replicas {
+            let here = slots.remove(&slot).unwrap_or_default();
+            self.converge_slot(parsed, slot, &here, &mut replacing);
+        }
+    }
+
+    fn converge_slot(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        here: &[&Live<'_>],
+        replacing: &mut usize,
+    ) {
+        let (current, old): (Vec<&Live<'_>>, Vec<&Live<'_>>) =
+            here.iter().copied().partition(|live| live.current);
+        let Some(best) = current
+            .iter()
+            .copied()
+            .max_by_key(|live| (live.healthy(), !live.over()))
+        else {
+            let kept = old
+                .iter()
+                .copied()
+                .max_by_key(|live| (live.healthy(), !live.over()));
+            for surplus in old
+                .iter()
+                .filter(|live| kept.is_some_and(|kept| kept.id != live.id))
+            {
+                self.stop(surplus, "a newer version takes its place");
+            }
+            let nothing_to_lose = kept.is_none_or(Live::over);
+            if nothing_to_lose || *replacing == 0 {
+                *replacing += usize::from(!old.is_empty());
+                self.create(parsed, slot);
+            }
+            return;
+        };
+        for surplus in current.iter().filter(|live| live.id != best.id) {
+            self.stop(surplus, "its slot has another instance");
+        }
+        if best.healthy() {
+            for live in &old {
+                self.stop(live, "its successor is healthy");
+            }
+        }
+        if best.over() {
+            self.replace_failed(parsed, slot, best);
+        }
+    }
+
+    /// Replaces an instance whose program ended for good, once its delay has passed.
+    fn replace_failed(&mut self, parsed: &ParsedWorkload, slot: u32, failed: &Live<'_>) {
+        let ended = failed
+            .record
+            .as_ref()
+            .and_then(|record| record.since)
+            .unwrap_or(self.draft.now);
+        let delay = delay_after(self.record.failures);
+        let waited = self
+            .draft
+            .now
+            .duration_since(ended)
+            .try_into()
+            .unwrap_or(Duration::ZERO);
+        if waited < delay {
+            self.draft.wake(delay - waited);
+            return;
+        }
+        self.record.failures = self.record.failures.saturating_add(1);
+        self.record.last_failure = Some(self.draft.now);
+        self.stop(failed, "its program ended");
+        self.create(parsed, slot);
+    }
+
+    fn forgive(&mut self, wanted: &[&Live<'_>]) {
+        let Some(last) = self.record.last_failure else {
+            return;
+        };
+        let quiet: Duration = self
+            .draft
+            .now
+            .duration_since(last)
+            .try_into()
+            .unwrap_or(Duration::ZERO);
+        if quiet >= FORGIVEN_AFTER && wanted.iter().all(|live| !live.over()) {
+            self.record.failures = 0;
+            self.record.last_failure = None;
+        }
+    }
+
+    fn create(&mut self, parsed: &ParsedWorkload, slot: u32) {
+        let spec = &parsed.workload.spec;
+        let meta = &self.entry.meta.value;
+        let Some(image) = spec.source.image.clone() else {
+            return;
+        };
+        let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
+        else {
+            self.unschedulable = Some(format!("index {} has no user", meta.index));
+            return;
+        };
+        let candidates = self.candidates();
+        let node = match choose(spec, &candidates, self.draft.seed ^ u64::from(slot)) {
+            Ok(candidate) => candidate.name.clone(),
+            Err(reason) => {
+                self.unschedulable = Some(Unschedulable::to_string(&reason));
+                return;
+            }
+        };
+        let Some(address) = self.draft.free_address(&node) else {
+            return;
+        };
+        let instance = self.next_id();
+        let assignment = Assignment {
+            schema: 1,
+            instance: instance.clone(),
+            namespace: self.key.namespace.clone(),
+            workload: self.key.name.clone(),
+            workload_uid: meta.uid.clone(),
+            workload_type: spec.kind,
+            labels: parsed.workload.metadata.labels.clone(),
+            slot,
+            generation: meta.generation,
+            template_hash: meta.template_hash.clone(),
+            user,
+            address,
+            image,
+            container: spec.container.clone(),
+            ports: parsed
+                .load_balancer
+                .as_ref()
+                .map(|balancer| balancer.spec.ports.clone())
+                .unwrap_or_default(),
+            restart_policy: spec.restart_policy.clone(),
+            created: Some(self.draft.now),
+            wanted: Wanted::Running,
+        };
+        self.draft.place(&mut self.group, &node, &assignment);
+        self.instance_event(
+            "Scheduled",
+            &instance,
+            format!("placed on {node} with address {address}"),
+        );
+        self.flush_if_full();
+    }
+
+    /// The next id that no present instance has.
+    fn next_id(&mut self) -> String {
+        loop {
+            let id = instance_id(
+                &self.key.name,
+                &self.entry.meta.value.uid,
+                self.record.instances_made,
+            );
+            self.record.instances_made = self.record.instances_made.wrapping_add(1);
+            if !self.draft.is_taken(&id) {
+                return id;
+            }
+        }
+    }
+
+    fn candidates(&self) -> Vec<Candidate> {
+        let snapshot = self.draft.snapshot;
+        let same = self.draft.instances_by_machine(self.key);
+        let nodes = snapshot.nodes.iter().map(|(name, node)| {
+            let status = self.statuses.get(name);
+            Candidate {
+                name: name.clone(),
+                phase: status.map_or(NodePhase::Joining, |status| status.phase),
+                draining: node.registration.value.draining,
+                labels: node.registration.value.labels.clone(),
+                taints: node.registration.value.taints.clone(),
+                allocatable: status.map(|status| status.allocatable).unwrap_or_default(),
+                requested: self.draft.requested.get(name).copied().unwrap_or_default(),
+                same_workload: same.get(name.as_str()).copied().unwrap_or(0),
+                has_address: self.draft.free_address(name).is_some(),
+            }
+        });
+        nodes.collect()
+    }
+
+    /// Asks for an instance to be stopped. It stays assigned, with its address, until its machine
+    /// confirms.
+    fn stop(&mut self, live: &Live<'_>, reason: &str) {
+        let assignment = Assignment {
+            wanted: Wanted::Stopped,
+            ..Assignment::clone(live.assignment)
+        };
+        self.draft.update(&mut self.group, live.node, &assignment);
+        self.instance_event("Stopping", live.id, format!("stopped because {reason}"));
+        self.flush_if_full();
+    }
+
+    /// The workload's keys go when no machine has anything of it any more.
+    fn finish_deletion(&mut self, all: &[Live<'_>]) {
+        let index = self.entry.meta.value.index;
+        let left = self
+            .statuses
+            .values()
+            .any(|status| status.user_indexes.contains(&index));
+        if !all.is_empty() || left {
+            return;
+        }
+        let WorkloadKey { namespace, name } = self.key;
+        let mut group = std::mem::take(&mut self.group);
+        group.delete_prefix(keys::workload(namespace, name));
+        group.delete_prefix(keys::archive(namespace, name));
+        group.delete(keys::workload_status(namespace, name));
+        group.delete(keys::index(index));
+        let object = self.object("Workload", name.clone());
+        self.draft.event(
+            &mut group,
+            EventKind::Normal,
+            "Deleted",
+            object,
+            format!("workload {} is gone", self.key),
+        );
+        let meta = keys::workload_meta(namespace, name);
+        let unchanged = Compare::ModRevision(meta, self.entry.meta.revision);
+        self.draft.commit(
+            group,
+            format!("workload {} is gone", self.key),
+            vec![unchanged],
+        );
+        self.record.gone = true;
+    }
+
+    fn write_status(&mut self, all: &[Live<'_>]) {
+        if self.record.gone {
+            return;
+        }
+        let tally = Tally::count(all, self.entry, self.unschedulable.as_deref());
+        let before = self
+            .entry
+            .status
+            .as_ref()
+            .map(|stored| stored.value.clone())
+            .unwrap_or_default();
+        self.record.status =
+            status::workload_status(&tally, &before.status, self.entry, self.draft.now);
+        let changed = self.entry.status.is_none() || self.record != before;
+        if changed || !self.group.is_empty() {
+            self.flush(changed);
+        }
+    }
+
+    fn flush_if_full(&mut self) {
+        if Draft::is_full(&self.group) {
+            self.flush(true);
+        }
+    }
+
+    /// Commits what is gathered, with the count of the instances made so far.
+    fn flush(&mut self, with_record: bool) {
+        let mut group = std::mem::take(&mut self.group);
+        if with_record {
+            group.put(
+                keys::workload_status(&self.key.namespace, &self.key.name),
+                &self.record,
+            );
+        }
+        self.draft
+            .commit(group, format!("workload {}", self.key), Vec::new());
+    }
+
+    fn instance_event(&mut self, reason: &str, instance: &str, message: String) {
+        let object = self.object("Instance", instance.to_owned());
+        self.draft
+            .event(&mut self.group, EventKind::Normal, reason, object, message);
+    }
+
+    fn object(&self, kind: &str, name: String) -> ObjectReference {
+        ObjectReference {
+            kind: kind.to_owned(),
+            name,
+            namespace: self.key.namespace.clone(),
+            uid: self.entry.meta.value.uid.clone(),
+        }
+    }
+}
+
+fn delay_after(failures: u32) -> Duration {
+    FIRST_DELAY
+        .saturating_mul(1u32.checked_shl(failures.min(16)).unwrap_or(u32::MAX))
+        .min(LONGEST_DELAY)
+}

@@ -1,0 +1,168 @@
+//! What the leader decides from: the stored state at one revision, and what the agents report.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+
+use ipnet::Ipv4Net;
+
+use super::{
+    Allocation, Assignment, DesiredMeta, IndexRecord, NamespaceRecord, NodeRegistration,
+    NodeStatusRecord, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
+};
+use crate::{
+    api::types::{Event, NodeReport},
+    resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
+};
+
+/// An object and the revision at which it was last written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored<T> {
+    /// Revision of its last write; 0 means that it is not stored yet.
+    pub revision: i64,
+    /// The object.
+    pub value: T,
+}
+
+/// Namespace and name of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WorkloadKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl WorkloadKey {
+    /// Joins both.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for WorkloadKey {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A workload as stored.
+#[derive(Debug, Clone)]
+pub struct WorkloadEntry {
+    /// Generation, hashes, index.
+    pub meta: Stored<WorkloadMeta>,
+    /// The parsed files; an error when a stored file can't be read any more, with the reason.
+    pub parsed: Result<Arc<ParsedWorkload>, String>,
+    /// The files as written, by name, each with its revision.
+    pub files: BTreeMap<String, Stored<Arc<str>>>,
+    /// What became of it.
+    pub status: Option<Stored<WorkloadStatusRecord>>,
+}
+
+/// The parsed files of a workload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParsedWorkload {
+    /// `workload.kat`.
+    pub workload: Workload,
+    /// `VirtualLoadBalancer.kat`.
+    pub load_balancer: Option<VirtualLoadBalancer>,
+}
+
+/// A machine as stored.
+#[derive(Debug, Clone)]
+pub struct NodeEntry {
+    /// What was fixed or decided about it.
+    pub registration: Stored<NodeRegistration>,
+    /// What became of it.
+    pub status: Option<Stored<NodeStatusRecord>>,
+    /// Its part of the overlay.
+    pub subnet: Option<Ipv4Net>,
+    /// WireGuard's public key, base64.
+    pub public_key: Option<String>,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// Confirms its list of assignments.
+    pub desired: Stored<DesiredMeta>,
+}
+
+/// An assignment as stored.
+#[derive(Debug, Clone)]
+pub struct InstanceEntry {
+    /// The machine.
+    pub node: String,
+    /// Revision of the store at which the entry was created.
+    pub created_revision: i64,
+    /// The assignment.
+    pub assignment: Stored<Arc<Assignment>>,
+}
+
+/// The stored state at one revision.
+#[derive(Debug, Clone, Default)]
+pub struct Snapshot {
+    /// Revision of the store that this shows.
+    pub revision: i64,
+    /// Generated at init.
+    pub cluster_uid: String,
+    /// The cluster's configuration with its changed settings.
+    pub cluster: ClusterConfiguration,
+    /// `host:port` of the leader's API.
+    pub leader_endpoint: Option<String>,
+    /// Namespaces by name.
+    pub namespaces: BTreeMap<String, Stored<NamespaceRecord>>,
+    /// Machines by name.
+    pub nodes: BTreeMap<String, NodeEntry>,
+    /// Workloads.
+    pub workloads: BTreeMap<WorkloadKey, Arc<WorkloadEntry>>,
+    /// Assignments by instance.
+    pub instances: BTreeMap<String, InstanceEntry>,
+    /// Addresses by instance.
+    pub allocations: BTreeMap<String, Stored<Allocation>>,
+    /// Owners of workload indexes.
+    pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
+    /// DNS keys (whole), each with its revision.
+    pub dns: BTreeMap<String, i64>,
+    /// Tokens by id.
+    pub tokens: BTreeMap<String, Stored<TokenRecord>>,
+    /// Events by id, oldest first.
+    pub events: BTreeMap<String, Stored<Arc<Event>>>,
+}
+
+impl Snapshot {
+    /// The assignments of one workload, in the order of their ids.
+    pub fn instances_of<'a>(
+        &'a self,
+        key: &'a WorkloadKey,
+    ) -> impl Iterator<Item = (&'a String, &'a InstanceEntry)> {
+        self.instances.iter().filter(move |(_, entry)| {
+            entry.assignment.value.namespace == key.namespace
+                && entry.assignment.value.workload == key.name
+        })
+    }
+
+    /// The instance that has an address.
+    pub fn owner_of(&self, address: Ipv4Addr) -> Option<&str> {
+        self.allocations
+            .iter()
+            .find(|(_, stored)| stored.value.address == address)
+            .map(|(instance, _)| instance.as_str())
+    }
+}
+
+/// What the agents last reported; in the leader's memory only (DESIGN.md, invariant 3).
+#[derive(Debug, Clone, Default)]
+pub struct Observed {
+    /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.
+    pub leading_for: Duration,
+    /// Reports by machine.
+    pub reports: BTreeMap<String, ReportedNode>,
+}
+
+/// The last report of a machine.
+#[derive(Debug, Clone)]
+pub struct ReportedNode {
+    /// How long ago it came, by the leader's monotonic clock.
+    pub age: Duration,
+    /// The report.
+    pub report: Arc<NodeReport>,
+}

@@ -1,0 +1,136 @@
+//! What users see of a workload: phase, counts and conditions.
+
+use jiff::Timestamp;
+
+use super::{WorkloadEntry, service::Live};
+use crate::api::types::{Condition, InstancePhase, WorkloadPhase, WorkloadStatus};
+
+/// A workload's instances, counted.
+pub(super) struct Tally {
+    replicas: u32,
+    ready: u32,
+    updated: u32,
+    live: u32,
+    old: u32,
+    trouble: Option<(String, String)>,
+    unschedulable: Option<String>,
+}
+
+impl Tally {
+    pub(super) fn count(
+        all: &[Live<'_>],
+        entry: &WorkloadEntry,
+        unschedulable: Option<&str>,
+    ) -> Self {
+        let replicas = entry
+            .parsed
+            .as_ref()
+            .ok()
+            .and_then(|parsed| parsed.workload.spec.replicas)
+            .unwrap_or(0);
+        let mut tally = Self {
+            replicas,
+            ready: 0,
+            updated: 0,
+            live: 0,
+            old: 0,
+            trouble: None,
+            unschedulable: unschedulable.map(str::to_owned),
+        };
+        for live in all {
+            let wanted = live.assignment.wanted == super::Wanted::Running;
+            tally.live += 1;
+            tally.old += u32::from(!live.current || !wanted);
+            tally.ready += u32::from(wanted && live.healthy());
+            tally.updated += u32::from(wanted && live.current && live.healthy());
+            let Some(record) = live.record.as_ref().filter(|_| wanted) else {
+                continue;
+            };
+            let final_phase = matches!(
+                record.phase,
+                InstancePhase::Failed | InstancePhase::Restarting
+            );
+            if final_phase || !record.reason.is_empty() {
+                let reason = if record.reason.is_empty() {
+                    format!("{:?}", record.phase)
+                } else {
+                    record.reason.clone()
+                };
+                tally.trouble = Some((reason, format!("{}: {}", live.id, record.message)));
+            }
+        }
+        tally
+    }
+}
+
+/// The status that follows from a tally; `since` is kept where a condition stays as it was.
+pub(super) fn workload_status(
+    tally: &Tally,
+    before: &WorkloadStatus,
+    entry: &WorkloadEntry,
+    now: Timestamp,
+) -> WorkloadStatus {
+    let (phase, reason, message) = judge(tally, entry);
+    let available =
+        tally.updated >= tally.replicas && !entry.meta.value.deleting && entry.parsed.is_ok();
+    let kind = "Available".to_owned();
+    let since = before
+        .conditions
+        .iter()
+        .find(|condition| {
+            condition.kind == kind && condition.status == available && condition.reason == reason
+        })
+        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+    WorkloadStatus {
+        phase,
+        replicas: tally.replicas,
+        ready: tally.ready,
+        updated: tally.updated,
+        observed_generation: entry.meta.value.generation,
+        conditions: vec![Condition {
+            kind,
+            status: available,
+            reason,
+            message,
+            since,
+        }],
+    }
+}
+
+fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String) {
+    let because = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
+    if entry.meta.value.deleting {
+        let message = format!(
+            "{} instances are still to be confirmed as stopped",
+            tally.live
+        );
+        return because(WorkloadPhase::Deleting, "Deleting", message);
+    }
+    if let Err(reason) = &entry.parsed {
+        let message = format!("the stored files can't be read: {reason}");
+        return because(WorkloadPhase::Degraded, "Unreadable", message);
+    }
+    if tally.updated >= tally.replicas && tally.old == 0 {
+        let message = format!(
+            "{} of {} instances are healthy",
+            tally.ready, tally.replicas
+        );
+        return because(WorkloadPhase::Running, "AllHealthy", message);
+    }
+    if let Some(reason) = &tally.unschedulable {
+        let phase = if tally.live == 0 {
+            WorkloadPhase::Pending
+        } else {
+            WorkloadPhase::Degraded
+        };
+        return because(phase, "Unschedulable", reason.clone());
+    }
+    if let Some((reason, message)) = &tally.trouble {
+        return because(WorkloadPhase::Degraded, reason, message.clone());
+    }
+    let message = format!(
+        "{} of {} instances of this generation are healthy",
+        tally.updated, tally.replicas
+    );
+    because(WorkloadPhase::Progressing, "Progressing", message)
+}

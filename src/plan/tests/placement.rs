@@ -1,0 +1,98 @@
+//! Where instances go, and what is said when they can't go anywhere.
+
+use super::*;
+
+fn asks(cpu: &str, replicas: u32) -> impl FnOnce(&mut serde_json::Value) {
+    let cpu = cpu.to_owned();
+    move |file| {
+        file["spec"]["replicas"] = json!(replicas);
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": cpu}});
+    }
+}
+
+#[test]
+fn replicas_without_requests_spread() {
+    for replicas in 3..10 {
+        let mut world = World::with_machines(3);
+        world.replicas("web", replicas);
+        world.settle();
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for (_, node, _) in world.wanted("web") {
+            *counts.entry(node).or_default() += 1;
+        }
+        assert_eq!(counts.len(), 3, "{counts:?}");
+        let (least, most) = (counts.values().min(), counts.values().max());
+        assert!(
+            most.unwrap() - least.unwrap() <= 1,
+            "placed in one plan and yet apart: {counts:?}"
+        );
+    }
+}
+
+#[test]
+fn a_full_cluster_is_not_overcommitted_and_says_so() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", asks("1500m", 6));
+    world.settle();
+    assert_eq!(world.wanted("web").len(), 4, "two on each machine");
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Degraded);
+    assert_eq!(status.conditions[0].reason, "Unschedulable");
+    assert_eq!(
+        status.conditions[0].message,
+        "0 of 2 machines fit: 2 without enough processor left"
+    );
+    world.apply_workload("web", asks("1500m", 4));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+}
+
+#[test]
+fn a_taint_and_labels_exclude_and_are_counted() {
+    let mut world = World::with_machines(1);
+    world.machine("n2", "23", &[no_schedule("gpu")]);
+    world.apply_workload("web", |file| {
+        file["spec"]["nodeSelector"] = json!({"name": "n2"});
+    });
+    world.settle();
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Pending);
+    assert_eq!(
+        status.conditions[0].message,
+        "0 of 2 machines fit: 1 with a taint that is not tolerated, 1 without the labels of nodeSelector"
+    );
+    world.apply_workload("web", |file| {
+        file["spec"]["nodeSelector"] = json!({"name": "n2"});
+        file["spec"]["tolerations"] = json!([{"key": "gpu", "operator": "Exists"}]);
+    });
+    world.settle();
+    assert_eq!(world.wanted("web")[0].1, "n2");
+}
+
+#[test]
+fn a_subnet_without_addresses_is_named() {
+    let mut world = World::new();
+    world.machine("n1", "29", &[]);
+    world.replicas("web", 8);
+    world.settle();
+    assert_eq!(
+        world.wanted("web").len(),
+        5,
+        "10.100.0.2 to .6 without the machine's own"
+    );
+    assert_eq!(
+        world.status("web").conditions[0].message,
+        "0 of 1 machines fit: 1 without a free address"
+    );
+}
+
+#[test]
+fn a_cluster_without_machines_says_so() {
+    let mut world = World::new();
+    world.replicas("web", 1);
+    world.settle();
+    assert_eq!(
+        world.status("web").conditions[0].message,
+        "the cluster has no machine yet"
+    );
+}

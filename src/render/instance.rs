@@ -1,0 +1,453 @@
+//! The quadlets of one instance.
+
+use serde::Serialize;
+
+use super::{
+    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, environment_files, quote,
+};
+use crate::{
+    network::state::ANNOTATION,
+    plan::{Assignment, WorkloadUser},
+    resource::{Container, ImagePullPolicy, MilliCpu, ResourceList, Resources, RestartCondition},
+};
+
+/// Seconds from the end of the hook's hold to the end of a start.
+const START_MARGIN_SECONDS: u32 = 30;
+/// Seconds from the kill of a container to the end of a stop.
+const STOP_MARGIN_SECONDS: u32 = 10;
+/// Seconds before the first restart.
+const RESTART_SECONDS: u32 = 1;
+/// Restarts until the delay has grown to [`RESTART_MAX_SECONDS`].
+const RESTART_STEPS: u32 = 6;
+/// Longest delay before a restart. It is short, because systemd never forgets a restart, however
+/// long the unit has run well since: one crash a month leads there too.
+const RESTART_MAX_SECONDS: u32 = 60;
+
+/// What `instance.container` is rendered from.
+#[derive(Debug, Serialize)]
+struct InstanceValues<'a> {
+    instance: &'a str,
+    namespace: &'a str,
+    workload: &'a str,
+    workload_uid: &'a str,
+    slot: u32,
+    generation: u64,
+    template_hash: &'a str,
+    /// The unit's name without `.service`, the container's name too.
+    unit: &'a str,
+    image: String,
+    annotation: &'static str,
+    address: String,
+    hooks_folder: String,
+    hook_program: String,
+    hook_file: String,
+    resolv_file: String,
+    labels: Vec<Pair>,
+    environment_file: Option<String>,
+    manager_environment_file: Option<String>,
+    entrypoint: &'a [String],
+    arguments: Vec<&'a str>,
+    argument_variables: Vec<Pair>,
+    user: Option<&'a str>,
+    working_dir: Option<&'a str>,
+    stop_signal: Option<&'a str>,
+    grace_seconds: u32,
+    init: bool,
+    read_only: bool,
+    tmpfs: &'a [String],
+    shm_size: Option<u64>,
+    cap_add: &'a [String],
+    cap_drop: &'a [String],
+    #[serde(flatten)]
+    restart: RestartValues,
+    start_timeout: u32,
+    stop_timeout: u32,
+    memory_max: Option<u64>,
+    cpu_quota: Option<String>,
+}
+
+/// A name and a value.
+#[derive(Debug, Serialize)]
+struct Pair {
+    name: String,
+    value: String,
+}
+
+/// The restart policy in systemd's words (checklist X09).
+#[derive(Debug, Serialize)]
+struct RestartValues {
+    restart: &'static str,
+    restart_seconds: Option<u32>,
+    restart_steps: Option<u32>,
+    restart_max_seconds: Option<u32>,
+    /// Ends by signal are clean ones, as a stop causes them.
+    signals_are_clean: bool,
+    /// They restart the program all the same, unless it was stopped.
+    restart_on_signals: bool,
+    start_limit_interval: u32,
+    start_limit_burst: Option<u32>,
+}
+
+/// What `image.image` is rendered from.
+#[derive(Debug, Serialize)]
+struct ImageValues<'a> {
+    namespace: &'a str,
+    workload: &'a str,
+    image: String,
+    always: bool,
+    pull_timeout: u32,
+}
+
+/// What `user-delegate.conf` is rendered from.
+#[derive(Debug, Serialize)]
+struct DelegateValues<'a> {
+    namespace: &'a str,
+    workload: &'a str,
+}
+
+impl Renderer {
+    /// The files of an instance for [`RenderSettings::user_folder`]: its `.container` first, then
+    /// the files with the values of its variables, if it has any.
+    ///
+    /// Fails for fields whose effect is not built yet, and for values that would not come out of
+    /// the unit as they went in.
+    pub fn instance(
+        &self,
+        assignment: &Assignment,
+        settings: &RenderSettings,
+    ) -> Result<Vec<UnitFile>, RenderError> {
+        let unit = assignment.unit();
+        let stem = unit.strip_suffix(".service").unwrap_or(&unit);
+        let environment = environment_files(&assignment.container.env).map_err(|source| {
+            RenderError::Environment {
+                instance: assignment.instance.clone(),
+                source,
+            }
+        })?;
+        let values_name = format!("{stem}.env");
+        let manager_name = format!("{stem}.manager.env");
+        let folder = settings.user_folder(assignment.user.uid);
+        let path_of = |name: &str, text: &str| {
+            (!text.is_empty()).then(|| folder.join(name).display().to_string())
+        };
+        let mut values = values_of(assignment, settings, stem)?;
+        values.environment_file = path_of(&values_name, &environment.podman);
+        values.manager_environment_file = path_of(&manager_name, &environment.manager);
+        let mut files = vec![UnitFile {
+            name: format!("{stem}.container"),
+            text: self.render("instance.container", &values)?,
+            kind: UnitFileKind::Quadlet,
+        }];
+        for (name, text) in [
+            (values_name, environment.podman),
+            (manager_name, environment.manager),
+        ] {
+            if !text.is_empty() {
+                files.push(UnitFile {
+                    name,
+                    text,
+                    kind: UnitFileKind::Environment,
+                });
+            }
+        }
+        Ok(files)
+    }
+
+    /// The pull of an instance's image, `None` when it is never pulled.
+    ///
+    /// Instances of one user with one image share the file. Its service may be started before
+    /// each first start: it pulls only what is missing, unless the policy is Always. The
+    /// `.container` does not depend on it, because a pull within a start would run into the
+    /// start's timeout.
+    pub fn image(
+        &self,
+        assignment: &Assignment,
+        settings: &RenderSettings,
+    ) -> Result<Option<UnitFile>, RenderError> {
+        let always = match pull_policy(assignment) {
+            ImagePullPolicy::Never => return Ok(None),
+            ImagePullPolicy::Always => true,
+            ImagePullPolicy::IfNotPresent => false,
+        };
+        let image = image_reference(assignment)?;
+        let values = ImageValues {
+            namespace: &assignment.namespace,
+            workload: &assignment.workload,
+            image: image.clone(),
+            always,
+            pull_timeout: settings.pull_seconds,
+        };
+        Ok(Some(UnitFile {
+            name: image_file_name(&image, always),
+            text: self.render("image.image", &values)?,
+            kind: UnitFileKind::Quadlet,
+        }))
+    }
+
+    /// Drop-in of `user@UID.service` for a workload's user: `50-kat.conf`.
+    pub fn user_delegation(&self, assignment: &Assignment) -> Result<String, RenderError> {
+        let Assignment {
+            namespace,
+            workload,
+            ..
+        } = assignment;
+        self.render(
+            "user-delegate.conf",
+            &DelegateValues {
+                namespace,
+                workload,
+            },
+        )
+    }
+}
+
+fn values_of<'a>(
+    assignment: &'a Assignment,
+    settings: &RenderSettings,
+    unit: &'a str,
+) -> Result<InstanceValues<'a>, RenderError> {
+    let Assignment {
+        schema: _,
+        instance,
+        namespace,
+        workload,
+        workload_uid,
+        workload_type: _,
+        labels: _,
+        slot,
+        generation,
+        template_hash,
+        user: WorkloadUser { .. },
+        address,
+        image: _,
+        container,
+        ports: _,
+        restart_policy: _,
+        created: _,
+        wanted: _,
+    } = assignment;
+    let Container {
+        name: _,
+        command,
+        args,
+        entrypoint,
+        env: _,
+        drain_seconds: _,
+        termination_grace_seconds,
+        stop_signal,
+        user,
+        working_dir,
+        cap_add,
+        cap_drop,
+        devices,
+        groups,
+        tmpfs,
+        shm_size,
+        init,
+        read_only_rootfs,
+        host_network,
+        image_pull_policy: _,
+        quadlet,
+        volume_mounts,
+        resources:
+            Resources {
+                requests: _,
+                limits,
+                gpu,
+            },
+    } = container;
+    let not_yet = [
+        ("devices", !devices.is_empty()),
+        ("groups", !groups.is_empty()),
+        ("hostNetwork", *host_network),
+        ("quadlet", !quadlet.is_empty()),
+        ("volumeMounts", !volume_mounts.is_empty()),
+        ("resources.gpu", gpu.is_some()),
+    ];
+    if let Some((field, _)) = not_yet.into_iter().find(|(_, present)| *present) {
+        return Err(RenderError::NotYet {
+            instance: instance.clone(),
+            field,
+        });
+    }
+    let arguments: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
+    let ResourceList { cpu, memory } = limits;
+    Ok(InstanceValues {
+        instance,
+        namespace,
+        workload,
+        workload_uid,
+        slot: *slot,
+        generation: *generation,
+        template_hash,
+        unit,
+        image: image_reference(assignment)?,
+        annotation: ANNOTATION,
+        address: address.to_string(),
+        hooks_folder: settings.hooks_folder.display().to_string(),
+        hook_program: settings.hook_program.display().to_string(),
+        hook_file: settings.hook_file().display().to_string(),
+        resolv_file: settings.resolv_file(namespace).display().to_string(),
+        labels: labels_of(assignment),
+        environment_file: None,
+        manager_environment_file: None,
+        entrypoint,
+        argument_variables: variables_of(&arguments),
+        arguments,
+        user: user.as_deref(),
+        working_dir: working_dir.as_deref(),
+        stop_signal: stop_signal.as_deref(),
+        grace_seconds: *termination_grace_seconds,
+        init: *init,
+        read_only: *read_only_rootfs,
+        tmpfs,
+        shm_size: shm_size.map(|size| size.0),
+        cap_add,
+        cap_drop,
+        restart: restart_of(assignment),
+        start_timeout: settings.hold_seconds.saturating_add(START_MARGIN_SECONDS),
+        stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
+        memory_max: memory.map(|size| size.0),
+        cpu_quota: cpu.map(cpu_quota),
+    })
+}
+
+/// The workload's labels, and KAT's own, which win.
+fn labels_of(assignment: &Assignment) -> Vec<Pair> {
+    let own = [
+        ("rip.dws.kat.instance", &assignment.instance),
+        ("rip.dws.kat.namespace", &assignment.namespace),
+        ("rip.dws.kat.workload", &assignment.workload),
+    ];
+    let container = assignment.container.name.as_ref();
+    let own = own
+        .into_iter()
+        .chain(container.map(|name| ("rip.dws.kat.container", name)))
+        .map(|(name, value)| (name.to_owned(), value.clone()));
+    let mut labels = assignment.labels.clone();
+    labels.extend(own);
+    labels
+        .into_iter()
+        .map(|(name, value)| Pair { name, value })
+        .collect()
+}
+
+fn variables_of(arguments: &[&str]) -> Vec<Pair> {
+    arguments
+        .iter()
+        .enumerate()
+        .filter(|(_, text)| quote::needs_variable(text))
+        .map(|(place, text)| Pair {
+            name: quote::argument_variable(place),
+            value: (*text).to_owned(),
+        })
+        .collect()
+}
+
+/// The policy as systemd follows it. 137 and 143 are clean ends, since that is what a stop leaves
+/// behind; so that they restart a program that nobody stopped, MaxCount forces them (Always
+/// restarts after clean ends anyway). A program that gave up after one of these has
+/// `Result=start-limit-hit`, after any other end `exit-code`. With Never nothing would tell a
+/// kill from success, so there they are failures.
+fn restart_of(assignment: &Assignment) -> RestartValues {
+    let policy = &assignment.restart_policy;
+    match policy.condition {
+        RestartCondition::Never => RestartValues {
+            restart: "no",
+            restart_seconds: None,
+            restart_steps: None,
+            restart_max_seconds: None,
+            signals_are_clean: false,
+            restart_on_signals: false,
+            start_limit_interval: 0,
+            start_limit_burst: None,
+        },
+        RestartCondition::Always => RestartValues {
+            restart: "always",
+            restart_seconds: Some(RESTART_SECONDS),
+            restart_steps: Some(RESTART_STEPS),
+            restart_max_seconds: Some(RESTART_MAX_SECONDS),
+            signals_are_clean: true,
+            restart_on_signals: false,
+            start_limit_interval: 0,
+            start_limit_burst: None,
+        },
+        RestartCondition::MaxCount => RestartValues {
+            restart: "on-failure",
+            restart_seconds: Some(RESTART_SECONDS),
+            restart_steps: None,
+            restart_max_seconds: None,
+            signals_are_clean: true,
+            restart_on_signals: true,
+            // 0 would mean no limit at all.
+            start_limit_interval: policy.reset_seconds.max(1),
+            start_limit_burst: Some(policy.max_restarts.saturating_add(1)),
+        },
+    }
+}
+
+/// Thousandths of a processor as systemd's percentage: 1500 is `150%`, 1 is `0.1%`.
+fn cpu_quota(amount: MilliCpu) -> String {
+    match amount.0 % 10 {
+        0 => format!("{}%", amount.0 / 10),
+        rest => format!("{}.{rest}%", amount.0 / 10),
+    }
+}
+
+/// The policy that is written, else Always for `:latest` or no tag, and IfNotPresent otherwise.
+/// When the image is pulled: as written, else Always for `:latest` and no tag, else IfNotPresent.
+pub fn pull_policy(assignment: &Assignment) -> ImagePullPolicy {
+    assignment.container.image_pull_policy.unwrap_or_else(|| {
+        let (name, digest) = match assignment.image.split_once('@') {
+            Some((name, _)) => (name, true),
+            None => (assignment.image.as_str(), false),
+        };
+        if !digest && (!tagged(name) || name.ends_with(":latest")) {
+            ImagePullPolicy::Always
+        } else {
+            ImagePullPolicy::IfNotPresent
+        }
+    })
+}
+
+/// Whether the last part of a name has a tag; a colon before it belongs to a port.
+fn tagged(name: &str) -> bool {
+    name.rsplit('/')
+        .next()
+        .is_some_and(|last| last.contains(':'))
+}
+
+/// The reference as a quadlet takes it: names that end in `.image` or `.build` mean other
+/// quadlets there (podman-systemd.unit(5)), and a dash would begin an option of podman.
+fn image_reference(assignment: &Assignment) -> Result<String, RenderError> {
+    let image = &assignment.image;
+    let fail = |reason| RenderError::Image {
+        instance: assignment.instance.clone(),
+        image: image.clone(),
+        reason,
+    };
+    if image.is_empty() || image.starts_with('-') || image.contains(char::is_whitespace) {
+        return Err(fail("it is not a reference"));
+    }
+    if !image.ends_with(".image") && !image.ends_with(".build") {
+        return Ok(image.clone());
+    }
+    if tagged(image) {
+        return Err(fail(
+            "its tag ends in `.image` or `.build`, which names another quadlet",
+        ));
+    }
+    Ok(format!("{image}:latest"))
+}
+
+fn image_file_name(image: &str, always: bool) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(image.as_bytes());
+    let hash: String = digest
+        .iter()
+        .take(5)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let suffix = if always { "-always" } else { "" };
+    format!("kat-image-{hash}{suffix}.image")
+}

@@ -1,0 +1,347 @@
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use super::*;
+use crate::{
+    plan::{Assignment, Wanted, WorkloadUser},
+    resource::{
+        Bytes, Container, EnvVar, ImagePullPolicy, MilliCpu, RestartCondition, RestartPolicy,
+        WorkloadType,
+    },
+};
+
+fn assignment() -> Assignment {
+    Assignment {
+        schema: 1,
+        instance: "web-ab12c".to_owned(),
+        namespace: "default".to_owned(),
+        workload: "web".to_owned(),
+        workload_uid: "5f0c".to_owned(),
+        workload_type: WorkloadType::Service,
+        labels: BTreeMap::new(),
+        slot: 0,
+        generation: 1,
+        template_hash: "abc".to_owned(),
+        user: WorkloadUser::from_index(0, "default", "web").unwrap(),
+        address: Ipv4Addr::new(10, 100, 0, 2),
+        image: "registry.lab:5000/web:1".to_owned(),
+        container: Container::default(),
+        ports: Vec::new(),
+        restart_policy: RestartPolicy {
+            condition: RestartCondition::Always,
+            max_restarts: 5,
+            reset_seconds: 3600,
+        },
+        created: None,
+        wanted: Wanted::Running,
+    }
+}
+
+fn render(assignment: &Assignment) -> Result<Vec<UnitFile>, RenderError> {
+    Renderer::new(None)
+        .unwrap()
+        .instance(assignment, &RenderSettings::default())
+}
+
+/// Every line of the `.container` that sets `key`.
+fn lines<'a>(files: &'a [UnitFile], key: &str) -> Vec<&'a str> {
+    files[0]
+        .text
+        .lines()
+        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='))
+        .collect()
+}
+
+#[test]
+fn compiled_in_templates_are_those_of_the_folder() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("unit-templates");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, TEMPLATES.map(|(name, _)| name));
+}
+
+#[test]
+fn a_folder_stands_in_for_compiled_in_templates() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("journald.conf"), "own\n").unwrap();
+    let renderer = Renderer::new(Some(folder.path())).unwrap();
+    let files = renderer.host_files(&RenderSettings::default()).unwrap();
+    assert!(files.iter().any(|file| file.text == "own\n"));
+    assert!(
+        renderer
+            .instance(&assignment(), &RenderSettings::default())
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_wrong_template_fails_when_it_is_read() {
+    for (text, word) in [
+        ("{{ a | unknown }}", "unknown"),
+        ("{% if %}", "journald.conf"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("journald.conf"), text).unwrap();
+        let message = Renderer::new(Some(folder.path())).unwrap_err().to_string();
+        assert!(message.contains(word), "{message}");
+    }
+}
+
+#[test]
+fn values_of_variables_stay_out_of_units_and_logs() {
+    let mut assignment = assignment();
+    assignment.container.env = ["geheim", "zwei\nzeilen"]
+        .into_iter()
+        .zip(["ONE", "TWO"])
+        .map(|(value, name)| EnvVar {
+            name: name.to_owned(),
+            value: Some(value.to_owned()),
+            value_from: None,
+        })
+        .collect();
+    let files = render(&assignment).unwrap();
+    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    assert_eq!(
+        names,
+        [
+            "kat-default-web-ab12c.container",
+            "kat-default-web-ab12c.env",
+            "kat-default-web-ab12c.manager.env"
+        ]
+    );
+    for secret in ["geheim", "zwei"] {
+        assert!(
+            !files[0].text.contains(secret),
+            "a value stands in the unit"
+        );
+        assert!(
+            !format!("{files:?}").contains(secret),
+            "a value would be logged"
+        );
+    }
+    assert_eq!(
+        lines(&files, "EnvironmentFile"),
+        [
+            "/var/lib/kat/units/20000/kat-default-web-ab12c.env",
+            "/var/lib/kat/units/20000/kat-default-web-ab12c.manager.env"
+        ]
+    );
+    assert!(lines(&files, "Environment").is_empty());
+}
+
+#[test]
+fn restart_policies_are_systemds() {
+    let mut assignment = assignment();
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "Restart"), ["always"]);
+    assert_eq!(lines(&files, "StartLimitIntervalSec"), ["0"]);
+    assert_eq!(lines(&files, "RestartMaxDelaySec"), ["60"]);
+
+    assignment.restart_policy.condition = RestartCondition::MaxCount;
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "Restart"), ["on-failure"]);
+    assert_eq!(lines(&files, "StartLimitIntervalSec"), ["3600"]);
+    assert_eq!(lines(&files, "StartLimitBurst"), ["6"]);
+    assert_eq!(lines(&files, "SuccessExitStatus"), ["137 143"]);
+    assert_eq!(lines(&files, "RestartForceExitStatus"), ["137 143"]);
+
+    assignment.restart_policy.condition = RestartCondition::Never;
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "Restart"), ["no"]);
+    assert!(lines(&files, "SuccessExitStatus").is_empty());
+    assert!(lines(&files, "RestartForceExitStatus").is_empty());
+}
+
+#[test]
+fn limits_are_the_units() {
+    let mut assignment = assignment();
+    assignment.container.resources.limits.memory = Some(Bytes(64 << 20));
+    for (amount, quota) in [(1500, "150%"), (100, "10%"), (1, "0.1%"), (1255, "125.5%")] {
+        assignment.container.resources.limits.cpu = Some(MilliCpu(amount));
+        let files = render(&assignment).unwrap();
+        assert_eq!(lines(&files, "CPUQuota"), [quota]);
+        assert_eq!(lines(&files, "MemoryMax"), ["67108864"]);
+    }
+}
+
+#[test]
+fn timeouts_leave_room_for_hold_and_grace() {
+    let mut assignment = assignment();
+    assignment.container.termination_grace_seconds = 90;
+    let files = render(&assignment).unwrap();
+    assert_eq!(lines(&files, "TimeoutStartSec"), ["90"]);
+    assert_eq!(lines(&files, "StopTimeout"), ["90"]);
+    assert_eq!(lines(&files, "TimeoutStopSec"), ["100"]);
+}
+
+#[test]
+fn what_has_no_effect_yet_is_refused() {
+    type Change = fn(&mut Container);
+    let changes: [(&str, Change); 4] = [
+        ("devices", |container| {
+            container.devices.push("/dev/ttyUSB0".to_owned())
+        }),
+        ("groups", |container| {
+            container.groups.push("dialout".to_owned())
+        }),
+        ("hostNetwork", |container| container.host_network = true),
+        ("quadlet", |container| {
+            container
+                .quadlet
+                .insert("UserNS".to_owned(), "auto".to_owned());
+        }),
+    ];
+    for (field, change) in changes {
+        let mut assignment = assignment();
+        change(&mut assignment.container);
+        let message = render(&assignment).unwrap_err().to_string();
+        assert_eq!(
+            message,
+            format!("web-ab12c: container.{field} has no effect yet")
+        );
+    }
+}
+
+#[test]
+fn a_value_can_not_add_a_line() {
+    let changes: [fn(&mut Container); 6] = [
+        |container| container.user = Some("0\nPrivileged=true".to_owned()),
+        |container| container.working_dir = Some("/a\n[Service]".to_owned()),
+        |container| container.stop_signal = Some("TERM\nX=1".to_owned()),
+        |container| container.tmpfs = vec!["/a\nVolume=/:/host".to_owned()],
+        |container| container.cap_add = vec!["NET_RAW --privileged".to_owned()],
+        |container| container.name = Some("a\0".to_owned()),
+    ];
+    for change in changes {
+        let mut assignment = assignment();
+        change(&mut assignment.container);
+        assert!(matches!(
+            render(&assignment),
+            Err(RenderError::Template { .. })
+        ));
+    }
+}
+
+#[test]
+fn images_are_pulled_apart() {
+    let renderer = Renderer::new(None).unwrap();
+    let settings = RenderSettings::default();
+    let image = |image: &str, policy: Option<ImagePullPolicy>| {
+        let mut assignment = assignment();
+        assignment.image = image.to_owned();
+        assignment.container.image_pull_policy = policy;
+        renderer.image(&assignment, &settings).unwrap()
+    };
+    let missing = image("registry.lab:5000/web:1", None).unwrap();
+    assert_eq!(missing.name, "kat-image-69717cfc8b.image");
+    assert_eq!(
+        missing.service().as_deref(),
+        Some("kat-image-69717cfc8b-image.service")
+    );
+    assert!(missing.text.contains("ExecCondition="));
+    for always in ["web", "registry.lab:5000/web", "web:latest"] {
+        let file = image(always, None).unwrap();
+        assert!(
+            file.name.ends_with("-always.image"),
+            "{always}: {}",
+            file.name
+        );
+        assert!(!file.text.contains("ExecCondition="));
+    }
+    let digest = format!("web@sha256:{}", "a".repeat(64));
+    assert!(!image(&digest, None).unwrap().name.contains("always"));
+    assert!(image("web", Some(ImagePullPolicy::Never)).is_none());
+
+    let files = render(&assignment()).unwrap();
+    assert_eq!(lines(&files, "Pull"), ["never"]);
+    assert!(
+        !files[0].text.contains("-image.service"),
+        "the start waits for the pull"
+    );
+}
+
+#[test]
+fn images_that_the_generator_misreads_are_refused_or_named_in_full() {
+    let mut assignment = assignment();
+    for image in ["--privileged", "a b", "", "web:1.build"] {
+        assignment.image = image.to_owned();
+        assert!(
+            matches!(render(&assignment), Err(RenderError::Image { .. })),
+            "{image}"
+        );
+    }
+    assignment.image = "registry.lab:5000/web.image".to_owned();
+    let files = render(&assignment).unwrap();
+    assert_eq!(
+        lines(&files, "Image"),
+        ["registry.lab:5000/web.image:latest"]
+    );
+}
+
+#[test]
+fn host_files_say_what_the_hook_needs() {
+    let renderer = Renderer::new(None).unwrap();
+    let files = renderer.host_files(&RenderSettings::default()).unwrap();
+    let hook = files
+        .iter()
+        .find(|file| file.path.ends_with("kat.json"))
+        .unwrap();
+    let hook: serde_json::Value = serde_json::from_str(&hook.text).unwrap();
+    assert_eq!(
+        hook["hook"]["args"],
+        serde_json::json!(["kat-agent", "hook"])
+    );
+    // The hook gives up before the runtime does, so that its reason reaches the journal.
+    assert_eq!(hook["hook"]["timeout"], 85);
+    assert_eq!(hook["hook"]["env"][0], "KAT_HOOK_TIMEOUT=83");
+    assert_eq!(
+        hook["when"]["annotations"]["^rip\\.dws\\.kat\\.instance$"],
+        ".+"
+    );
+    assert_eq!(hook["stages"], serde_json::json!(["createRuntime"]));
+}
+
+#[test]
+fn containers_ask_this_machine_for_names() {
+    let renderer = Renderer::new(None).unwrap();
+    let settings = RenderSettings::default();
+    let file = renderer
+        .resolv_conf(
+            "shop",
+            "kat.cluster.local",
+            Ipv4Addr::new(10, 100, 0, 1),
+            &settings,
+        )
+        .unwrap();
+    assert_eq!(file.path, Path::new("/var/lib/kat/resolv/shop.conf"));
+    assert!(
+        file.text
+            .contains("nameserver 10.100.0.1\nsearch shop.kat.cluster.local kat.cluster.local\n")
+    );
+}
+
+#[test]
+fn the_store_has_certificates_on_both_sides() {
+    let renderer = Renderer::new(None).unwrap();
+    let unit = EtcdUnit::new(
+        "n1",
+        Ipv4Addr::new(10, 100, 0, 1),
+        2379,
+        2380,
+        "/var/lib/kat/pki",
+    );
+    let text = renderer.etcd(&unit).unwrap().text;
+    for part in [
+        "--client-cert-auth=true",
+        "--peer-client-cert-auth=true",
+        "--listen-client-urls=https://127.0.0.1:2379,https://10.100.0.1:2379",
+        "--listen-peer-urls=https://10.100.0.1:2380 ",
+        "User=kat-etcd\n",
+        "ReadWritePaths=/var/lib/kat/etcd\n",
+    ] {
+        assert!(text.contains(part), "{part} is missing in\n{text}");
+    }
+    assert!(!text.contains("http://"));
+}

@@ -1,0 +1,31 @@
+//! What users write and read: one file for each kind, names and quantities.
+//!
+//! Data and validation, nothing else: no input or output, no clock. The types serialise to the
+//! same camelCase names as the `*.kat` files (RFC 3.2 to 3.9). Reading stored values is lenient
+//! (unknown fields are ignored); what users write is read strictly by `bundle`.
+
+mod agent_config;
+mod build;
+mod cluster;
+mod container;
+mod job;
+mod load_balancer;
+pub mod name;
+mod namespace;
+pub mod quantity;
+mod volume;
+mod workload;
+
+pub use agent_config::*;
+pub use build::*;
+pub use cluster::*;
+pub use container::*;
+pub use job::*;
+pub use load_balancer::*;
+pub use namespace::*;
+pub use quantity::{Bytes, MilliCpu};
+pub use volume::*;
+pub use workload::*;
+
+/// The one API version of `*.kat` files and of API paths.
+pub const API_VERSION: &str = "kat.dws.rip/v1alpha1";

@@ -1,0 +1,50 @@
+//! Names of workloads, namespaces, nodes and clusters.
+
+/// Longest name of a workload, namespace, node or cluster, in characters.
+pub const MAX_NAME: usize = 40;
+
+/// Why a name is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// Nothing is written.
+    #[error("a name must not be empty")]
+    Empty,
+    /// It is too long.
+    #[error("`{0}` has {1} characters, at most {MAX_NAME} are allowed")]
+    TooLong(String, usize),
+    /// It is not a DNS-1123 label.
+    #[error(
+        "`{0}` may have only lower-case letters, digits and `-`, and must begin and end with a letter or digit"
+    )]
+    NotALabel(String),
+    /// The name means something else.
+    #[error("`{0}` is reserved")]
+    Reserved(String),
+}
+
+/// Accepts a DNS-1123 label (RFC 1123) of at most [`MAX_NAME`] characters.
+pub fn check_label(name: &str) -> Result<(), NameError> {
+    if name.is_empty() {
+        return Err(NameError::Empty);
+    }
+    let characters = name.chars().count();
+    if characters > MAX_NAME {
+        return Err(NameError::TooLong(name.to_owned(), characters));
+    }
+    let inner = name
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+    if !inner || name.starts_with('-') || name.ends_with('-') {
+        return Err(NameError::NotALabel(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Accepts the name of a namespace: a label other than `node`, which DNS uses for machines.
+pub fn check_namespace(name: &str) -> Result<(), NameError> {
+    check_label(name)?;
+    if name == "node" {
+        return Err(NameError::Reserved(name.to_owned()));
+    }
+    Ok(())
+}

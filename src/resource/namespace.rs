@@ -1,0 +1,25 @@
+//! `namespace.kat` (RFC 3.7).
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Namespace {
+    /// Name and labels.
+    pub metadata: NamespaceMetadata,
+}
+
+/// Identity of a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NamespaceMetadata {
+    /// DNS-1123 label of at most 40 characters, not `node`.
+    pub name: String,
+    /// Free labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}

@@ -1,0 +1,283 @@
+//! The election of RFC 5.3, once for every store: a lease, a key of its own for each candidate
+//! below [`keys::ELECTION`], and the lowest create revision leads. The layout is that of etcd's
+//! own `concurrency` package, so `etcdctl elect` shows it too; its blocking RPC is not used,
+//! because a time limit of the connection would cut it and its answer lacks the fence.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Leadership, StateStore, StoreError, WatchEvent, backoff::Backoff, keys};
+
+/// A granted lease.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lease {
+    /// Its id.
+    pub(crate) id: i64,
+    /// How long it lives after each renewal.
+    pub(crate) ttl: Duration,
+}
+
+/// What an election needs beside the [`StateStore`].
+#[async_trait]
+pub(crate) trait Leases: StateStore + Clone {
+    /// A new lease of about `ttl`.
+    async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError>;
+    /// Renews it; `false` means that it is gone.
+    async fn renew(&self, lease: i64) -> Result<bool, StoreError>;
+    /// Ends it, with its keys; fine if it is gone.
+    async fn revoke(&self, lease: i64) -> Result<(), StoreError>;
+    /// Creates a key that lives as long as the lease, unless it exists; its create revision.
+    async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError>;
+}
+
+/// Key of the candidate with this lease.
+fn election_key(lease: i64) -> String {
+    format!("{}{lease:x}", keys::ELECTION)
+}
+
+/// Lease of a candidate's key.
+fn lease_of(key: &str) -> Option<i64> {
+    let hex = key.strip_prefix(keys::ELECTION)?;
+    // Leases are 63 bit in etcd; `{:x}` of a negative one would still come back as itself.
+    u64::from_str_radix(hex, 16).ok().map(u64::cast_signed)
+}
+
+/// [`StateStore::campaign`] for a store with leases.
+pub(crate) async fn campaign<S: Leases>(
+    store: &S,
+    candidate: &str,
+    ttl: Duration,
+) -> Result<Leadership, StoreError> {
+    if candidate.is_empty() {
+        return Err(StoreError::Invalid("the candidate's name is empty".into()));
+    }
+    if ttl < Duration::from_secs(1) || ttl.subsec_nanos() != 0 {
+        return Err(StoreError::Invalid(format!(
+            "a lease of {ttl:?}: it must be whole seconds, at least 1"
+        )));
+    }
+    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    loop {
+        match stand(store, candidate, ttl).await {
+            Ok(leadership) => return Ok(leadership),
+            Err(error) if error.is_passing() => {
+                tracing::debug!(%error, candidate, "the election is tried again");
+                sleep(backoff.next()).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// One lease's worth of waiting for the leadership.
+async fn stand<S: Leases>(
+    store: &S,
+    candidate: &str,
+    ttl: Duration,
+) -> Result<Leadership, StoreError> {
+    let asked = Instant::now();
+    let lease = store.grant(ttl).await?;
+    let lost = CancellationToken::new();
+    // Until the election is won, dropping this future withdraws the candidate.
+    let withdraw = lost.clone().drop_guard();
+    let created = Arc::new(OnceLock::new());
+    tokio::spawn(keep(
+        store.clone(),
+        lease,
+        asked,
+        created.clone(),
+        lost.clone(),
+    ));
+    let key = election_key(lease.id);
+    let won = async {
+        let create_revision = store.create_leased(&key, candidate, lease.id).await?;
+        let _ = created.set(create_revision);
+        wait_for_turn(store, &key, create_revision).await?;
+        Ok(create_revision)
+    };
+    let create_revision = tokio::select! {
+        biased;
+        () = lost.cancelled() => {
+            Err(StoreError::Unavailable("the lease ran out before the election was won".into()))
+        }
+        won = won => won,
+    }?;
+    withdraw.disarm();
+    Ok(Leadership {
+        key,
+        create_revision,
+        lost,
+    })
+}
+
+/// Waits until no candidate is ahead. What passes is tried again: the place in the queue is kept
+/// as long as the lease lives.
+async fn wait_for_turn<S: Leases>(
+    store: &S,
+    key: &str,
+    create_revision: i64,
+) -> Result<(), StoreError> {
+    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    loop {
+        match is_turn(store, key, create_revision).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => backoff.reset(),
+            Err(Wait::Again(error)) if error.is_passing() => sleep(backoff.next()).await,
+            Err(Wait::Again(error) | Wait::Gone(error)) => return Err(error),
+        }
+    }
+}
+
+enum Wait {
+    /// The store did not answer.
+    Again(StoreError),
+    /// The own key is gone.
+    Gone(StoreError),
+}
+
+/// Whether this candidate leads; if not, returns after the one ahead of it went.
+async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Result<bool, Wait> {
+    let listing = store.list(keys::ELECTION).await.map_err(Wait::Again)?;
+    if !listing
+        .items
+        .iter()
+        .any(|item| item.key == key && item.create_revision == create_revision)
+    {
+        return Err(Wait::Gone(StoreError::Unavailable(format!(
+            "the election key {key} is gone"
+        ))));
+    }
+    let ahead = listing
+        .items
+        .iter()
+        .filter(|item| item.create_revision < create_revision)
+        .max_by_key(|item| item.create_revision);
+    let Some(ahead) = ahead else {
+        return Ok(true);
+    };
+    let mut changes = store
+        .watch(&ahead.key, listing.revision + 1)
+        .await
+        .map_err(Wait::Again)?;
+    while let Some(batch) = changes.next().await {
+        let batch = batch.map_err(Wait::Again)?;
+        let went = batch
+            .events
+            .iter()
+            .any(|event| matches!(event, WatchEvent::Delete { key, .. } if *key == ahead.key));
+        if went {
+            return Ok(false);
+        }
+    }
+    Err(Wait::Again(StoreError::Unavailable(
+        "the watch of the candidate ahead ended".into(),
+    )))
+}
+
+/// Keeps a lease alive until `lost` is cancelled, and cancels it when the lease is gone, when the
+/// key is gone, or when nine tenths of the lease have passed since the last renewal that is known
+/// to have worked was *sent*. The store counts from a later moment, so by this clock
+/// (`CLOCK_MONOTONIC`) the lease can't have run out yet. Ends the lease at the end.
+async fn keep<S: Leases>(
+    store: S,
+    lease: Lease,
+    asked: Instant,
+    created: Arc<OnceLock<i64>>,
+    lost: CancellationToken,
+) {
+    let interval = lease.ttl / 3;
+    let limit = lease.ttl - lease.ttl / 10;
+    let pause = (lease.ttl / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
+    let key = election_key(lease.id);
+    let mut renewed = asked;
+    let mut next = asked + interval;
+    loop {
+        let deadline = renewed + limit;
+        let renewal = async {
+            sleep_until(next).await;
+            let sent = Instant::now();
+            let answer = timeout(interval, store.renew(lease.id)).await;
+            (sent, answer)
+        };
+        let (sent, answer) = tokio::select! {
+            biased;
+            () = lost.cancelled() => break,
+            () = sleep_until(deadline) => {
+                tracing::warn!(key, "the lease could not be renewed in time");
+                break;
+            }
+            outcome = renewal => outcome,
+        };
+        match answer {
+            Ok(Ok(true)) => {
+                renewed = sent;
+                next = sent + interval;
+                if let Some(create_revision) = created.get()
+                    && key_is_gone(&store, &key, *create_revision, interval).await
+                {
+                    tracing::warn!(key, "the election key is gone");
+                    break;
+                }
+            }
+            Ok(Ok(false)) => {
+                tracing::warn!(key, "the lease has run out");
+                break;
+            }
+            Ok(Err(error)) => {
+                tracing::debug!(key, %error, "a renewal failed");
+                next = Instant::now() + pause;
+            }
+            Err(_) => next = Instant::now(),
+        }
+    }
+    lost.cancel();
+    // Best effort: the next candidate need not wait for the lease's end.
+    if let Err(error) = store.revoke(lease.id).await {
+        tracing::debug!(key, %error, "the lease was left to run out");
+    }
+}
+
+/// Whether the key is known to be gone; a store that does not answer says nothing.
+async fn key_is_gone<S: Leases>(
+    store: &S,
+    key: &str,
+    create_revision: i64,
+    limit: Duration,
+) -> bool {
+    match timeout(limit, store.get(key)).await {
+        Ok(Ok(found)) => found.is_none_or(|item| item.create_revision != create_revision),
+        Ok(Err(_)) | Err(_) => false,
+    }
+}
+
+/// [`StateStore::resign`] for a store with leases.
+pub(crate) async fn resign<S: Leases>(
+    store: &S,
+    leadership: &Leadership,
+) -> Result<(), StoreError> {
+    let lease = lease_of(&leadership.key)
+        .ok_or_else(|| StoreError::Invalid(format!("{} is not an election key", leadership.key)))?;
+    // First: nothing may be decided any more once the next candidate can win.
+    leadership.lost.cancel();
+    store.revoke(lease).await
+}
+
+/// [`StateStore::leader`] for a store with leases.
+pub(crate) async fn leader<S: Leases>(store: &S) -> Result<Option<String>, StoreError> {
+    let listing = store.list(keys::ELECTION).await?;
+    let first = listing
+        .items
+        .into_iter()
+        .min_by_key(|item| item.create_revision);
+    Ok(first.map(|item| String::from_utf8_lossy(&item.value).into_owned()))
+}
+
+#[cfg(test)]
+mod tests;

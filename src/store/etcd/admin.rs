@@ -1,0 +1,295 @@
+//! Users, roles and members of etcd, which the leader looks after.
+//!
+//! Users have no passwords: the common name of a client's certificate is its user. `leader:NAME`
+//! has etcd's root role, because snapshots, defragmentation and members need it; `node:NAME` reads
+//! what DESIGN.md, invariant 2, lets it read. etcd itself insists on a user `root`, which has no
+//! password, and no certificate is ever issued for it.
+
+use etcd_client::{Error as ClientError, Permission, RoleRevokePermissionOptions, UserAddOptions};
+
+use super::{EtcdStore, error};
+use crate::{
+    resource::name,
+    store::{StoreError, keys},
+};
+
+/// etcd's superuser, and its role.
+const ROOT: &str = "root";
+
+/// The etcd user of a machine that may lead.
+pub fn leader_user(node: &str) -> String {
+    format!("leader:{node}")
+}
+
+/// The etcd user, and the role, of a machine.
+pub fn node_user(node: &str) -> String {
+    format!("node:{node}")
+}
+
+/// The prefixes that a machine reads.
+pub fn node_prefixes(node: &str) -> [String; 4] {
+    [
+        keys::node_desired(node),
+        keys::NETWORK.to_owned(),
+        keys::DNS.to_owned(),
+        keys::CONFIG.to_owned(),
+    ]
+}
+
+/// A member of the etcd cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdMember {
+    /// Its id.
+    pub id: u64,
+    /// Its name; empty until it has started.
+    pub name: String,
+    /// Where the other members reach it.
+    pub peer_urls: Vec<String>,
+    /// Where clients reach it; empty until it has started.
+    pub client_urls: Vec<String>,
+    /// Whether it has no vote yet.
+    pub is_learner: bool,
+}
+
+/// State of the member that answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdStatus {
+    /// Its version, `3.5.16`.
+    pub version: String,
+    /// Size of its database file, in bytes.
+    pub db_size: i64,
+    /// Bytes of the file that are in use; 0 before 3.4.
+    pub db_size_in_use: i64,
+    /// Its own id.
+    pub member: u64,
+    /// Id of the raft leader; 0 if there is none.
+    pub leader: u64,
+    /// Raft's term.
+    pub raft_term: u64,
+    /// Alarms and other troubles that it reports.
+    pub errors: Vec<String>,
+}
+
+/// Makes the users and roles for `leader` and `nodes` (names of machines) and switches
+/// authentication on. Level-triggered: what is there already is left alone, what a node's role has
+/// too much is taken away, so it may run again at any time, with the leader's certificate.
+///
+/// # Errors
+/// [`StoreError::Invalid`] for a name that is not a machine's; what etcd answers.
+pub async fn bootstrap_auth(
+    store: &EtcdStore,
+    leader: &str,
+    nodes: &[&str],
+) -> Result<(), StoreError> {
+    ensure_role(store, ROOT).await?;
+    ensure_user(store, ROOT, ROOT).await?;
+    add_leader_user(store, leader).await?;
+    for node in nodes {
+        add_node_user(store, node).await?;
+    }
+    store
+        .call(true, |client| async move {
+            client.auth_client().auth_enable().await.map(drop)
+        })
+        .await
+}
+
+/// Makes the etcd user of a machine that may lead.
+///
+/// # Errors
+/// As [`bootstrap_auth`].
+pub async fn add_leader_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
+    check(node)?;
+    ensure_user(store, &leader_user(node), ROOT).await
+}
+
+/// Makes the etcd user and the role of a machine.
+///
+/// # Errors
+/// As [`bootstrap_auth`].
+pub async fn add_node_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
+    check(node)?;
+    let user = node_user(node);
+    ensure_role(store, &user).await?;
+    ensure_permissions(store, &user, &node_prefixes(node)).await?;
+    ensure_user(store, &user, &user).await
+}
+
+/// Takes a machine's users and role away; fine if they are gone.
+///
+/// # Errors
+/// As [`bootstrap_auth`].
+pub async fn remove_node_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
+    check(node)?;
+    let role = node_user(node);
+    for user in [leader_user(node), node_user(node)] {
+        store
+            .call(true, |client| {
+                let user = user.clone();
+                async move { fine_if(client.auth_client().user_delete(user).await, "not found") }
+            })
+            .await?;
+    }
+    store
+        .call(true, |client| {
+            let role = role.clone();
+            async move { fine_if(client.auth_client().role_delete(role).await, "not found") }
+        })
+        .await
+}
+
+/// The members of the cluster.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn member_list(store: &EtcdStore) -> Result<Vec<EtcdMember>, StoreError> {
+    let answer = store
+        .call(true, |client| async move {
+            client.cluster_client().member_list().await
+        })
+        .await?;
+    let members = answer.members().iter().map(|member| EtcdMember {
+        id: member.id(),
+        name: member.name().to_owned(),
+        peer_urls: member.peer_urls().to_vec(),
+        client_urls: member.client_urls().to_vec(),
+        is_learner: member.is_learner(),
+    });
+    Ok(members.collect())
+}
+
+/// State of the member that answers.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn status(store: &EtcdStore) -> Result<EtcdStatus, StoreError> {
+    let answer = store
+        .call(true, |client| async move {
+            client.maintenance_client().status().await
+        })
+        .await?;
+    Ok(EtcdStatus {
+        version: answer.version().to_owned(),
+        db_size: answer.db_size(),
+        db_size_in_use: answer.raft_used_db_size(),
+        member: answer.header().map_or(0, |header| header.member_id()),
+        leader: answer.leader(),
+        raft_term: answer.raft_term(),
+        errors: answer.errors().to_vec(),
+    })
+}
+
+fn check(node: &str) -> Result<(), StoreError> {
+    name::check_label(node)
+        .map_err(|error| StoreError::Invalid(format!("a machine's name: {error}")))
+}
+
+fn fine_if<T>(outcome: Result<T, ClientError>, message: &str) -> Result<(), ClientError> {
+    match outcome {
+        Ok(_) => Ok(()),
+        Err(failure) if error::message(&failure).contains(message) => Ok(()),
+        Err(failure) => Err(failure),
+    }
+}
+
+async fn ensure_role(store: &EtcdStore, role: &str) -> Result<(), StoreError> {
+    let roles = store
+        .call(true, |client| async move {
+            client.auth_client().role_list().await
+        })
+        .await?;
+    if roles.roles().iter().any(|known| known == role) {
+        return Ok(());
+    }
+    store
+        .call(true, |client| async move {
+            fine_if(client.auth_client().role_add(role).await, "already exists")
+        })
+        .await
+}
+
+async fn ensure_user(store: &EtcdStore, user: &str, role: &str) -> Result<(), StoreError> {
+    let users = store
+        .call(true, |client| async move {
+            client.auth_client().user_list().await
+        })
+        .await?;
+    if !users.users().iter().any(|known| known == user) {
+        store
+            .call(true, |client| async move {
+                let options = UserAddOptions::new().with_no_pwd();
+                let added = client.auth_client().user_add(user, "", Some(options)).await;
+                fine_if(added, "already exists")
+            })
+            .await?;
+    }
+    let found = store
+        .call(true, |client| async move {
+            client.auth_client().user_get(user).await
+        })
+        .await?;
+    if found.roles().iter().any(|known| known == role) {
+        return Ok(());
+    }
+    store
+        .call(true, |client| async move {
+            client
+                .auth_client()
+                .user_grant_role(user, role)
+                .await
+                .map(drop)
+        })
+        .await
+}
+
+/// Makes a role read these prefixes and nothing else.
+async fn ensure_permissions(
+    store: &EtcdStore,
+    role: &str,
+    prefixes: &[String],
+) -> Result<(), StoreError> {
+    let found = store
+        .call(true, |client| async move {
+            client.auth_client().role_get(role).await
+        })
+        .await?
+        .permissions();
+    let wanted: Vec<Permission> = prefixes
+        .iter()
+        .map(|prefix| Permission::read(prefix.as_str()).with_prefix())
+        .collect();
+    for permission in found.iter().filter(|known| !wanted.contains(known)) {
+        revoke_permission(store, role, permission).await?;
+    }
+    for permission in wanted.iter().filter(|wish| !found.contains(wish)) {
+        store
+            .call(true, |client| async move {
+                let mut auth = client.auth_client();
+                auth.role_grant_permission(role, permission.clone())
+                    .await
+                    .map(drop)
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+async fn revoke_permission(
+    store: &EtcdStore,
+    role: &str,
+    permission: &Permission,
+) -> Result<(), StoreError> {
+    store
+        .call(true, |client| async move {
+            let mut options = RoleRevokePermissionOptions::new();
+            if !permission.range_end().is_empty() {
+                options = options.with_range_end(permission.range_end());
+            }
+            let mut auth = client.auth_client();
+            let revoked = auth
+                .role_revoke_permission(role, permission.key(), Some(options))
+                .await;
+            fine_if(revoked, "not granted")
+        })
+        .await
+}

@@ -1,0 +1,126 @@
+//! One connection for each endpoint, and which of them is used.
+//!
+//! The client library can spread calls over endpoints by itself, but it goes on sending some of
+//! them to a dead one. So each endpoint has a client of its own here, one of them is in use, and
+//! whoever gets no answer from it moves everybody on to the next.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use tokio::time::Instant;
+
+use super::EtcdOptions;
+use crate::store::StoreError;
+
+/// A call that was given up after this long says something about its endpoint.
+const SUSPICIOUS: Duration = Duration::from_millis(500);
+
+/// The clients, in the order of their endpoints.
+pub(super) struct Connections {
+    clients: Vec<Client>,
+    current: AtomicUsize,
+}
+
+impl Connections {
+    /// Prepares a client for each endpoint; none of them need answer.
+    pub(super) async fn open(options: &EtcdOptions) -> Result<Self, StoreError> {
+        let connect = connect_options(options);
+        let mut clients = Vec::new();
+        for endpoint in &options.endpoints {
+            let client = Client::connect([endpoint], Some(connect.clone()))
+                .await
+                .map_err(|failure| {
+                    StoreError::Invalid(format!("the etcd endpoint {endpoint}: {failure}"))
+                })?;
+            clients.push(client);
+        }
+        if clients.is_empty() {
+            return Err(StoreError::Invalid("no etcd endpoint is named".into()));
+        }
+        Ok(Self {
+            clients,
+            current: AtomicUsize::new(0),
+        })
+    }
+
+    /// How many endpoints there are.
+    pub(super) fn count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// The client in use, for one attempt.
+    pub(super) fn attempt(self: &Arc<Self>) -> Option<(Client, Attempt)> {
+        let index = self.current.load(Ordering::Relaxed) % self.clients.len().max(1);
+        let client = self.clients.get(index)?.clone();
+        let attempt = Attempt {
+            connections: self.clone(),
+            index,
+            started: Instant::now(),
+            answered: false,
+        };
+        Some((client, attempt))
+    }
+
+    /// Moves on to the next endpoint, unless somebody did already.
+    fn leave(&self, index: usize) {
+        let next = (index + 1) % self.clients.len().max(1);
+        let _ = self
+            .current
+            .compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// One call on one endpoint. Dropped without an answer after a while, it leaves the endpoint: the
+/// caller's patience may be shorter than the call's.
+pub(super) struct Attempt {
+    connections: Arc<Connections>,
+    index: usize,
+    started: Instant,
+    answered: bool,
+}
+
+impl Attempt {
+    /// The endpoint answered, with whatever.
+    pub(super) fn answered(mut self) {
+        self.answered = true;
+    }
+
+    /// The endpoint can't serve; the next attempt is made with another one.
+    pub(super) fn failed(mut self) {
+        self.answered = true;
+        self.connections.leave(self.index);
+    }
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if !self.answered && self.started.elapsed() >= SUSPICIOUS {
+            self.connections.leave(self.index);
+        }
+    }
+}
+
+fn connect_options(options: &EtcdOptions) -> ConnectOptions {
+    let second = Duration::from_secs(1);
+    // Without the HTTP/2 keepalive a watch on a frozen server hangs for ever. No time limit for
+    // the whole connection: it would cut watches.
+    let connect = ConnectOptions::new()
+        .with_connect_timeout(2 * second)
+        .with_keep_alive(2 * second, 2 * second)
+        .with_keep_alive_while_idle(true)
+        .with_require_leader(true);
+    match &options.tls {
+        Some(tls) => connect.with_tls(
+            TlsOptions::new()
+                .ca_certificate(Certificate::from_pem(&tls.authority))
+                .identity(Identity::from_pem(&tls.certificate, &tls.key)),
+        ),
+        None => connect,
+    }
+}

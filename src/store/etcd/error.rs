@@ -1,0 +1,155 @@
+//! What etcd's errors mean.
+
+use std::{error::Error as _, io};
+
+use etcd_client::{Error as ClientError, ResponseHeader};
+
+use crate::store::StoreError;
+
+/// What may be done about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Users or roles changed while the call was under way; it was refused.
+    AuthChanged,
+    /// The connection was never made, or the member refused for want of a raft leader: nothing was
+    /// proposed.
+    NeverSent,
+    /// etcd could not serve, and what became of the call is unknown.
+    Unavailable,
+    /// The answer will be the same again.
+    Final,
+}
+
+/// gRPC's status codes, as far as they are told apart here.
+mod code {
+    pub(super) const INVALID_ARGUMENT: i32 = 3;
+    pub(super) const NOT_FOUND: i32 = 5;
+    pub(super) const ALREADY_EXISTS: i32 = 6;
+    pub(super) const PERMISSION_DENIED: i32 = 7;
+    pub(super) const FAILED_PRECONDITION: i32 = 9;
+    pub(super) const OUT_OF_RANGE: i32 = 11;
+    pub(super) const UNIMPLEMENTED: i32 = 12;
+    pub(super) const UNAUTHENTICATED: i32 = 16;
+}
+
+/// Judges an error.
+pub(super) fn verdict(failure: &ClientError) -> Verdict {
+    match failure {
+        ClientError::GRpcStatus(status) => {
+            if status.message().contains("revision of auth store is old") {
+                return Verdict::AuthChanged;
+            }
+            if never_connected(status.source()) || status.message() == "etcdserver: no leader" {
+                return Verdict::NeverSent;
+            }
+            match status.code() as i32 {
+                code::INVALID_ARGUMENT
+                | code::NOT_FOUND
+                | code::ALREADY_EXISTS
+                | code::PERMISSION_DENIED
+                | code::FAILED_PRECONDITION
+                | code::OUT_OF_RANGE
+                | code::UNIMPLEMENTED
+                | code::UNAUTHENTICATED => Verdict::Final,
+                _ => Verdict::Unavailable,
+            }
+        }
+        ClientError::TransportError(transport) => {
+            if never_connected(transport.source()) {
+                Verdict::NeverSent
+            } else {
+                Verdict::Unavailable
+            }
+        }
+        ClientError::InvalidArgs(_)
+        | ClientError::InvalidUri(_)
+        | ClientError::Utf8Error(_)
+        | ClientError::InvalidMetadataValue(_)
+        | ClientError::EndpointsNotManaged => Verdict::Final,
+        _ => Verdict::Unavailable,
+    }
+}
+
+/// Whether the cause is a connection that could not be made. A refused one shows by its kind; one
+/// that timed out only by the connector's words, because a lost connection has the same kind.
+fn never_connected(mut cause: Option<&(dyn std::error::Error + 'static)>) -> bool {
+    while let Some(error) = cause {
+        if error.to_string().starts_with("tcp connect error") {
+            return true;
+        }
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return matches!(
+                error.kind(),
+                io::ErrorKind::ConnectionRefused
+                    | io::ErrorKind::HostUnreachable
+                    | io::ErrorKind::NetworkUnreachable
+            );
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// The error for callers; `revision` is the one that was asked for, for [`StoreError::Compacted`].
+pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
+    let ClientError::GRpcStatus(status) = failure else {
+        return match verdict(failure) {
+            Verdict::Final => StoreError::Invalid(failure.to_string()),
+            _ => StoreError::Unavailable(failure.to_string()),
+        };
+    };
+    let message = with_causes(status.message(), status.source());
+    if message.contains("has been compacted") {
+        return StoreError::Compacted(revision);
+    }
+    // A certificate without a usable common name is refused with these two.
+    if message.contains("user name is empty") || message.contains("user name not found") {
+        return StoreError::Denied(message);
+    }
+    match verdict(failure) {
+        Verdict::Final => match status.code() as i32 {
+            code::PERMISSION_DENIED | code::UNAUTHENTICATED => StoreError::Denied(message),
+            _ => StoreError::Invalid(message),
+        },
+        _ => StoreError::Unavailable(message),
+    }
+}
+
+/// "transport error" alone helps nobody: the causes say what happened.
+fn with_causes(message: &str, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
+    let mut text = message.to_owned();
+    while let Some(error) = cause {
+        let next = error.to_string();
+        if !text.ends_with(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Whether the lease that was named does not exist.
+pub(super) fn is_lease_gone(failure: &ClientError) -> bool {
+    message(failure).contains("requested lease not found")
+}
+
+/// Whether an answer was larger than this client accepts.
+pub(super) fn is_too_large(failure: &ClientError) -> bool {
+    message(failure).contains("message length too large")
+}
+
+/// The message of a status; empty for other errors.
+pub(super) fn message(failure: &ClientError) -> &str {
+    match failure {
+        ClientError::GRpcStatus(status) => status.message(),
+        _ => "",
+    }
+}
+
+/// The revision of an answer.
+pub(super) fn revision(header: Option<&ResponseHeader>) -> Result<i64, StoreError> {
+    header
+        .map(ResponseHeader::revision)
+        .ok_or_else(|| StoreError::Unavailable("an answer of etcd has no header".into()))
+}

@@ -1,0 +1,349 @@
+//! The [`StateStore`] on etcd (3.4 or newer), with TLS and authentication by the common name of
+//! the client's certificate.
+//!
+//! Every call ends within [`EtcdOptions::call_timeout`]. A call is tried again inside only where
+//! that can't change its meaning: reads, refusals because users or roles were just changed
+//! ("revision of auth store is old"), and what never reached a member that could take it. A write
+//! whose outcome is unknown is reported as [`StoreError::Unavailable`].
+
+pub mod admin;
+mod connections;
+mod error;
+mod read;
+mod watch;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use etcd_client::{Client, CompareOp, DeleteOptions, Error as ClientError, PutOptions, Txn, TxnOp};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use self::{connections::Connections, error::Verdict};
+use super::{
+    Committed, Compare, KeyValue, Leadership, Listing, Operation, StateStore, StoreError,
+    WatchStream,
+    backoff::Backoff,
+    election::{self, Lease, Leases},
+    keys, limits,
+};
+
+/// How long a call that may be repeated waits for one of several endpoints.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// How etcd is reached.
+#[derive(Debug, Clone)]
+pub struct EtcdOptions {
+    /// Client URLs, `https://address:port` (or `http://` without TLS, in tests). The first one is
+    /// used until it does not answer; a quorum member names its own etcd first.
+    pub endpoints: Vec<String>,
+    /// Keys and certificates; none for plain connections.
+    pub tls: Option<EtcdTls>,
+    /// Longest time that one call takes, with its repetitions.
+    pub call_timeout: Duration,
+}
+
+impl EtcdOptions {
+    /// Calls that take at most 5 s.
+    pub fn new(endpoints: Vec<String>, tls: Option<EtcdTls>) -> Self {
+        Self {
+            endpoints,
+            tls,
+            call_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Keys and certificates for etcd, as PEM.
+#[derive(Clone)]
+pub struct EtcdTls {
+    /// The authority that signed the servers' certificates.
+    pub authority: String,
+    /// The client's certificate, with its chain; its common name is the etcd user.
+    pub certificate: String,
+    /// The certificate's key.
+    pub key: String,
+}
+
+impl std::fmt::Debug for EtcdTls {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("EtcdTls")
+            .field("authority", &self.authority)
+            .field("certificate", &self.certificate)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`EtcdStore::health`] saw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdHealth {
+    /// Revision of the store.
+    pub revision: i64,
+    /// How long the answer took.
+    pub latency: Duration,
+}
+
+/// A client of etcd. Clones share the connections.
+#[derive(Clone)]
+pub struct EtcdStore {
+    connections: Arc<ArcSwap<Connections>>,
+    call_timeout: Duration,
+}
+
+impl EtcdStore {
+    /// Prepares the connections. etcd need not answer yet: [`Self::health`] tells whether it does.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for endpoints, keys or certificates that can't be used.
+    pub async fn connect(options: &EtcdOptions) -> Result<Self, StoreError> {
+        let connections = Connections::open(options).await?;
+        Ok(Self {
+            connections: Arc::new(ArcSwap::from_pointee(connections)),
+            call_timeout: options.call_timeout,
+        })
+    }
+
+    /// Uses new connections from now on, for this store and its clones: other endpoints, or a
+    /// renewed certificate. Calls and watches under way end on the old ones.
+    ///
+    /// # Errors
+    /// As [`Self::connect`]; the old connections stay in use then.
+    pub async fn reconnect(&self, options: &EtcdOptions) -> Result<(), StoreError> {
+        let connections = Connections::open(options).await?;
+        self.connections.store(Arc::new(connections));
+        Ok(())
+    }
+
+    /// Whether a quorum answers: one linearizable read of a key that every user of KAT may read.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`] within the call's timeout, or [`StoreError::Denied`].
+    pub async fn health(&self) -> Result<EtcdHealth, StoreError> {
+        let started = Instant::now();
+        let (_, revision) = self.read_one(keys::CLUSTER_UID).await?;
+        Ok(EtcdHealth {
+            revision,
+            latency: started.elapsed(),
+        })
+    }
+
+    /// Makes one call, within its time and its repetitions. `repeatable` calls are also repeated
+    /// when etcd could not serve, or not in time, where there is another endpoint.
+    async fn call<T, Work>(
+        &self,
+        repeatable: bool,
+        mut operation: impl FnMut(Client) -> Work + Send,
+    ) -> Result<T, StoreError>
+    where
+        Work: Future<Output = Result<T, ClientError>> + Send,
+    {
+        let connections = self.connections.load_full();
+        let deadline = Instant::now() + self.call_timeout;
+        let most = 2 * connections.count();
+        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        let mut again = 0;
+        loop {
+            let (client, attempt) = connections
+                .attempt()
+                .ok_or_else(|| StoreError::Invalid("no etcd endpoint is named".into()))?;
+            let until = if repeatable && connections.count() > 1 {
+                deadline.min(Instant::now() + ATTEMPT_TIMEOUT)
+            } else {
+                deadline
+            };
+            let Ok(answer) = timeout_at(until, operation(client)).await else {
+                attempt.failed();
+                if until < deadline {
+                    continue;
+                }
+                return Err(StoreError::Unavailable(format!(
+                    "no answer within {:?}",
+                    self.call_timeout
+                )));
+            };
+            let failure = match answer {
+                Ok(answer) => {
+                    attempt.answered();
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            let verdict = error::verdict(&failure);
+            let retry = match verdict {
+                Verdict::AuthChanged => again < 20,
+                Verdict::NeverSent => again < most,
+                Verdict::Unavailable => repeatable && again < most,
+                Verdict::Final => false,
+            };
+            match verdict {
+                Verdict::NeverSent | Verdict::Unavailable => attempt.failed(),
+                Verdict::AuthChanged | Verdict::Final => attempt.answered(),
+            }
+            let pause = backoff.next();
+            if !retry || Instant::now() + pause >= deadline {
+                return Err(error::store_error(&failure, 0));
+            }
+            again += 1;
+            sleep(pause).await;
+        }
+    }
+}
+
+impl std::fmt::Debug for EtcdStore {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("EtcdStore")
+            .field("call_timeout", &self.call_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+fn etcd_condition(condition: &Compare) -> etcd_client::Compare {
+    match condition {
+        Compare::ModRevision(key, revision) => {
+            etcd_client::Compare::mod_revision(key.as_str(), CompareOp::Equal, *revision)
+        }
+        Compare::CreateRevision(key, revision) => {
+            etcd_client::Compare::create_revision(key.as_str(), CompareOp::Equal, *revision)
+        }
+    }
+}
+
+fn etcd_operation(operation: &Operation) -> TxnOp {
+    match operation {
+        Operation::Put(key, value) => TxnOp::put(key.as_str(), value.as_slice(), None),
+        Operation::Delete(key) => TxnOp::delete(key.as_str(), None),
+        Operation::DeletePrefix(prefix) => {
+            let options = DeleteOptions::new().with_prefix();
+            TxnOp::delete(prefix.as_str(), Some(options))
+        }
+    }
+}
+
+#[async_trait]
+impl StateStore for EtcdStore {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        if key.is_empty() {
+            return Err(StoreError::Invalid("the key is empty".into()));
+        }
+        Ok(self.read_one(key).await?.0)
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        self.read_all(prefix).await
+    }
+
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
+        watch::open(self, prefix, from_revision).await
+    }
+
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[Operation],
+    ) -> Result<Committed, StoreError> {
+        limits::check(conditions, operations)?;
+        let conditions: Vec<_> = conditions.iter().map(etcd_condition).collect();
+        let operations: Vec<_> = operations.iter().map(etcd_operation).collect();
+        let answer = self
+            .call(false, |client| {
+                let txn = Txn::new()
+                    .when(conditions.clone())
+                    .and_then(operations.clone());
+                async move { client.kv_client().txn(txn).await }
+            })
+            .await?;
+        if !answer.succeeded() {
+            return Ok(Committed::No);
+        }
+        Ok(Committed::Yes(error::revision(answer.header())?))
+    }
+
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {
+        election::campaign(self, candidate, lease).await
+    }
+
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        election::resign(self, leadership).await
+    }
+
+    async fn leader(&self) -> Result<Option<String>, StoreError> {
+        election::leader(self).await
+    }
+}
+
+#[async_trait]
+impl Leases for EtcdStore {
+    async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError> {
+        let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
+        // A lease that was granted twice because an answer was lost runs out by itself.
+        let answer = self
+            .call(true, |client| async move {
+                client.lease_client().grant(seconds, None).await
+            })
+            .await?;
+        let granted = u64::try_from(answer.ttl())
+            .ok()
+            .filter(|granted| *granted > 0)
+            .ok_or_else(|| StoreError::Unavailable("etcd granted a lease of no time".into()))?;
+        Ok(Lease {
+            id: answer.id(),
+            ttl: Duration::from_secs(granted),
+        })
+    }
+
+    async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
+        // One stream for each renewal: an expired lease then shows as an error of its own, and a
+        // broken stream needs no care.
+        let renewed = self
+            .call(true, |client| async move {
+                match client.lease_client().keep_alive(lease).await {
+                    Ok(_) => Ok(true),
+                    // The client's word for an answer with a time to live of 0.
+                    Err(ClientError::LeaseKeepAliveError(_)) => Ok(false),
+                    Err(failure) if error::is_lease_gone(&failure) => Ok(false),
+                    Err(failure) => Err(failure),
+                }
+            })
+            .await?;
+        Ok(renewed)
+    }
+
+    async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
+        self.call(true, |client| async move {
+            match client.lease_client().revoke(lease).await {
+                Ok(_) => Ok(()),
+                Err(failure) if error::is_lease_gone(&failure) => Ok(()),
+                Err(failure) => Err(failure),
+            }
+        })
+        .await
+    }
+
+    async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError> {
+        // Repeatable: the condition makes the second attempt find what the first one wrote.
+        let absent = etcd_client::Compare::create_revision(key, CompareOp::Equal, 0);
+        let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
+        let created = self
+            .call(true, |client| {
+                let txn = Txn::new().when([absent.clone()]).and_then([put.clone()]);
+                async move {
+                    match client.kv_client().txn(txn).await {
+                        Ok(answer) => Ok(Some(answer)),
+                        Err(failure) if error::is_lease_gone(&failure) => Ok(None),
+                        Err(failure) => Err(failure),
+                    }
+                }
+            })
+            .await?
+            .ok_or_else(|| StoreError::Unavailable(format!("lease {lease:x} is gone")))?;
+        if created.succeeded() {
+            return error::revision(created.header());
+        }
+        let found = self.read_one(key).await?.0;
+        found
+            .map(|item| item.create_revision)
+            .ok_or_else(|| StoreError::Unavailable(format!("the election key {key} is gone")))
+    }
+}

@@ -1,0 +1,358 @@
+//! Commits of the leader: a long list of changes, cut into transactions that each carry the fence.
+
+use super::{
+    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError,
+    limits::{condition_bytes, operation_bytes},
+};
+
+/// Writes that must take effect together, and what must hold for them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Conditions beside the fence.
+    pub conditions: Vec<Compare>,
+    /// The writes; not split over transactions.
+    pub operations: Vec<Operation>,
+}
+
+impl From<Vec<Operation>> for Group {
+    fn from(operations: Vec<Operation>) -> Self {
+        Self {
+            conditions: Vec::new(),
+            operations,
+        }
+    }
+}
+
+/// How far a commit came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything is written; the last write is at this revision (0 if there was nothing to do).
+    Done(i64),
+    /// A transaction was refused: the leadership is lost, or a condition of one of its groups did
+    /// not hold. The groups before it are written, it and all after it are not.
+    Refused {
+        /// How many groups are written.
+        written: usize,
+        /// Index of the first group of the refused transaction. It ends before `end`.
+        first: usize,
+        /// Index after the last group of the refused transaction.
+        end: usize,
+    },
+}
+
+/// Why a commit failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CommitError {
+    /// A group can't be written at all; nothing was.
+    #[error(
+        "change {index} ({key}) does not fit into one transaction: {operations} operations, \
+         {bytes} bytes; at most {MAX_OPERATIONS} and {MAX_BYTES}, the fence included"
+    )]
+    TooLarge {
+        /// Index of the group.
+        index: usize,
+        /// Its first key.
+        key: String,
+        /// Its operations.
+        operations: usize,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// The store failed in the middle.
+    #[error("after {written} of {total} changes: {source}")]
+    Store {
+        /// How many groups are known to be written. What became of the next ones is unknown if
+        /// the store was not reachable.
+        written: usize,
+        /// How many there were.
+        total: usize,
+        /// What the store said.
+        source: StoreError,
+    },
+}
+
+/// Writes the groups in order, as many as fit into each transaction, each transaction under the
+/// fence. Each group must be safe alone: the list may stop after any of them. Groups with
+/// conditions share a transaction, so they may be refused together; see [`Outcome::Refused`].
+///
+/// # Errors
+/// [`CommitError`].
+pub async fn commit(
+    store: &dyn StateStore,
+    fence: &Compare,
+    groups: &[Group],
+) -> Result<Outcome, CommitError> {
+    let pieces = cut(fence, groups)?;
+    let mut revision = 0;
+    for (first, end) in pieces {
+        let piece = groups.get(first..end).unwrap_or_default();
+        let mut conditions = vec![fence.clone()];
+        let mut operations = Vec::new();
+        for group in piece {
+            for condition in &group.conditions {
+                if !conditions.contains(condition) {
+                    conditions.push(condition.clone());
+                }
+            }
+            operations.extend(group.operations.iter().cloned());
+        }
+        match store.transact(&conditions, &operations).await {
+            Ok(Committed::Yes(at)) => revision = at,
+            Ok(Committed::No) => {
+                return Ok(Outcome::Refused {
+                    written: first,
+                    first,
+                    end,
+                });
+            }
+            Err(source) => {
+                return Err(CommitError::Store {
+                    written: first,
+                    total: groups.len(),
+                    source,
+                });
+            }
+        }
+    }
+    Ok(Outcome::Done(revision))
+}
+
+/// Ranges of groups that go into one transaction each. A key that two groups write begins a new
+/// one: no transaction may hold a key twice.
+fn cut(fence: &Compare, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError> {
+    let mut pieces = Vec::new();
+    let mut first = 0;
+    let mut size = Size::of_fence(fence);
+    let mut keys: Vec<&Operation> = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        let own = Size::of(group);
+        if !Size::of_fence(fence).and(own).fits() {
+            return Err(CommitError::TooLarge {
+                index,
+                key: group
+                    .operations
+                    .first()
+                    .map(written_key)
+                    .unwrap_or_default()
+                    .to_owned(),
+                operations: own.operations,
+                bytes: own.bytes,
+            });
+        }
+        let clash = group
+            .operations
+            .iter()
+            .any(|operation| keys.iter().any(|other| overlap(operation, other)));
+        if index > first && (clash || !size.and(own).fits()) {
+            pieces.push((first, index));
+            first = index;
+            size = Size::of_fence(fence);
+            keys.clear();
+        }
+        size = size.and(own);
+        keys.extend(&group.operations);
+    }
+    if first < groups.len() {
+        pieces.push((first, groups.len()));
+    }
+    Ok(pieces)
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    conditions: usize,
+    operations: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of_fence(fence: &Compare) -> Self {
+        Self {
+            conditions: 1,
+            operations: 0,
+            bytes: condition_bytes(fence),
+        }
+    }
+
+    fn of(group: &Group) -> Self {
+        Self {
+            conditions: group.conditions.len(),
+            operations: group.operations.len(),
+            bytes: group.conditions.iter().map(condition_bytes).sum::<usize>()
+                + group.operations.iter().map(operation_bytes).sum::<usize>(),
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            conditions: self.conditions + other.conditions,
+            operations: self.operations + other.operations,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    fn fits(self) -> bool {
+        self.conditions <= MAX_OPERATIONS
+            && self.operations <= MAX_OPERATIONS
+            && self.bytes <= MAX_BYTES
+    }
+}
+
+fn written_key(operation: &Operation) -> &str {
+    match operation {
+        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+    }
+}
+
+/// Whether two writes can't be in one transaction.
+fn overlap(one: &Operation, other: &Operation) -> bool {
+    let (a, b) = (written_key(one), written_key(other));
+    match (one, other) {
+        (Operation::DeletePrefix(_), Operation::DeletePrefix(_)) => {
+            a.starts_with(b) || b.starts_with(a)
+        }
+        (Operation::DeletePrefix(_), _) => b.starts_with(a),
+        (_, Operation::DeletePrefix(_)) => a.starts_with(b),
+        _ => a == b,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MemoryStore;
+
+    fn put(key: String, bytes: usize) -> Operation {
+        Operation::Put(key, vec![b'x'; bytes])
+    }
+
+    async fn fence(store: &MemoryStore) -> Compare {
+        let made = store
+            .transact(&[], &[put("/fence".into(), 1)])
+            .await
+            .expect("written");
+        let Committed::Yes(revision) = made else {
+            panic!("not written")
+        };
+        Compare::CreateRevision("/fence".into(), revision)
+    }
+
+    #[tokio::test]
+    async fn cuts_by_count_and_size_and_keeps_groups_and_order() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        let groups: Vec<Group> = (0..100)
+            .map(|n| {
+                vec![
+                    put(format!("/a/{n}/1"), 40_000),
+                    put(format!("/a/{n}/2"), 10),
+                ]
+                .into()
+            })
+            .collect();
+        let before = store.revision();
+        let outcome = commit(&store, &fence, &groups).await.expect("committed");
+        assert_eq!(outcome, Outcome::Done(store.revision()));
+        assert_eq!(store.peek("/a/").items.len(), 200);
+        // 36 groups of 40 kB fit into 1.4 MiB; 63 groups of two into 127 operations.
+        assert_eq!(store.revision() - before, 3);
+        for n in 0..100 {
+            let revisions: Vec<_> = store
+                .peek(&format!("/a/{n}/"))
+                .items
+                .iter()
+                .map(|item| item.mod_revision)
+                .collect();
+            assert_eq!(revisions[0], revisions[1], "group {n} was split");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_beyond_the_limit_is_refused_before_anything_is_written() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        let large: Vec<_> = (0..129).map(|n| put(format!("/b/{n}"), 1)).collect();
+        let groups = [vec![put("/a".into(), 1)].into(), large.into()];
+        let error = commit(&store, &fence, &groups)
+            .await
+            .expect_err("too large");
+        assert!(
+            matches!(
+                error,
+                CommitError::TooLarge {
+                    index: 1,
+                    operations: 129,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+        assert!(store.peek("/a").items.is_empty());
+        let groups = [vec![put("/a".into(), MAX_BYTES)].into()];
+        assert!(commit(&store, &fence, &groups).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_deposed_leader_writes_nothing_more() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        store
+            .transact(&[], &[Operation::Delete("/fence".into())])
+            .await
+            .expect("deleted");
+        let groups = [vec![put("/a".into(), 1)].into()];
+        let outcome = commit(&store, &fence, &groups).await.expect("answered");
+        let refused = Outcome::Refused {
+            written: 0,
+            first: 0,
+            end: 1,
+        };
+        assert_eq!(outcome, refused);
+        assert!(store.peek("/a").items.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_same_key_in_two_groups_is_written_in_order() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        let groups = [
+            vec![put("/a".into(), 1)].into(),
+            vec![put("/a".into(), 2)].into(),
+            vec![Operation::DeletePrefix("/a".into())].into(),
+            vec![put("/a".into(), 3)].into(),
+        ];
+        commit(&store, &fence, &groups).await.expect("committed");
+        assert_eq!(store.peek("/a").items[0].value.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn says_how_far_it_came() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        let mut groups: Vec<Group> = vec![vec![put("/a".into(), 1)].into()];
+        groups.push(Group {
+            conditions: vec![Compare::ModRevision("/b".into(), 7)],
+            operations: vec![put("/a".into(), 2)],
+        });
+        let outcome = commit(&store, &fence, &groups).await.expect("answered");
+        let refused = Outcome::Refused {
+            written: 1,
+            first: 1,
+            end: 2,
+        };
+        assert_eq!(outcome, refused);
+        store.refuse_calls(1);
+        let error = commit(&store, &fence, &groups).await.expect_err("refused");
+        assert!(
+            matches!(
+                error,
+                CommitError::Store {
+                    written: 0,
+                    total: 2,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+}

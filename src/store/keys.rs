@@ -1,0 +1,152 @@
+//! The keys of the store (RFC 5.2; DESIGN.md, Contracts). Every key is made here and nowhere else.
+
+/// Everything of KAT.
+pub const ROOT: &str = "/kat/";
+/// Version of the schema of stored objects.
+pub const SCHEMA_VERSION: &str = "/kat/schema_version";
+/// What every machine may read about the cluster.
+pub const CONFIG: &str = "/kat/config/";
+/// Generated at init.
+pub const CLUSTER_UID: &str = "/kat/config/cluster_uid";
+/// `host:port` of the leader's API.
+pub const LEADER_ENDPOINT: &str = "/kat/config/leader_endpoint";
+/// The cluster configuration of init, as JSON.
+pub const CLUSTER: &str = "/kat/config/cluster";
+/// Settings changed after init.
+pub const SETTINGS: &str = "/kat/config/settings";
+/// API endpoints of every machine.
+pub const ENDPOINTS: &str = "/kat/config/endpoints";
+/// The overlay's CIDR.
+pub const OVERLAY_CIDR: &str = "/kat/network/config/overlay_cidr";
+/// Namespaces.
+pub const NAMESPACES: &str = "/kat/namespaces/";
+/// Registrations of machines.
+pub const REGISTRATIONS: &str = "/kat/nodes/registration/";
+/// Statuses of machines.
+pub const NODE_STATUS: &str = "/kat/nodes/status/";
+/// Desired lists of machines.
+pub const NODE_DESIRED: &str = "/kat/nodes/desired/";
+/// Workloads as users wrote them.
+pub const WORKLOADS: &str = "/kat/workloads/desired/";
+/// What became of workloads.
+pub const WORKLOAD_STATUS: &str = "/kat/workloads/status/";
+/// Earlier generations.
+pub const ARCHIVE: &str = "/kat/workloads/archive/";
+/// Everything of the network.
+pub const NETWORK: &str = "/kat/network/";
+/// Subnet, key and endpoints of each machine.
+pub const NETWORK_NODES: &str = "/kat/network/nodes/";
+/// Addresses of instances.
+pub const ALLOCATIONS: &str = "/kat/network/allocations/";
+/// Records of the cluster's zone.
+pub const DNS: &str = "/kat/dns/";
+/// Tokens, hashed.
+pub const TOKENS: &str = "/kat/tokens/";
+/// Authorities and certificates.
+pub const PKI: &str = "/kat/pki/";
+/// Indexes of workload users.
+pub const INDEXES: &str = "/kat/indexes/";
+/// Events.
+pub const EVENTS: &str = "/kat/events/";
+/// The election.
+pub const ELECTION: &str = "/kat/leader_election/";
+
+/// A namespace.
+pub fn namespace(name: &str) -> String {
+    format!("{NAMESPACES}{name}")
+}
+
+/// Registration of a machine.
+pub fn registration(node: &str) -> String {
+    format!("{REGISTRATIONS}{node}")
+}
+
+/// Status of a machine.
+pub fn node_status(node: &str) -> String {
+    format!("{NODE_STATUS}{node}")
+}
+
+/// Everything a machine is to do.
+pub fn node_desired(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/")
+}
+
+/// Confirms a machine's list.
+pub fn desired_meta(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/meta")
+}
+
+/// The assignments of a machine.
+pub fn desired_instances(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/instances/")
+}
+
+/// One assignment.
+pub fn desired_instance(node: &str, instance: &str) -> String {
+    format!("{NODE_DESIRED}{node}/instances/{instance}")
+}
+
+/// Everything of one workload's desired state.
+pub fn workload(namespace: &str, workload: &str) -> String {
+    format!("{WORKLOADS}{namespace}/{workload}/")
+}
+
+/// One file of a workload.
+pub fn manifest(namespace: &str, workload: &str, file: &str) -> String {
+    format!("{WORKLOADS}{namespace}/{workload}/manifest/{file}")
+}
+
+/// Generation, hashes and rollout of a workload.
+pub fn workload_meta(namespace: &str, workload: &str) -> String {
+    format!("{WORKLOADS}{namespace}/{workload}/meta")
+}
+
+/// Status of a workload.
+pub fn workload_status(namespace: &str, workload: &str) -> String {
+    format!("{WORKLOAD_STATUS}{namespace}/{workload}")
+}
+
+/// Every archived generation of a workload.
+pub fn archive(namespace: &str, workload: &str) -> String {
+    format!("{ARCHIVE}{namespace}/{workload}/")
+}
+
+/// Every file of one archived generation.
+pub fn archive_generation(namespace: &str, workload: &str, generation: u64) -> String {
+    format!("{ARCHIVE}{namespace}/{workload}/{generation}/")
+}
+
+/// One file of an archived generation.
+pub fn archive_file(namespace: &str, workload: &str, generation: u64, file: &str) -> String {
+    format!("{ARCHIVE}{namespace}/{workload}/{generation}/{file}")
+}
+
+/// A machine's network entry: `subnet`, `wg_pubkey` or `wg_endpoints`.
+pub fn network_node(node: &str, field: &str) -> String {
+    format!("{NETWORK_NODES}{node}/{field}")
+}
+
+/// Address of an instance.
+pub fn allocation(instance: &str) -> String {
+    format!("{ALLOCATIONS}{instance}/ip")
+}
+
+/// One record; `value` is the address, or `instance=address` for an instance's own name.
+pub fn dns_record(namespace: &str, workload: &str, kind: &str, value: &str) -> String {
+    format!("{DNS}{namespace}/{workload}/{kind}/{value}")
+}
+
+/// A token by its id.
+pub fn token(id: &str) -> String {
+    format!("{TOKENS}{id}")
+}
+
+/// Owner of a workload index.
+pub fn index(index: u32) -> String {
+    format!("{INDEXES}{index}")
+}
+
+/// An event; names sort by time.
+pub fn event(id: &str) -> String {
+    format!("{EVENTS}{id}")
+}

@@ -1,0 +1,143 @@
+//! What can go wrong with a [`MemoryStore`], and for whom.
+
+use std::time::Duration;
+
+use super::{Access, MemoryStore, core::Core};
+use crate::store::StoreError;
+
+/// The faults of one client.
+#[derive(Debug, Default)]
+pub(super) struct Faults {
+    pub(super) partitioned: bool,
+    pub(super) delay: Duration,
+    /// Answers to the next successful writes that get lost.
+    lose_answers: u32,
+    /// Calls that fail before they reach the store.
+    refuse: u32,
+    /// Prefixes that this client may read, if it is not the leader's.
+    readable: Option<Vec<String>>,
+    /// Watches that were opened in an earlier epoch end.
+    pub(super) watch_epoch: u64,
+}
+
+/// The store, whether it is up, and its clients.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) core: Core,
+    pub(super) available: bool,
+    clients: Vec<Faults>,
+    /// Stands in for a client that does not exist, which can't happen.
+    nobody: Faults,
+}
+
+impl State {
+    pub(super) fn new(core: Core) -> Self {
+        Self {
+            core,
+            available: true,
+            clients: vec![Faults::default()],
+            nobody: Faults::default(),
+        }
+    }
+
+    pub(super) fn add_client(&mut self) -> usize {
+        self.clients.push(Faults::default());
+        self.clients.len() - 1
+    }
+
+    pub(super) fn client(&mut self, client: usize) -> &mut Faults {
+        self.clients.get_mut(client).unwrap_or(&mut self.nobody)
+    }
+
+    /// Whether a call gets through, and may do what it wants.
+    pub(super) fn admit(&mut self, client: usize, access: &Access<'_>) -> Result<(), StoreError> {
+        if !self.available {
+            return Err(StoreError::Unavailable("connection refused".into()));
+        }
+        let faults = self.client(client);
+        if faults.refuse > 0 {
+            faults.refuse -= 1;
+            return Err(StoreError::Unavailable("connection reset".into()));
+        }
+        let Some(readable) = &faults.readable else {
+            return Ok(());
+        };
+        match access {
+            Access::Write => Err(StoreError::Denied("permission denied".into())),
+            Access::Read(key) if readable.iter().any(|prefix| key.starts_with(prefix)) => Ok(()),
+            Access::Read(key) => Err(StoreError::Denied(format!("permission denied: {key}"))),
+        }
+    }
+
+    /// Loses the answer to a write if that is asked for.
+    pub(super) fn lose_answer(&mut self, client: usize) -> Result<(), StoreError> {
+        let faults = self.client(client);
+        if faults.lose_answers > 0 {
+            faults.lose_answers -= 1;
+            return Err(StoreError::Unavailable("the answer was lost".into()));
+        }
+        Ok(())
+    }
+}
+
+impl MemoryStore {
+    fn fault(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.shared.lock());
+        self.shared.changed.send_replace(());
+    }
+
+    /// Takes the whole store down, or up again. While it is down every call and watch fails at
+    /// once and no lease runs out; when it is up again every lease has its full time, as after a
+    /// raft election.
+    pub fn set_available(&self, available: bool) {
+        self.fault(|state| {
+            if available && !state.available {
+                state.core.renew_all();
+            }
+            state.available = available;
+        });
+    }
+
+    /// Cuts this client off, or heals it. Calls fail after [`super::CALL_TIMEOUT`] without taking
+    /// effect; watches go silent, and fail if it lasts for [`super::WATCH_TIMEOUT`].
+    pub fn set_partitioned(&self, partitioned: bool) {
+        self.fault(|state| state.client(self.client).partitioned = partitioned);
+    }
+
+    /// Delays every call of this client before it takes effect.
+    pub fn set_delay(&self, delay: Duration) {
+        self.fault(|state| state.client(self.client).delay = delay);
+    }
+
+    /// The next `count` writes of this client (lease calls too) take effect, but it is told that
+    /// the store was not reachable.
+    pub fn lose_answers(&self, count: u32) {
+        self.fault(|state| state.client(self.client).lose_answers = count);
+    }
+
+    /// The next `count` calls of this client fail without taking effect.
+    pub fn refuse_calls(&self, count: u32) {
+        self.fault(|state| state.client(self.client).refuse = count);
+    }
+
+    /// Ends every watch that this client has open, with [`StoreError::Unavailable`].
+    pub fn drop_watches(&self) {
+        self.fault(|state| state.client(self.client).watch_epoch += 1);
+    }
+
+    /// Lets this client read these prefixes and write nothing, as a node's etcd role does.
+    pub fn restrict(&self, prefixes: &[&str]) {
+        let prefixes = prefixes.iter().map(|prefix| (*prefix).to_owned()).collect();
+        self.fault(|state| state.client(self.client).readable = Some(prefixes));
+    }
+
+    /// Ends every lease at once, as if all had run out.
+    pub fn expire_leases(&self) {
+        self.fault(|state| {
+            let leases: Vec<_> = state.core.leases.keys().copied().collect();
+            for lease in leases {
+                state.core.revoke(lease);
+            }
+        });
+    }
+}

@@ -1,0 +1,270 @@
+//! A [`StateStore`] in memory, with etcd's rules, for tests and simulations.
+//!
+//! All handles made from one [`MemoryStore`] share one state. Each handle from
+//! [`MemoryStore::client`] is a client of its own, which can be cut off, slowed down or lied to
+//! (see `faults`). Leases, time limits and delays use tokio's clock, so they run in virtual time
+//! where it is paused. It is not meant to hold a real cluster: nothing is written to disk, and the
+//! history grows until [`MemoryStore::compact`] is called.
+
+mod core;
+mod faults;
+mod watch;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep, sleep_until},
+};
+
+use self::{core::Core, faults::State};
+use super::{
+    Committed, Compare, KeyValue, Leadership, Listing, Operation, StateStore, StoreError,
+    WatchStream,
+    election::{self, Lease, Leases},
+    limits,
+};
+
+/// How long a call of a client that is cut off waits for its answer, as [`super::EtcdStore`] does.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a watch of a client that is cut off stays silent before it fails: HTTP/2 keepalive as
+/// [`super::EtcdStore`] sets it.
+pub const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// What all handles share.
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told after every change of the state.
+    changed: signal::Sender<()>,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A panic of another test task leaves the state whole: every change is one call.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A client of a store in memory. Clones are the same client.
+#[derive(Debug, Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+    client: usize,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store at revision 1, and its first client.
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(State::new(Core::new())),
+                changed: signal::Sender::new(()),
+            }),
+            client: 0,
+        }
+    }
+
+    /// A new client of the same store, without faults.
+    pub fn client(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            client: self.shared.lock().add_client(),
+        }
+    }
+
+    /// The store's revision, whatever faults this client has.
+    pub fn revision(&self) -> i64 {
+        self.shared.lock().core.revision
+    }
+
+    /// Everything with the prefix, whatever faults this client has: for a test's own checks.
+    pub fn peek(&self, prefix: &str) -> Listing {
+        self.shared.lock().core.list(prefix)
+    }
+
+    /// Writes at once, whatever faults this client has: for a test's own changes.
+    pub fn write_now(&self, operations: &[Operation]) {
+        self.shared.lock().core.transact(&[], operations);
+        self.shared.changed.send_replace(());
+    }
+
+    /// Forgets the history below `revision`, as etcd's compaction does.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`] for a revision in the future, [`StoreError::Compacted`] for one
+    /// that is gone already.
+    pub fn compact(&self, revision: i64) -> Result<(), StoreError> {
+        self.shared.lock().core.compact(revision)
+    }
+
+    /// One call: waits as the client's faults say, applies, and perhaps loses the answer.
+    async fn call<T>(
+        &self,
+        access: Access<'_>,
+        apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
+    ) -> Result<T, StoreError> {
+        // A real call always lets others run.
+        tokio::task::yield_now().await;
+        let delay = self.shared.lock().client(self.client).delay;
+        if !delay.is_zero() {
+            sleep(delay.min(CALL_TIMEOUT)).await;
+            if delay >= CALL_TIMEOUT {
+                return Err(no_answer());
+            }
+        }
+        let cut_off = self.shared.lock().client(self.client).partitioned;
+        if cut_off {
+            sleep(CALL_TIMEOUT).await;
+            return Err(no_answer());
+        }
+        let mut state = self.shared.lock();
+        state.admit(self.client, &access)?;
+        let outcome = apply(&mut state.core)?;
+        if matches!(access, Access::Write) {
+            state.lose_answer(self.client)?;
+        }
+        Ok(outcome)
+    }
+
+    /// [`Self::call`] for what changes the store: wakes the watches, also when the answer is lost.
+    async fn change<T>(
+        &self,
+        apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
+    ) -> Result<T, StoreError> {
+        let outcome = self.call(Access::Write, apply).await;
+        self.shared.changed.send_replace(());
+        outcome
+    }
+}
+
+/// What a call wants.
+#[derive(Debug, Clone, Copy)]
+enum Access<'a> {
+    /// Read a key or a prefix.
+    Read(&'a str),
+    /// Change keys or leases.
+    Write,
+}
+
+fn no_answer() -> StoreError {
+    StoreError::Unavailable(format!("no answer within {CALL_TIMEOUT:?}"))
+}
+
+#[async_trait]
+impl StateStore for MemoryStore {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        if key.is_empty() {
+            return Err(StoreError::Invalid("the key is empty".into()));
+        }
+        self.call(Access::Read(key), |core| Ok(core.get(key))).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        self.call(Access::Read(prefix), |core| Ok(core.list(prefix)))
+            .await
+    }
+
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
+        if from_revision < 1 {
+            return Err(StoreError::Invalid(format!(
+                "a watch from revision {from_revision}: it must be at least 1"
+            )));
+        }
+        self.call(Access::Read(prefix), |_| Ok(())).await?;
+        Ok(watch::stream(self.clone(), prefix, from_revision))
+    }
+
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[Operation],
+    ) -> Result<Committed, StoreError> {
+        limits::check(conditions, operations)?;
+        self.change(|core| Ok(core.transact(conditions, operations)))
+            .await
+    }
+
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {
+        election::campaign(self, candidate, lease).await
+    }
+
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        election::resign(self, leadership).await
+    }
+
+    async fn leader(&self) -> Result<Option<String>, StoreError> {
+        election::leader(self).await
+    }
+}
+
+#[async_trait]
+impl Leases for MemoryStore {
+    async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError> {
+        let id = self.change(|core| Ok(core.grant(ttl))).await?;
+        tokio::spawn(expire(Arc::downgrade(&self.shared), id));
+        Ok(Lease { id, ttl })
+    }
+
+    async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
+        self.change(|core| Ok(core.renew(lease))).await
+    }
+
+    async fn revoke(&self, lease: i64) -> Result<(), StoreError> {
+        self.change(|core| {
+            core.revoke(lease);
+            Ok(())
+        })
+        .await
+    }
+
+    async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError> {
+        self.change(|core| core.create_leased(key, value, lease))
+            .await
+    }
+}
+
+/// Ends a lease when it runs out. A store that is down counts no time.
+async fn expire(shared: Weak<Shared>, lease: i64) {
+    loop {
+        let (deadline, mut changed) = {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let mut state = shared.lock();
+            let Some(record) = state.core.leases.get(&lease) else {
+                return;
+            };
+            let (deadline, up) = (record.deadline, state.available);
+            if up && deadline <= Instant::now() {
+                state.core.revoke(lease);
+                drop(state);
+                shared.changed.send_replace(());
+                return;
+            }
+            (up.then_some(deadline), shared.changed.subscribe())
+        };
+        match deadline {
+            Some(deadline) => sleep_until(deadline).await,
+            None => {
+                if changed.changed().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Watches of a [`MemoryStore`]: each reads the history at its own pace, so nothing is buffered.
+
+use futures_util::stream;
+use tokio::{
+    sync::watch as signal,
+    time::{Instant, sleep_until},
+};
+
+use super::{MemoryStore, WATCH_TIMEOUT};
+use crate::store::{StoreError, WatchBatch, WatchStream};
+
+struct Watcher {
+    store: MemoryStore,
+    prefix: String,
+    next: i64,
+    epoch: u64,
+    changed: signal::Receiver<()>,
+    ended: bool,
+    /// When silence becomes an error.
+    silent_until: Option<Instant>,
+}
+
+enum Step {
+    Batch(WatchBatch),
+    Fail(StoreError),
+    /// Nothing yet.
+    Wait,
+    /// This client is cut off.
+    Silent,
+}
+
+pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> WatchStream {
+    let changed = store.shared.changed.subscribe();
+    let epoch = store.shared.lock().client(store.client).watch_epoch;
+    let watcher = Watcher {
+        store,
+        prefix: prefix.to_owned(),
+        next: from_revision,
+        epoch,
+        changed,
+        ended: false,
+        silent_until: None,
+    };
+    Box::pin(stream::unfold(watcher, |mut watcher| async move {
+        if watcher.ended {
+            return None;
+        }
+        let item = watcher.next().await;
+        watcher.ended = item.is_err();
+        Some((item, watcher))
+    }))
+}
+
+impl Watcher {
+    async fn next(&mut self) -> Result<WatchBatch, StoreError> {
+        loop {
+            self.changed.mark_unchanged();
+            match self.step() {
+                Step::Batch(batch) => return Ok(batch),
+                Step::Fail(error) => return Err(error),
+                Step::Wait => {
+                    self.silent_until = None;
+                    // The sender lives in what `self.store` shares.
+                    let _ = self.changed.changed().await;
+                }
+                Step::Silent => {
+                    let until = *self
+                        .silent_until
+                        .get_or_insert_with(|| Instant::now() + WATCH_TIMEOUT);
+                    if until <= Instant::now() {
+                        return Err(StoreError::Unavailable("the watch went silent".into()));
+                    }
+                    tokio::select! {
+                        _ = self.changed.changed() => {}
+                        () = sleep_until(until) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        let mut state = self.store.shared.lock();
+        if !state.available {
+            return Step::Fail(StoreError::Unavailable("connection refused".into()));
+        }
+        let faults = state.client(self.store.client);
+        if faults.watch_epoch != self.epoch {
+            return Step::Fail(StoreError::Unavailable("the watch was dropped".into()));
+        }
+        if faults.partitioned {
+            return Step::Silent;
+        }
+        match state.core.next_batch(&self.prefix, self.next) {
+            Err(error) => Step::Fail(error),
+            Ok(Some(batch)) => {
+                self.next = batch.revision + 1;
+                Step::Batch(batch)
+            }
+            Ok(None) => {
+                // Caught up: a compaction of what did not concern this watch does not end it.
+                self.next = self.next.max(state.core.revision + 1);
+                Step::Wait
+            }
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! A manager and a logind in memory, for tests and the simulation.
+//!
+//! The fake behaves as `systemd::conformance` says; the same suite runs against a real systemd.
+
+mod files;
+mod machine;
+mod state;
+
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+
+pub use self::machine::FakeMachine;
+use self::{
+    files::{matches_pattern, read_folder},
+    state::State,
+};
+use super::{
+    JobResult, SystemdError, TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error,
+    listeners::Listeners,
+};
+
+/// Calls that a fake remembers; older ones are forgotten.
+const CALLS_KEPT: usize = 10_000;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// What a unit does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Behaviour {
+    /// The unit is masked.
+    pub masked: bool,
+    /// Its start is done when its program has ended (`Type=oneshot`).
+    pub oneshot: bool,
+    /// Status with which its program ends at once; it runs on when there is none.
+    pub exits: Option<i32>,
+    /// Time that its start takes.
+    pub start_takes: Duration,
+    /// Its start never ends.
+    pub start_hangs: bool,
+    /// It is started again after a failure (`Restart=on-failure`), at once.
+    pub restarts: bool,
+    /// Starts until it gives up (`StartLimitBurst=`); never when 0.
+    pub start_limit: u32,
+    /// Text of its file; another text on a reload needs a reload.
+    pub text: String,
+}
+
+/// Where a fake's units come from: called at each reload.
+pub type Loader = Box<dyn Fn() -> BTreeMap<String, Behaviour> + Send + Sync>;
+
+/// A manager in memory.
+pub struct FakeManager {
+    name: String,
+    loader: Option<Loader>,
+    listeners: Mutex<Arc<Listeners>>,
+    state: Mutex<State>,
+    started: Instant,
+}
+
+impl Default for FakeManager {
+    fn default() -> Self {
+        Self::new("the system")
+    }
+}
+
+impl FakeManager {
+    /// A manager without units. `name` stands in its errors: `the system` or `user UID`.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            loader: None,
+            listeners: Mutex::default(),
+            state: Mutex::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// A manager whose units come from `loader` at each reload.
+    pub fn with_loader(name: &str, loader: Loader) -> Self {
+        Self {
+            loader: Some(loader),
+            ..Self::new(name)
+        }
+    }
+
+    /// A manager whose units are the `*.service` files of a folder. It understands `Type=`,
+    /// `ExecStart=` (`true`, `false`, or it runs on), `ExecStartPre=` (hangs), `Restart=`,
+    /// `StartLimitBurst=` and links to `/dev/null`.
+    pub fn with_folder(name: &str, folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self::with_loader(name, Box::new(move || read_folder(&folder)))
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn listeners(&self) -> Arc<Listeners> {
+        Arc::clone(
+            &self
+                .listeners
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    /// Puts a unit in place, as a reload would.
+    pub fn define(&self, unit: &str, behaviour: Behaviour) {
+        self.with(|state| state.load(unit, behaviour));
+        self.changed(unit);
+    }
+
+    /// Takes a unit away, as a reload would.
+    pub fn undefine(&self, unit: &str) {
+        self.with(|state| state.units.remove(unit));
+        self.changed(unit);
+    }
+
+    /// The unit's program ends with a status.
+    pub fn exits(&self, unit: &str, code: i32) {
+        let now = self.now();
+        self.with(|state| state.ended(unit, 1, code, now));
+        self.changed(unit);
+    }
+
+    /// The unit's program is ended by a signal.
+    pub fn killed(&self, unit: &str, signal: i32) {
+        let now = self.now();
+        self.with(|state| state.ended(unit, 2, signal, now));
+        self.changed(unit);
+    }
+
+    /// The next `call` (`start`, `reload`, ...) fails so.
+    pub fn fail_next(&self, call: &str, error: SystemdError) {
+        self.with(|state| state.failures.insert(call.to_owned(), error));
+    }
+
+    /// From now on nothing answers, or it does again. Streams and waits end.
+    pub fn set_unreachable(&self, reason: Option<&str>) {
+        self.with(|state| state.unreachable = reason.map(str::to_owned));
+        if reason.is_some() {
+            self.listeners().close();
+            *self
+                .listeners
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner) = Arc::new(Listeners::default());
+        }
+    }
+
+    /// Every call so far that changes something, such as `start kat-a.service`.
+    pub fn calls(&self) -> Vec<String> {
+        self.with(|state| state.calls.clone())
+    }
+
+    /// Forgets the calls so far.
+    pub fn clear_calls(&self) {
+        self.with(|state| state.calls.clear());
+    }
+
+    /// Units that are enabled.
+    pub fn enabled(&self) -> Vec<String> {
+        self.with(|state| state.enabled.iter().cloned().collect())
+    }
+
+    fn now(&self) -> u64 {
+        // One second of time before the first call keeps 0 for "never".
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
+    }
+
+    fn changed(&self, unit: &str) {
+        if unit.starts_with("kat-") {
+            self.listeners().event(&UnitEvent::Changed(unit.to_owned()));
+        }
+    }
+
+    fn enter(&self, call: &str, unit: &str, note: bool) -> Result<(), SystemdError> {
+        self.with(|state| {
+            if note {
+                if state.calls.len() >= CALLS_KEPT {
+                    state.calls.remove(0);
+                }
+                state
+                    .calls
+                    .push(format!("{call} {unit}").trim_end().to_owned());
+            }
+            if let Some(reason) = &state.unreachable {
+                return Err(error::unreachable(&self.name, reason));
+            }
+            state.failures.remove(call).map_or(Ok(()), Err)
+        })
+    }
+
+    async fn begin(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let behaviour = self.with(|state| {
+            let Some(entry) = state.units.get_mut(unit) else {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            };
+            if entry.behaviour.masked {
+                return Err(SystemdError::Masked(unit.to_owned()));
+            }
+            if entry.status.active_state == "active" {
+                return Ok(None);
+            }
+            entry.status.active_state = "activating".to_owned();
+            entry.status.sub_state = "start".to_owned();
+            Ok(Some(entry.behaviour.clone()))
+        })?;
+        let Some(behaviour) = behaviour else {
+            return Ok(JobResult::Done);
+        };
+        self.changed(unit);
+        if behaviour.start_hangs || behaviour.start_takes > limit {
+            sleep(limit).await;
+            return Err(SystemdError::JobTimeout {
+                unit: unit.to_owned(),
+                limit,
+            });
+        }
+        sleep(behaviour.start_takes).await;
+        let now = self.now();
+        let result = self.with(|state| {
+            state.next += 1;
+            let number = state.next;
+            let Some(entry) = state.units.get_mut(unit) else {
+                return JobResult::Canceled;
+            };
+            if entry.status.active_state != "activating" {
+                return JobResult::Canceled;
+            }
+            entry.run(number, now);
+            match behaviour.exits {
+                None => JobResult::Done,
+                Some(code) => {
+                    state.ended(unit, 1, code, now);
+                    if behaviour.oneshot && code != 0 {
+                        JobResult::Failed
+                    } else {
+                        JobResult::Done
+                    }
+                }
+            }
+        });
+        self.changed(unit);
+        Ok(result)
+    }
+
+    fn end(&self, unit: &str) -> Result<JobResult, SystemdError> {
+        let now = self.now();
+        self.with(|state| {
+            let Some(entry) = state.units.get_mut(unit) else {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            };
+            if entry.status.main_pid != 0 {
+                entry.status.exec_main_code = 2;
+                entry.status.exec_main_status = SIGTERM;
+                entry.status.exec_main_exit_monotonic = now;
+            }
+            if entry.status.active_state != "failed" {
+                entry.rest("inactive", "dead", now);
+            }
+            Ok(JobResult::Done)
+        })
+    }
+}
+
+#[async_trait]
+impl UnitManager for FakeManager {
+    async fn reload(&self) -> Result<(), SystemdError> {
+        self.enter("reload", "", true)?;
+        if let Some(loader) = &self.loader {
+            let found = loader();
+            self.with(|state| {
+                state.units.retain(|name, unit| {
+                    found.contains_key(name)
+                        || matches!(unit.status.active_state.as_str(), "active" | "activating")
+                });
+                for (name, behaviour) in found {
+                    state.load(&name, behaviour);
+                }
+            });
+        }
+        self.listeners().event(&UnitEvent::All);
+        Ok(())
+    }
+
+    async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("start", unit, true)?;
+        self.begin(unit, limit).await
+    }
+
+    async fn stop(&self, unit: &str, _limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("stop", unit, true)?;
+        let result = self.end(unit);
+        self.changed(unit);
+        result
+    }
+
+    async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("restart", unit, true)?;
+        self.end(unit)?;
+        self.begin(unit, limit).await
+    }
+
+    async fn run_transient(
+        &self,
+        unit: &TransientUnit,
+        limit: Duration,
+    ) -> Result<JobResult, SystemdError> {
+        self.enter("run_transient", &unit.name, true)?;
+        let program = unit.command.first().map(String::as_str).unwrap_or_default();
+        match program.rsplit('/').next() {
+            Some("false") => Ok(JobResult::Failed),
+            Some("sleep") if unit.limit <= limit => {
+                sleep(unit.limit).await;
+                Ok(JobResult::Failed)
+            }
+            Some("sleep") => {
+                sleep(limit).await;
+                Err(SystemdError::JobTimeout {
+                    unit: unit.name.clone(),
+                    limit,
+                })
+            }
+            _ => Ok(JobResult::Done),
+        }
+    }
+
+    async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        self.enter("kill", unit, true)?;
+        let now = self.now();
+        self.with(|state| {
+            let running = state
+                .units
+                .get(unit)
+                .map(|entry| entry.status.main_pid != 0)
+                .ok_or_else(|| SystemdError::NoSuchUnit(unit.to_owned()))?;
+            if running && (signal == SIGKILL || signal == SIGTERM) {
+                state.ended(unit, 2, signal, now);
+            }
+            Ok(())
+        })?;
+        self.changed(unit);
+        Ok(())
+    }
+
+    async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("reset_failed", unit, true)?;
+        let now = self.now();
+        self.with(|state| {
+            let entry = state
+                .units
+                .get_mut(unit)
+                .ok_or_else(|| SystemdError::NoSuchUnit(unit.to_owned()))?;
+            entry.starts = 0;
+            entry.status.restarts = 0;
+            if entry.status.active_state == "failed" {
+                entry.status.result = "success".to_owned();
+                entry.rest("inactive", "dead", now);
+            }
+            Ok(())
+        })?;
+        self.changed(unit);
+        Ok(())
+    }
+
+    async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        self.enter("status", unit, false)?;
+        let on_disk = self
+            .loader
+            .as_ref()
+            .and_then(|loader| loader().remove(unit));
+        Ok(self.with(|state| match state.units.get(unit) {
+            Some(entry) => UnitStatus {
+                need_daemon_reload: on_disk
+                    .is_some_and(|behaviour| behaviour.text != entry.behaviour.text),
+                ..entry.status.clone()
+            },
+            None => UnitStatus {
+                load_state: "not-found".to_owned(),
+                active_state: "inactive".to_owned(),
+                sub_state: "dead".to_owned(),
+                result: "success".to_owned(),
+                ..UnitStatus::default()
+            },
+        }))
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        self.enter("list", pattern, false)?;
+        Ok(self.with(|state| {
+            state
+                .units
+                .keys()
+                .filter(|name| matches_pattern(name, pattern))
+                .cloned()
+                .collect()
+        }))
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("enable", unit, true)?;
+        self.with(|state| {
+            if !state.units.contains_key(unit) {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            }
+            state.enabled.insert(unit.to_owned());
+            Ok(())
+        })
+    }
+
+    async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("disable", unit, true)?;
+        self.with(|state| state.enabled.remove(unit));
+        Ok(())
+    }
+
+    async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        self.enter("events", "", false)?;
+        Ok(self.listeners().events())
+    }
+}

@@ -1,0 +1,178 @@
+//! One entry of the journal, from a line of `journalctl -o json`.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::network::state::HOOK_JOURNAL_FIELD;
+
+/// Fields that are read. journalctl adds the time and the cursor.
+pub(super) const FIELDS: &[&str] = &[
+    "MESSAGE",
+    "PRIORITY",
+    "SYSLOG_IDENTIFIER",
+    "_TRANSPORT",
+    "CONTAINER_NAME",
+    "CONTAINER_ID_FULL",
+    "CONTAINER_PARTIAL_MESSAGE",
+    "PODMAN_EVENT",
+    HOOK_JOURNAL_FIELD,
+];
+
+/// Where a program wrote a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// One entry.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Time of arrival, microseconds since the epoch.
+    pub time_us: u64,
+    /// The text as it was written, without its line break.
+    pub message: Vec<u8>,
+    /// From 0, emergency, to 7, debug (syslog(3)); 6 where there is none.
+    pub priority: u8,
+    /// Who wrote it.
+    pub identifier: String,
+    /// Where the program wrote it; conmon marks standard error by priority 3.
+    pub stream: LogStream,
+    /// Name of the container, when it is a program's output.
+    pub container_name: Option<String>,
+    /// A program in a container wrote it.
+    pub from_program: bool,
+    /// The line goes on in the next entry.
+    pub partial: bool,
+    /// The container hook failed, and says why.
+    pub hook_error: bool,
+    /// Podman's own record of an event.
+    pub podman_event: bool,
+    /// Its place in the journal.
+    pub cursor: String,
+}
+
+impl LogEntry {
+    /// The message as text; what is not UTF-8 becomes U+FFFD.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.message).into_owned()
+    }
+
+    /// Reads one line; `Err` says what is wrong with it.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
+        let fields: BTreeMap<String, Value> =
+            serde_json::from_slice(line).map_err(|error| error.to_string())?;
+        let bytes = |name: &str| fields.get(name).and_then(bytes_of);
+        let text =
+            |name: &str| bytes(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let time_us = text("__REALTIME_TIMESTAMP")
+            .and_then(|time| time.parse().ok())
+            .ok_or("it has no time")?;
+        let cursor = text("__CURSOR").ok_or("it has no cursor")?;
+        let priority = text("PRIORITY")
+            .and_then(|number| number.parse().ok())
+            .filter(|number| *number <= 7)
+            .unwrap_or(6);
+        let container_name = text("CONTAINER_NAME");
+        let podman_event = fields.contains_key("PODMAN_EVENT");
+        let from_program =
+            !podman_event && (container_name.is_some() || fields.contains_key("CONTAINER_ID_FULL"));
+        let mut message = bytes("MESSAGE").unwrap_or_default();
+        // conmon writes a line with its break, everybody else without.
+        if message.last() == Some(&b'\n') {
+            message.pop();
+        }
+        Ok(Self {
+            time_us,
+            message,
+            priority,
+            identifier: text("SYSLOG_IDENTIFIER").unwrap_or_default(),
+            stream: if from_program && priority == 3 {
+                LogStream::Stderr
+            } else {
+                LogStream::Stdout
+            },
+            container_name,
+            from_program,
+            partial: text("CONTAINER_PARTIAL_MESSAGE").as_deref() == Some("true"),
+            hook_error: fields.contains_key(HOOK_JOURNAL_FIELD),
+            podman_event,
+            cursor,
+        })
+    }
+}
+
+/// A field is a text; an array of numbers where it is not UTF-8; an array of both where it is there
+/// more than once (the first counts); null where it was too long to show.
+fn bytes_of(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Array(items) if items.iter().all(Value::is_number) => items
+            .iter()
+            .map(|item| item.as_u64().and_then(|byte| u8::try_from(byte).ok()))
+            .collect(),
+        Value::Array(items) => items.iter().find_map(bytes_of),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(fields: &str) -> LogEntry {
+        let line = format!(r#"{{"__CURSOR":"c","__REALTIME_TIMESTAMP":"12"{fields}}}"#);
+        LogEntry::parse(line.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn reads_a_programs_line() {
+        let entry = parse(
+            r#","MESSAGE":"hello\n","PRIORITY":"3","CONTAINER_NAME":"kat-web","SYSLOG_IDENTIFIER":"web""#,
+        );
+        assert_eq!(entry.text(), "hello");
+        assert_eq!(entry.time_us, 12);
+        assert_eq!(entry.stream, LogStream::Stderr);
+        assert_eq!(entry.container_name.as_deref(), Some("kat-web"));
+        assert!(entry.from_program && !entry.partial && !entry.hook_error);
+        assert_eq!(entry.cursor, "c");
+    }
+
+    #[test]
+    fn reads_bytes_repeated_fields_and_nothing() {
+        let entry = parse(r#","MESSAGE":[104,255,105]"#);
+        assert_eq!(entry.message, [104, 255, 105]);
+        assert_eq!(entry.text(), "h\u{fffd}i");
+        assert_eq!(parse(r#","MESSAGE":["first","second"]"#).text(), "first");
+        assert_eq!(parse(r#","MESSAGE":[[104,255],"b"]"#).message, [104, 255]);
+        assert_eq!(parse(r#","MESSAGE":null"#).text(), "");
+        let plain = parse("");
+        assert_eq!((plain.priority, plain.stream), (6, LogStream::Stdout));
+        assert_eq!(parse(r#","PRIORITY":"99""#).priority, 6);
+    }
+
+    #[test]
+    fn tells_the_program_from_podman_and_the_hook() {
+        let by_id = parse(r#","CONTAINER_ID_FULL":"abc","CONTAINER_PARTIAL_MESSAGE":"true""#);
+        assert!(by_id.from_program && by_id.partial);
+        let event = parse(r#","PODMAN_EVENT":"start","CONTAINER_NAME":"kat-web""#);
+        assert!(event.podman_event && !event.from_program);
+        let hook = parse(r#","KAT_HOOK_ERROR":"1","MESSAGE":"no address""#);
+        assert!(hook.hook_error && !hook.from_program);
+    }
+
+    #[test]
+    fn says_what_is_wrong_with_a_line() {
+        for wrong in [
+            "",
+            "[]",
+            "{\"MESSAGE\":\"x\"}",
+            r#"{"__CURSOR":"c","__REALTIME_TIMESTAMP":"soon"}"#,
+        ] {
+            assert!(LogEntry::parse(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+}

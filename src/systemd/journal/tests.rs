@@ -1,0 +1,189 @@
+//! With scripts in place of journalctl.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use futures_util::StreamExt;
+
+use super::*;
+
+struct Script {
+    folder: tempfile::TempDir,
+}
+
+impl Script {
+    fn new(body: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journalctl");
+        fs::write(
+            &path,
+            format!("#!/bin/sh\ncd {}\n{body}", folder.path().display()),
+        )
+        .unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Self { folder }
+    }
+
+    fn journal(&self) -> Journal {
+        Journal::with_program(&self.folder.path().join("journalctl"))
+    }
+
+    async fn all(&self, query: &LogQuery) -> Vec<Result<LogEntry, LogError>> {
+        self.journal().entries(query).collect().await
+    }
+}
+
+fn line(number: u32, fields: &str) -> String {
+    format!(
+        r#"{{"__CURSOR":"c{number}","__REALTIME_TIMESTAMP":"{number}","MESSAGE":"{number}"{fields}}}"#
+    )
+}
+
+fn query() -> LogQuery {
+    LogQuery {
+        uid: 20_001,
+        unit: "kat-default-web-ab12c.service".to_owned(),
+        ..LogQuery::default()
+    }
+}
+
+#[test]
+fn asks_for_the_units_of_the_user_only() {
+    let query = LogQuery {
+        since: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042)),
+        tail: Some(5),
+        follow: true,
+        ..query()
+    };
+    let all = arguments(&query);
+    for wanted in [
+        "--follow",
+        "--lines=5",
+        "--all",
+        "--since=@1700000000.000042",
+    ] {
+        assert!(
+            all.iter().any(|argument| argument == wanted),
+            "{wanted} in {all:?}"
+        );
+    }
+    let place = all
+        .iter()
+        .position(|argument| argument == "_UID=20001")
+        .unwrap();
+    assert_eq!(
+        all[place..],
+        [
+            "_UID=20001",
+            "CONTAINER_NAME=kat-default-web-ab12c",
+            "CONTAINER_NAME=systemd-kat-default-web-ab12c",
+            "+",
+            "_UID=20001",
+            "_SYSTEMD_USER_UNIT=kat-default-web-ab12c.service",
+            "+",
+            "_UID=20001",
+            "USER_UNIT=kat-default-web-ab12c.service",
+        ]
+    );
+    let program = LogQuery {
+        program_output_only: true,
+        after_cursor: Some("s=1".to_owned()),
+        tail: None,
+        ..query
+    };
+    let all = arguments(&program);
+    assert!(all.contains(&"--after-cursor=s=1".to_owned()));
+    assert!(all.contains(&"--no-tail".to_owned()));
+    assert!(
+        !all.iter()
+            .any(|argument| argument.starts_with("--since") || argument == "+")
+    );
+}
+
+#[tokio::test]
+async fn gives_entries_and_drops_podmans_own() {
+    let text = [
+        line(1, r#","CONTAINER_NAME":"x""#),
+        line(2, r#","PODMAN_EVENT":"start""#),
+        line(3, ""),
+        "not json".to_owned(),
+        line(4, r#","CONTAINER_ID_FULL":"y""#),
+    ]
+    .join("\n");
+    let script = Script::new(&format!("cat <<'EOF'\n{text}\nEOF\n"));
+    let found = script.all(&query()).await;
+    let texts: Vec<String> = found
+        .iter()
+        .map(|item| match item {
+            Ok(entry) => entry.text(),
+            Err(error) => error.to_string().chars().take(21).collect(),
+        })
+        .collect();
+    assert_eq!(texts, ["1", "3", "an entry was left out", "4"]);
+    let program = LogQuery {
+        program_output_only: true,
+        ..query()
+    };
+    let found = script.all(&program).await;
+    let texts: Vec<String> = found.into_iter().flatten().map(|e| e.text()).collect();
+    assert_eq!(texts, ["1", "4"]);
+}
+
+#[tokio::test]
+async fn passes_over_an_entry_that_is_too_long() {
+    let script = Script::new(&format!(
+        "head -c 1100000 /dev/zero | tr '\\0' a; echo\necho '{}'\n",
+        line(2, "")
+    ));
+    let found = script.all(&query()).await;
+    assert!(matches!(found[0], Err(LogError::TooLong)));
+    assert_eq!(found[1].as_ref().unwrap().text(), "2");
+    assert_eq!(found.len(), 2);
+}
+
+#[tokio::test]
+async fn a_failure_carries_journalctls_words() {
+    let script = Script::new(&format!(
+        "echo '{}'\necho 'no journal here' >&2\nexit 1\n",
+        line(1, "")
+    ));
+    let found = script.all(&query()).await;
+    assert_eq!(found.len(), 2);
+    let error = found[1].as_ref().unwrap_err();
+    assert!(!error.is_passing());
+    assert!(
+        error
+            .to_string()
+            .contains("exit status: 1: no journal here"),
+        "{error}"
+    );
+
+    let missing = Journal::with_program(Path::new("/nonexistent/journalctl"));
+    let found: Vec<_> = missing.entries(&query()).collect().await;
+    assert_eq!(found.len(), 1);
+    assert!(matches!(found[0], Err(LogError::Start { .. })));
+}
+
+#[tokio::test]
+async fn dropping_a_follower_ends_its_child() {
+    let script = Script::new(&format!(
+        "echo $$ > pid\necho '{}'\nexec sleep 1000\n",
+        line(1, "")
+    ));
+    let mut entries = script.journal().entries(&LogQuery {
+        follow: true,
+        ..query()
+    });
+    assert_eq!(entries.next().await.unwrap().unwrap().text(), "1");
+    let pid = fs::read_to_string(script.folder.path().join("pid")).unwrap();
+    let alive = || {
+        fs::read_to_string(format!("/proc/{}/stat", pid.trim()))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    assert!(alive());
+    drop(entries);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+    while alive() {
+        assert!(tokio::time::Instant::now() < deadline);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

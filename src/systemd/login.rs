@@ -1,0 +1,227 @@
+//! Users' managers without sessions: linger, over logind.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout_at},
+};
+use zbus::{Connection, fdo::DBusProxy, names::BusName, proxy::CacheProperties};
+
+use super::{
+    SystemdError, UnitManager,
+    connect::{Connector, SystemBus, UserBus},
+    error,
+    proxies::{LoginManagerProxy, SYSTEMD},
+};
+
+const FIRST_POLL: Duration = Duration::from_millis(5);
+const LAST_POLL: Duration = Duration::from_millis(250);
+/// Longest wait until logind forgets a user that is gone.
+const FORGET_LIMIT: Duration = Duration::from_secs(20);
+
+/// What KAT asks of logind. A fake stands in tests and in the simulation.
+#[async_trait]
+pub trait UserSessions: Send + Sync {
+    /// Lets the manager of `uid` run from boot on without a session, or no longer. Answers before
+    /// the manager runs, or has ended.
+    async fn set_linger(&self, uid: u32, linger: bool) -> Result<(), SystemdError>;
+
+    /// Waits until the user's manager answers on its bus, at most `limit`.
+    async fn wait_for_user_bus(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
+
+    /// Ends the user's sessions and manager now; nothing when there is none. Without it logind
+    /// waits 10 s (`UserStopDelaySec=`) after the linger is gone.
+    async fn terminate_user(&self, uid: u32) -> Result<(), SystemdError>;
+
+    /// Waits until `user@UID.service` has stopped, at most `limit`.
+    async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
+}
+
+/// The machine's logind.
+pub struct Logind {
+    system: Arc<dyn UnitManager>,
+    connector: SystemBus,
+    connection: Mutex<Option<Connection>>,
+}
+
+impl Logind {
+    /// `system` is the system's manager, which knows when a user's manager has stopped.
+    pub fn new(system: Arc<dyn UnitManager>) -> Self {
+        Self {
+            system,
+            connector: SystemBus,
+            connection: Mutex::default(),
+        }
+    }
+
+    async fn logind(&self) -> Result<LoginManagerProxy<'static>, SystemdError> {
+        let mut slot = self.connection.lock().await;
+        let connection = match slot.as_ref().filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection.clone(),
+            None => self
+                .connector
+                .connect()
+                .await
+                .map_err(|reason| error::unreachable("the system", &reason))?,
+        };
+        *slot = Some(connection.clone());
+        LoginManagerProxy::builder(&connection)
+            .cache_properties(CacheProperties::No)
+            .build()
+            .await
+            .map_err(|problem| error::map("the system", "login1", problem))
+    }
+
+    /// Uids that logind knows: those that linger or have a session.
+    pub async fn users(&self) -> Result<Vec<u32>, SystemdError> {
+        let users = self.listed().await?;
+        Ok(users.into_iter().map(|(uid, _)| uid).collect())
+    }
+
+    async fn listed(&self) -> Result<Vec<(u32, String)>, SystemdError> {
+        let users = self
+            .logind()
+            .await?
+            .list_users()
+            .await
+            .map_err(|problem| error::map("the system", "login1 ListUsers", problem))?;
+        Ok(users
+            .into_iter()
+            .map(|(uid, name, _)| (uid, name))
+            .collect())
+    }
+
+    /// logind keeps a user that is gone, with its name of then, for `UserStopDelaySec=` (10 s)
+    /// after its last session. If the uid is another user's by now, a linger would start no
+    /// manager: it looks for the old name's. So this waits until logind has forgotten it.
+    async fn wait_until_forgotten(&self, uid: u32) -> Result<(), SystemdError> {
+        let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else {
+            return Ok(());
+        };
+        let deadline = Instant::now() + FORGET_LIMIT;
+        loop {
+            let users = self.listed().await?;
+            let remembered = users
+                .iter()
+                .any(|(other, name)| *other == uid && *name != user.name);
+            if !remembered || Instant::now() + LAST_POLL >= deadline {
+                return Ok(());
+            }
+            sleep(LAST_POLL).await;
+        }
+    }
+}
+
+#[async_trait]
+impl UserSessions for Logind {
+    async fn set_linger(&self, uid: u32, linger: bool) -> Result<(), SystemdError> {
+        if linger {
+            self.wait_until_forgotten(uid).await?;
+        }
+        let result = self
+            .logind()
+            .await?
+            .set_user_linger(uid, linger, false)
+            .await;
+        match result {
+            Err(problem) if !linger && is_unknown_user(&problem) => Ok(()),
+            Err(problem) => Err(error::map(
+                "the system",
+                &format!("linger of uid {uid}"),
+                problem,
+            )),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn wait_for_user_bus(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        let deadline = Instant::now() + limit;
+        let bus = UserBus::new(uid);
+        let mut reason = String::from("no bus yet");
+        let mut poll = FIRST_POLL;
+        loop {
+            match timeout_at(deadline, manager_answers(&bus)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(why)) => reason = why,
+                Err(_) => {}
+            }
+            if Instant::now() + poll >= deadline {
+                return Err(error::unreachable(
+                    &bus.name(),
+                    &format!("not there after {} s: {reason}", limit.as_secs()),
+                ));
+            }
+            sleep(poll).await;
+            poll = poll.saturating_mul(2).min(LAST_POLL);
+        }
+    }
+
+    async fn terminate_user(&self, uid: u32) -> Result<(), SystemdError> {
+        match self.logind().await?.terminate_user(uid).await {
+            Err(problem) if is_unknown_user(&problem) => Ok(()),
+            Err(problem) => Err(error::map(
+                "the system",
+                &format!("sessions of uid {uid}"),
+                problem,
+            )),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        let unit = format!("user@{uid}.service");
+        let deadline = Instant::now() + limit;
+        let mut poll = FIRST_POLL;
+        loop {
+            let state = self.system.status(&unit).await?.active_state;
+            if matches!(state.as_str(), "inactive" | "failed") {
+                return Ok(());
+            }
+            if Instant::now() + poll >= deadline {
+                return Err(SystemdError::JobTimeout { unit, limit });
+            }
+            sleep(poll).await;
+            poll = poll.saturating_mul(2).min(LAST_POLL);
+        }
+    }
+}
+
+/// Whether systemd owns its name on the user's bus.
+async fn manager_answers(bus: &UserBus) -> Result<(), String> {
+    if bus.identity().is_none() {
+        return Err("its socket is not there".to_owned());
+    }
+    let connection = bus.connect().await?;
+    let name = BusName::try_from(SYSTEMD).map_err(|problem| problem.to_string())?;
+    let owned = async {
+        DBusProxy::new(&connection)
+            .await?
+            .name_has_owner(name)
+            .await
+    }
+    .await
+    .map_err(|problem: zbus::fdo::Error| problem.to_string());
+    // Closing tells the bus at once; a failure to close leaves nothing behind either.
+    let _ = connection.close().await;
+    match owned? {
+        true => Ok(()),
+        false => Err("its manager is not on the bus".to_owned()),
+    }
+}
+
+/// logind has no session and no linger of that user, or nobody has that uid: then it passes on
+/// what the look-up in the user database said, ESRCH.
+fn is_unknown_user(problem: &zbus::Error) -> bool {
+    match problem {
+        zbus::Error::MethodError(name, ..) => matches!(
+            name.as_str(),
+            "org.freedesktop.login1.NoSuchUser" | "System.Error.ESRCH" | "System.Error.ENOENT"
+        ),
+        zbus::Error::FDO(error) => {
+            matches!(**error, zbus::fdo::Error::UnixProcessIdUnknown(_))
+        }
+        _ => false,
+    }
+}

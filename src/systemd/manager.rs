@@ -1,0 +1,296 @@
+//! A systemd manager over D-Bus.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
+use zbus::{OwnedObjectPath, Variant};
+
+use super::{
+    JobResult, SystemdError, TransientUnit, UnitEvents, UnitManager, UnitStatus,
+    connect::{Connector, SocketIdentity},
+    error,
+    link::Link,
+    proxies::SystemdManagerProxy,
+    status,
+};
+
+/// Longest time for the manager to answer on a new connection; it may be reading its units.
+const OPEN_LIMIT: Duration = Duration::from_secs(20);
+/// First time after a failed connection in which no other is tried.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// Longest time after a failed connection in which no other is tried.
+const LAST_DELAY: Duration = Duration::from_secs(5);
+/// What happens to jobs that are in the way of a new one (systemctl(1), `--job-mode=`).
+const MODE: &str = "replace";
+
+/// The manager at the end of a [`Connector`].
+///
+/// It connects at the first call and again when the bus went away. After a failure, calls fail at
+/// once with the same reason for a time that grows from 100 ms to 5 s, unless the bus's socket was
+/// made anew meanwhile.
+pub struct BusManager {
+    name: String,
+    connector: Arc<dyn Connector>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    failure: Option<Failure>,
+}
+
+struct Failure {
+    reason: String,
+    delay: Duration,
+    retry_at: Instant,
+    socket: Option<SocketIdentity>,
+}
+
+impl BusManager {
+    /// The manager that `connector` leads to. Nothing is connected yet.
+    pub fn new(connector: Arc<dyn Connector>) -> Self {
+        Self {
+            name: connector.name(),
+            connector,
+            state: Mutex::default(),
+        }
+    }
+
+    async fn link(&self) -> Result<Arc<Link>, SystemdError> {
+        let mut state = self.state.lock().await;
+        if let Some(link) = &state.link {
+            if link.is_alive() {
+                return Ok(Arc::clone(link));
+            }
+            state.link = None;
+        }
+        let socket = self.connector.identity();
+        if let Some(failure) = &state.failure
+            && Instant::now() < failure.retry_at
+            && failure.socket == socket
+        {
+            return Err(error::unreachable(&self.name, &failure.reason));
+        }
+        let opened = match self.connector.connect().await {
+            Ok(connection) => timeout(OPEN_LIMIT, Link::open(&self.name, connection))
+                .await
+                .unwrap_or_else(|_| {
+                    Err(error::unreachable(
+                        &self.name,
+                        "the manager did not answer in time",
+                    ))
+                }),
+            Err(reason) => Err(error::unreachable(&self.name, &reason)),
+        };
+        match opened {
+            Ok(link) => {
+                let link = Arc::new(link);
+                state.link = Some(Arc::clone(&link));
+                state.failure = None;
+                Ok(link)
+            }
+            Err(error) => {
+                let delay = state
+                    .failure
+                    .as_ref()
+                    .map_or(FIRST_DELAY, |failure| failure.delay.saturating_mul(2))
+                    .min(LAST_DELAY);
+                let reason = match &error {
+                    SystemdError::Unreachable { reason, .. } => reason.clone(),
+                    other => other.to_string(),
+                };
+                tracing::debug!(manager = self.name, reason, "no connection to the manager");
+                state.failure = Some(Failure {
+                    reason,
+                    delay,
+                    retry_at: Instant::now() + delay,
+                    socket,
+                });
+                Err(error)
+            }
+        }
+    }
+
+    /// Calls the manager; errors are told for `unit`.
+    async fn call<T, F>(
+        &self,
+        unit: &str,
+        call: impl FnOnce(SystemdManagerProxy<'static>) -> F + Send,
+    ) -> Result<T, SystemdError>
+    where
+        F: Future<Output = zbus::Result<T>> + Send,
+    {
+        let link = self.link().await?;
+        call(link.manager())
+            .await
+            .map_err(|error| error::map(&self.name, unit, error))
+    }
+
+    /// Queues a job and waits for its end, all within `limit`.
+    async fn job<F>(
+        &self,
+        unit: &str,
+        limit: Duration,
+        queue: impl FnOnce(SystemdManagerProxy<'static>) -> F + Send,
+    ) -> Result<JobResult, SystemdError>
+    where
+        F: Future<Output = zbus::Result<OwnedObjectPath>> + Send,
+    {
+        let work = async {
+            let link = self.link().await?;
+            // Before the job is queued: it may end before the answer is read.
+            let mut waiter = link.job_waiter();
+            let job = queue(link.manager())
+                .await
+                .map_err(|error| error::map(&self.name, unit, error))?;
+            waiter.result(job.as_str()).await.ok_or_else(|| {
+                error::unreachable(
+                    &self.name,
+                    &format!("the connection ended while a job of {unit} ran"),
+                )
+            })
+        };
+        timeout(limit, work).await.unwrap_or_else(|_| {
+            Err(SystemdError::JobTimeout {
+                unit: unit.to_owned(),
+                limit,
+            })
+        })
+    }
+}
+
+#[async_trait]
+impl UnitManager for BusManager {
+    async fn reload(&self) -> Result<(), SystemdError> {
+        self.call("reload", async |manager| manager.reload().await)
+            .await
+    }
+
+    async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let name = unit.to_owned();
+        self.job(unit, limit, async move |manager| {
+            manager.start_unit(&name, MODE).await
+        })
+        .await
+    }
+
+    async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let name = unit.to_owned();
+        self.job(unit, limit, async move |manager| {
+            manager.stop_unit(&name, MODE).await
+        })
+        .await
+    }
+
+    async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let name = unit.to_owned();
+        self.job(unit, limit, async move |manager| {
+            manager.restart_unit(&name, MODE).await
+        })
+        .await
+    }
+
+    async fn run_transient(
+        &self,
+        unit: &TransientUnit,
+        limit: Duration,
+    ) -> Result<JobResult, SystemdError> {
+        let Some(program) = unit.command.first().cloned() else {
+            return Err(SystemdError::Refused {
+                unit: unit.name.clone(),
+                name: "no command".to_owned(),
+                message: "a transient unit needs a program to run".to_owned(),
+            });
+        };
+        let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
+        let unit = unit.clone();
+        let name = unit.name.clone();
+        self.job(&name, limit, async move |manager| {
+            let properties = [
+                ("Description", Variant::new(unit.description.as_str())),
+                ("Type", Variant::new("oneshot")),
+                ("TimeoutStartUSec", Variant::new(start_limit)),
+                // Nothing of it stays when it ended, however it ended.
+                ("CollectMode", Variant::new("inactive-or-failed")),
+                (
+                    "ExecStart",
+                    Variant::new(vec![(program, unit.command, false)]),
+                ),
+            ];
+            manager
+                .start_transient_unit(&unit.name, "fail", &properties, &[])
+                .await
+        })
+        .await
+    }
+
+    async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        let name = unit.to_owned();
+        self.call(unit, async move |manager| {
+            manager.kill_unit(&name, "all", signal).await
+        })
+        .await
+    }
+
+    async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        let name = unit.to_owned();
+        self.call(unit, async move |manager| {
+            manager.reset_failed_unit(&name).await
+        })
+        .await
+    }
+
+    async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        let link = self.link().await?;
+        status::read(link.connection(), unit)
+            .await
+            .map_err(|error| error::map(&self.name, unit, error))
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        let wanted = pattern.to_owned();
+        let units = self
+            .call(pattern, async move |manager| {
+                manager.list_units_by_patterns(&[], &[&wanted]).await
+            })
+            .await?;
+        let mut names: Vec<String> = units
+            .into_iter()
+            .filter(|unit| unit.load_state != "not-found")
+            .map(|unit| unit.name)
+            .collect();
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        let name = unit.to_owned();
+        self.call(unit, async move |manager| {
+            manager
+                .enable_unit_files(&[&name], false, false)
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        let name = unit.to_owned();
+        self.call(unit, async move |manager| {
+            manager
+                .disable_unit_files(&[&name], false)
+                .await
+                .map(|_| ())
+        })
+        .await
+    }
+
+    async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        Ok(self.link().await?.events())
+    }
+}

@@ -1,0 +1,76 @@
+//! The managers of the machine: the system's and those of its users.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{
+    UnitManager,
+    connect::{SystemBus, UserBus},
+    manager::BusManager,
+};
+
+/// Where managers come from: the machine's own, or a simulated machine's.
+pub trait ManagerSource: Send + Sync {
+    /// The system's manager.
+    fn system(&self) -> Arc<dyn UnitManager>;
+
+    /// A user's manager. The same one every time, until [`ManagerSource::forget_user`].
+    fn user(&self, uid: u32) -> Arc<dyn UnitManager>;
+
+    /// Closes the connection to a user's manager, when nobody uses it any more.
+    fn forget_user(&self, uid: u32);
+}
+
+/// The machine's managers, over D-Bus: one connection for the system and one for each user,
+/// opened at the first call.
+pub struct Managers {
+    system: Arc<BusManager>,
+    users: Mutex<BTreeMap<u32, Arc<BusManager>>>,
+}
+
+impl Default for Managers {
+    fn default() -> Self {
+        Self {
+            system: Arc::new(BusManager::new(Arc::new(SystemBus))),
+            users: Mutex::default(),
+        }
+    }
+}
+
+impl Managers {
+    /// Nothing is connected yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn with_users<T>(&self, change: impl FnOnce(&mut BTreeMap<u32, Arc<BusManager>>) -> T) -> T {
+        change(&mut self.users.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Closes the connections of all users but those in `wanted`.
+    pub fn keep_users(&self, wanted: &[u32]) {
+        self.with_users(|users| users.retain(|uid, _| wanted.contains(uid)));
+    }
+}
+
+impl ManagerSource for Managers {
+    fn system(&self) -> Arc<dyn UnitManager> {
+        Arc::<BusManager>::clone(&self.system)
+    }
+
+    fn user(&self, uid: u32) -> Arc<dyn UnitManager> {
+        self.with_users(|users| {
+            Arc::<BusManager>::clone(
+                users
+                    .entry(uid)
+                    .or_insert_with(|| Arc::new(BusManager::new(Arc::new(UserBus::new(uid))))),
+            )
+        })
+    }
+
+    fn forget_user(&self, uid: u32) {
+        self.with_users(|users| users.remove(&uid));
+    }
+}

@@ -1,0 +1,256 @@
+//! KAT's own name on the system bus, `rip.dws.kat1`: this machine's node and instances, to read.
+//! `dbus/rip.dws.kat1.xml` is the contract, and a test compares it with what is served.
+
+mod objects;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{sync::watch, time::sleep};
+use zbus::{
+    Connection, Variant, fdo::RequestNameFlags, object_server::SignalEmitter, wire::ObjectPath,
+};
+
+use self::objects::{InstanceObject, ManagerObject, ManagerObjectSignals};
+use super::{Connector, SystemBus, path::escape};
+
+/// The name.
+pub const NAME: &str = "rip.dws.kat1";
+/// The machine's object.
+pub const PATH: &str = "/rip/dws/kat1";
+/// Interface of the machine.
+pub const MANAGER: &str = "rip.dws.kat1.Manager";
+/// Interface of an instance.
+pub const INSTANCE: &str = "rip.dws.kat1.Instance";
+
+const FIRST_DELAY: Duration = Duration::from_millis(200);
+const LAST_DELAY: Duration = Duration::from_secs(30);
+
+/// What is published of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PublishedState {
+    /// Name of the node.
+    pub node: String,
+    /// Whether this agent leads.
+    pub leader: bool,
+    /// Name of the cluster.
+    pub cluster: String,
+    /// Phase of the node.
+    pub status: String,
+    /// Instances by id.
+    pub instances: BTreeMap<String, PublishedInstance>,
+}
+
+/// What is published of an instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PublishedInstance {
+    /// Namespace.
+    pub namespace: String,
+    /// Workload.
+    pub workload: String,
+    /// Phase, as `katcall get instances` shows it.
+    pub phase: String,
+    /// Why, one word, or nothing.
+    pub reason: String,
+    /// Its service.
+    pub unit: String,
+    /// Name of its user.
+    pub user: String,
+    /// Uid of its user.
+    pub uid: u32,
+    /// Address on the overlay, or nothing.
+    pub address: String,
+    /// Image.
+    pub image: String,
+    /// Restarts.
+    pub restarts: u32,
+    /// Generation of the workload.
+    pub generation: u64,
+    /// Health.
+    pub health: String,
+}
+
+/// Why the name is not published.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// The bus can't be reached.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The bus refused the name, or an object.
+    #[error("{NAME}: {0}")]
+    Refused(#[from] zbus::Error),
+    /// The connection ended.
+    #[error("{NAME}: the connection to the bus ended")]
+    Closed,
+}
+
+/// Object of an instance.
+pub fn instance_path(id: &str) -> String {
+    format!("{PATH}/instance/{}", escape(id))
+}
+
+/// Publishes on the system bus until the sender of `state` is gone. A bus that goes away or refuses
+/// is tried again, at first after 200 ms, at last every 30 s.
+pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
+    let mut delay = FIRST_DELAY;
+    loop {
+        let result = match SystemBus.connect().await {
+            Ok(connection) => serve(connection, state.clone()).await,
+            Err(reason) => Err(PublishError::Unreachable(reason)),
+        };
+        match result {
+            Ok(()) => return,
+            Err(PublishError::Closed) => delay = FIRST_DELAY,
+            Err(error) => tracing::warn!(%error, "not published on the system bus"),
+        }
+        sleep(delay).await;
+        if state.has_changed().is_err() {
+            return;
+        }
+        delay = delay.saturating_mul(2).min(LAST_DELAY);
+    }
+}
+
+/// Publishes on a connection. Ends with `Ok` when the sender of `state` is gone, and with
+/// [`PublishError::Closed`] when the connection is.
+pub async fn serve(
+    connection: Connection,
+    mut state: watch::Receiver<Arc<PublishedState>>,
+) -> Result<(), PublishError> {
+    let mut shown = Arc::clone(&state.borrow_and_update());
+    let server = connection.object_server();
+    server
+        .at(PATH, ManagerObject::new(Arc::clone(&shown)))
+        .await?;
+    for (id, instance) in &shown.instances {
+        server
+            .at(instance_path(id), InstanceObject::new(id, instance))
+            .await?;
+    }
+    // Only now: who asks after the name appeared finds everything.
+    if connection.is_bus() {
+        connection
+            .request_name_with_flags(NAME, RequestNameFlags::DO_NOT_QUEUE)
+            .await?;
+    }
+    loop {
+        tokio::select! {
+            () = connection.closed() => return Err(PublishError::Closed),
+            changed = state.changed() => if changed.is_err() {
+                // Whoever waits for the name to go sees it go; a failure leaves nothing behind.
+                let _ = connection.close().await;
+                return Ok(());
+            },
+        }
+        let wanted = Arc::clone(&state.borrow_and_update());
+        if *wanted != *shown {
+            update(&connection, &shown, &wanted).await?;
+            shown = wanted;
+        }
+    }
+}
+
+/// Brings the objects from one state to the next and says what changed.
+async fn update(
+    connection: &Connection,
+    old: &PublishedState,
+    new: &Arc<PublishedState>,
+) -> Result<(), PublishError> {
+    let server = connection.object_server();
+    let manager = server.interface::<_, ManagerObject>(PATH).await?;
+    manager.get_mut().await.set(Arc::clone(new));
+    let emitter = manager.signal_emitter();
+    let changed = node_changes(old, new);
+    if !changed.is_empty() {
+        properties_changed(emitter, MANAGER, changed).await?;
+        emitter
+            .any_node_property_changed(&new.node, &new.status)
+            .await?;
+    }
+    for id in old.instances.keys() {
+        if !new.instances.contains_key(id) {
+            let path = ObjectPath::try_from(instance_path(id))?;
+            server.remove::<InstanceObject, _>(&path).await?;
+            emitter.instance_removed(id, path).await?;
+        }
+    }
+    for (id, instance) in &new.instances {
+        let path = ObjectPath::try_from(instance_path(id))?;
+        match old.instances.get(id) {
+            Some(before) if before == instance => continue,
+            Some(before) => {
+                let object = server.interface::<_, InstanceObject>(&path).await?;
+                object.get_mut().await.set(instance);
+                let changed = instance_changes(before, instance);
+                properties_changed(object.signal_emitter(), INSTANCE, changed).await?;
+            }
+            None => {
+                server.at(&path, InstanceObject::new(id, instance)).await?;
+            }
+        }
+        emitter.instance_changed(id, path, &instance.phase).await?;
+    }
+    Ok(())
+}
+
+/// All changes of an object in one signal.
+async fn properties_changed(
+    emitter: &SignalEmitter<'_>,
+    interface: &str,
+    changed: BTreeMap<&str, Variant<'_>>,
+) -> zbus::Result<()> {
+    emitter
+        .emit(
+            "org.freedesktop.DBus.Properties",
+            "PropertiesChanged",
+            &(interface, changed, Vec::<&str>::new()),
+        )
+        .await
+}
+
+fn node_changes<'a>(
+    old: &PublishedState,
+    new: &'a PublishedState,
+) -> BTreeMap<&'static str, Variant<'a>> {
+    let mut changed = BTreeMap::new();
+    for (name, before, after) in [
+        ("Node", &old.node, &new.node),
+        ("ClusterName", &old.cluster, &new.cluster),
+        ("Status", &old.status, &new.status),
+    ] {
+        if before != after {
+            changed.insert(name, Variant::new(after.as_str()));
+        }
+    }
+    if old.leader != new.leader {
+        changed.insert("Leader", Variant::new(new.leader));
+    }
+    changed
+}
+
+fn instance_changes<'a>(
+    old: &PublishedInstance,
+    new: &'a PublishedInstance,
+) -> BTreeMap<&'static str, Variant<'a>> {
+    let mut changed = BTreeMap::new();
+    for (name, before, after) in [
+        ("Phase", &old.phase, &new.phase),
+        ("Reason", &old.reason, &new.reason),
+        ("Address", &old.address, &new.address),
+        ("Image", &old.image, &new.image),
+        ("Health", &old.health, &new.health),
+    ] {
+        if before != after {
+            changed.insert(name, Variant::new(after.as_str()));
+        }
+    }
+    if old.restarts != new.restarts {
+        changed.insert("Restarts", Variant::new(new.restarts));
+    }
+    if old.generation != new.generation {
+        changed.insert("Generation", Variant::new(new.generation));
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,38 @@
+//! The whole of katcall: the real program against a fake API on a Unix socket, with snapshots of
+//! its exit code, stdout and stderr.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "tests"
+)]
+
+#[path = "cli/fake.rs"]
+mod fake;
+#[path = "cli/fixtures.rs"]
+mod fixtures;
+#[path = "cli/program.rs"]
+mod program;
+#[path = "support/api.rs"]
+mod support;
+
+#[path = "cli/apply.rs"]
+mod apply;
+#[path = "cli/delete.rs"]
+mod delete;
+#[path = "cli/describe.rs"]
+mod describe;
+#[path = "cli/get.rs"]
+mod get;
+#[path = "cli/logs.rs"]
+mod logs;
+#[path = "cli/others.rs"]
+mod others;
+#[path = "cli/real.rs"]
+mod real;
+#[path = "cli/status.rs"]
+mod status;
+#[path = "cli/wait.rs"]
+mod wait;

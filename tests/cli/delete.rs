@@ -1,0 +1,116 @@
+use insta::assert_snapshot;
+
+use super::{
+    fake::{Fake, error},
+    fixtures::*,
+    program::Program,
+};
+
+fn with_web() -> Fake {
+    let fake = Fake::start();
+    fake.reply(
+        &format!("GET {WEB}"),
+        200,
+        workload("web", "Running", [1, 1, 1]),
+    );
+    fake.reply(&format!("DELETE {WEB}"), 200, applied("deleted", "web"));
+    fake
+}
+
+#[test]
+fn a_workload_is_deleted_by_name_or_by_its_folder() {
+    let fake = with_web();
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["delete", "workload", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web deleting
+    ");
+    program.file("web/workload.kat", &workload_file("web"));
+    assert_snapshot!(program.run(&["delete", "-f", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web deleting
+    ");
+    let deletions = fake
+        .asked()
+        .iter()
+        .filter(|asked| asked.starts_with("DELETE"))
+        .count();
+    assert_eq!(deletions, 2);
+}
+
+#[test]
+fn waiting_ends_when_the_last_instance_is_gone() {
+    let fake = with_web();
+    let web = workload("web", "Deleting", [1, 1, 1]);
+    fake.list(WORKLOADS, std::slice::from_ref(&web));
+    let mut foreign = instance("db-aaaaa", "Running");
+    foreign["status"]["workload"] = "db".into();
+    fake.list(INSTANCES, &[instance("web-aaaaa", "Stopping"), foreign]);
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["delete", "workload", "web", "--wait"]);
+    running.stderr_says("web: 1 instance left");
+    fake.change(WORKLOADS, "DELETED", &web);
+    fake.change(INSTANCES, "DELETED", &instance("web-aaaaa", "Stopped"));
+    let text = running.end();
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nworkload/web deleted\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn waiting_for_too_long_ends_with_5() {
+    let fake = with_web();
+    fake.list(WORKLOADS, &[workload("web", "Deleting", [1, 1, 1])]);
+    fake.list(INSTANCES, &[instance("web-aaaaa", "Stopping")]);
+    let program = Program::of(&fake);
+    let text = program.run(&["delete", "workload", "web", "--wait", "--timeout", "1s"]);
+    assert!(text.starts_with("exit: 5\n"), "{text}");
+    assert!(text.contains("is not gone yet: 1 instance left"), "{text}");
+}
+
+#[test]
+fn a_namespace_that_is_not_empty_wants_cascade() {
+    let fake = Fake::start();
+    let path = "/v1alpha1/namespaces/shop";
+    fake.reply(
+        &format!("DELETE {path}"),
+        409,
+        error("Conflict", "namespace `shop` has 2 workloads"),
+    );
+    fake.reply(&format!("DELETE {path}"), 200, applied("deleted", "shop"));
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["delete", "namespace", "shop"]), @r"
+    exit: 1
+    --- stderr
+    error: namespace `shop` has 2 workloads
+
+    hint: `--cascade` deletes everything in it too
+    ");
+    fake.list("/v1alpha1/namespaces", &[]);
+    assert_snapshot!(program.run(&["delete", "ns", "shop", "--cascade", "--wait"]), @r"
+    exit: 0
+    --- stdout
+    namespace/shop deleted
+    --- stderr
+    shop: deleting
+    ");
+    assert!(
+        fake.asked()
+            .contains(&format!("DELETE {path}?cascade=true"))
+    );
+}
+
+#[test]
+fn what_is_not_there_or_not_meant_is_refused() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["delete", "workload", "webb"]));
+    assert_snapshot!(program.run(&["delete", "workload", "web", "--cascade"]));
+    assert_snapshot!(program.run(&["delete", "node", "a"]));
+    assert_snapshot!(program.run(&["delete"]));
+    assert_snapshot!(program.run(&["delete", "workload"]));
+}

@@ -1,0 +1,235 @@
+//! A server that answers what the test told it to.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    path::PathBuf,
+    sync::{Arc, Mutex},
+};
+
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{net::UnixListener, runtime::Runtime, sync::Notify};
+
+/// A piece of a stream.
+pub(crate) enum Piece {
+    Line(Value),
+    /// The stream ends; the next request for it goes on.
+    End,
+    /// The stream breaks inside a line.
+    Cut,
+}
+
+#[derive(Clone)]
+struct Reply {
+    status: u16,
+    body: Value,
+    given: bool,
+}
+
+#[derive(Default)]
+struct Script {
+    /// `GET /path` -> answers in turn, each given at least once; the last one stays.
+    replies: BTreeMap<String, VecDeque<Reply>>,
+    /// `WATCH /path` or `LOGS /path` -> what is left to be sent.
+    streams: BTreeMap<String, VecDeque<Piece>>,
+    /// What was asked, with the query.
+    asked: Vec<String>,
+    /// The last body.
+    body: Bytes,
+    held: bool,
+}
+
+#[derive(Clone, Default)]
+struct Shared {
+    script: Arc<Mutex<Script>>,
+    changed: Arc<Notify>,
+}
+
+/// The server. It ends when it is dropped.
+pub(crate) struct Fake {
+    folder: TempDir,
+    shared: Shared,
+    runtime: Option<Runtime>,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Fake {
+    pub(crate) fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let shared = Shared::default();
+        let router = Router::new().fallback(answer).with_state(shared.clone());
+        let path = folder.path().join("api.sock");
+        let listener = runtime.block_on(async { UnixListener::bind(path).unwrap() });
+        runtime.spawn(async move { axum::serve(listener, router).await });
+        let fake = Self {
+            folder,
+            shared,
+            runtime: Some(runtime),
+        };
+        fake.reply("GET /healthz", 200, json!({}));
+        fake
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("api.sock")
+    }
+
+    /// One more answer for `METHOD /path`, after those that are there; the last one stays.
+    pub(crate) fn reply(&self, key: &str, status: u16, body: Value) {
+        let mut script = self.shared.script.lock().unwrap();
+        let replies = script.replies.entry(key.to_owned()).or_default();
+        replies.push_back(Reply {
+            status,
+            body,
+            given: false,
+        });
+    }
+
+    /// A list.
+    pub(crate) fn list(&self, path: &str, items: &[Value]) {
+        let body = json!({"items": items, "metadata": {"resourceVersion": "1"}});
+        self.reply(&format!("GET {path}"), 200, body);
+    }
+
+    /// One more piece of `WATCH /path` or `LOGS /path`.
+    pub(crate) fn send(&self, key: &str, piece: Piece) {
+        let mut script = self.shared.script.lock().unwrap();
+        script
+            .streams
+            .entry(key.to_owned())
+            .or_default()
+            .push_back(piece);
+        drop(script);
+        self.shared.changed.notify_waiters();
+    }
+
+    /// One more change of a watched list.
+    pub(crate) fn change(&self, path: &str, kind: &str, object: &Value) {
+        let line = json!({"type": kind, "object": object});
+        self.send(&format!("WATCH {path}"), Piece::Line(line));
+    }
+
+    /// Answers nothing until [`Fake::release`].
+    pub(crate) fn hold(&self) {
+        self.shared.script.lock().unwrap().held = true;
+    }
+
+    pub(crate) fn release(&self) {
+        self.shared.script.lock().unwrap().held = false;
+        self.shared.changed.notify_waiters();
+    }
+
+    /// What was asked, `METHOD /path?query`, without what only looks around.
+    pub(crate) fn asked(&self) -> Vec<String> {
+        self.shared.script.lock().unwrap().asked.clone()
+    }
+
+    pub(crate) fn body(&self) -> Bytes {
+        self.shared.script.lock().unwrap().body.clone()
+    }
+}
+
+/// The body of an error.
+pub(crate) fn error(word: &str, message: &str) -> Value {
+    json!({"error": word, "message": message})
+}
+
+async fn answer(State(shared): State<Shared>, request: Request) -> Response {
+    let method = request.method().to_string();
+    let path = request.uri().path().to_owned();
+    let query = request.uri().query().unwrap_or_default().to_owned();
+    let body = axum::body::to_bytes(request.into_body(), 1 << 24).await;
+    {
+        let mut script = shared.script.lock().unwrap();
+        let text = if query.is_empty() {
+            format!("{method} {path}")
+        } else {
+            format!("{method} {path}?{query}")
+        };
+        script.asked.push(text);
+        if let Ok(body) = body
+            && !body.is_empty()
+        {
+            script.body = body;
+        }
+    }
+    loop {
+        let changed = shared.changed.notified();
+        tokio::pin!(changed);
+        changed.as_mut().enable();
+        if !shared.script.lock().unwrap().held {
+            break;
+        }
+        changed.await;
+    }
+    if path.ends_with("/logs") {
+        return stream(shared, format!("LOGS {path}"));
+    }
+    if query.contains("watch=true") {
+        return stream(shared, format!("WATCH {path}"));
+    }
+    let key = format!("{method} {path}");
+    let mut script = shared.script.lock().unwrap();
+    let found = script.replies.get_mut(&key).and_then(|replies| {
+        if replies.len() > 1 && replies.front().is_some_and(|front| front.given) {
+            replies.pop_front();
+        }
+        let reply = replies.front_mut()?;
+        reply.given = true;
+        Some((reply.status, reply.body.clone()))
+    });
+    let (status, body) =
+        found.unwrap_or_else(|| (404, error("NotFound", &format!("the fake has no {path}"))));
+    (StatusCode::from_u16(status).unwrap(), Json(body)).into_response()
+}
+
+/// What is left of a stream, and then whatever is sent later.
+fn stream(shared: Shared, key: String) -> Response {
+    let pieces = futures_util::stream::unfold(Some((shared, key)), async |state| {
+        let (shared, key) = state?;
+        loop {
+            let changed = shared.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let piece = {
+                let mut script = shared.script.lock().unwrap();
+                script.streams.entry(key.clone()).or_default().pop_front()
+            };
+            match piece {
+                Some(Piece::Line(line)) => {
+                    let line = Bytes::from(format!("{line}\n"));
+                    return Some((
+                        Ok::<Bytes, std::io::Error>(line),
+                        Some((shared.clone(), key)),
+                    ));
+                }
+                Some(Piece::End) => return None,
+                Some(Piece::Cut) => {
+                    let half = Bytes::from_static(b"{\"type\":\"MODIF");
+                    return Some((Ok(half), None));
+                }
+                None => changed.await,
+            }
+        }
+    });
+    Body::from_stream(pieces).into_response()
+}

@@ -1,0 +1,175 @@
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::{
+    fake::{Fake, Piece},
+    fixtures::*,
+    program::Program,
+};
+
+fn line(second: u32, message: &str) -> Piece {
+    let timestamp = format!("2026-11-20T10:00:{second:02}.000001Z");
+    Piece::Line(json!({"timestamp": timestamp, "message": message, "priority": 6}))
+}
+
+fn path(id: &str) -> String {
+    format!("LOGS {WEB_INSTANCES}/{id}/logs")
+}
+
+fn two() -> Fake {
+    let fake = Fake::start();
+    let mut newer = instance("web-bbbbb", "Running");
+    newer["metadata"]["creationTimestamp"] = ago(10).into();
+    let items = [instance("web-aaaaa", "Running"), newer];
+    fake.list(INSTANCES, &items);
+    fake.list(WEB_INSTANCES, &items);
+    fake
+}
+
+fn ended(fake: &Fake, id: &str, lines: Vec<Piece>) {
+    for piece in lines {
+        fake.send(&path(id), piece);
+    }
+    fake.send(&path(id), Piece::End);
+}
+
+#[test]
+fn one_instance_is_shown_as_it_printed() {
+    let fake = two();
+    ended(
+        &fake,
+        "web-aaaaa",
+        vec![line(1, "hello"), line(2, "  \u{1b}[31mred\u{1b}[0m")],
+    );
+    let program = Program::of(&fake);
+    let text = program.run(&[
+        "logs",
+        "web-aaaaa",
+        "--tail",
+        "5",
+        "--since",
+        "2026-11-20T12:00:00+02:00",
+    ]);
+    assert_eq!(
+        text,
+        "exit: 0\n--- stdout\nhello\n  \u{1b}[31mred\u{1b}[0m\n"
+    );
+    let asked = fake.asked();
+    let wanted = "/logs?since=2026-11-20T10%3A00%3A00Z&tail=5";
+    assert!(asked.last().unwrap().ends_with(wanted), "{asked:?}");
+}
+
+#[test]
+fn of_several_instances_the_newest_is_shown_or_all_in_order() {
+    let fake = two();
+    ended(&fake, "web-bbbbb", vec![line(1, "newest")]);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["logs", "web"]), @r"
+    exit: 0
+    --- stdout
+    newest
+    --- stderr
+    `web` has 2 instances; this is `web-bbbbb`, and `--all` shows all
+    ");
+    ended(&fake, "web-aaaaa", vec![line(1, "a1"), line(4, "a4")]);
+    ended(
+        &fake,
+        "web-bbbbb",
+        vec![line(2, "b2"), line(3, "b3"), line(5, "b5")],
+    );
+    assert_snapshot!(program.run(&["logs", "web", "--all", "--timestamps"]), @r"
+    exit: 0
+    --- stdout
+    web-aaaaa | 2026-11-20T10:00:01.000001Z a1
+    web-bbbbb | 2026-11-20T10:00:02.000001Z b2
+    web-bbbbb | 2026-11-20T10:00:03.000001Z b3
+    web-aaaaa | 2026-11-20T10:00:04.000001Z a4
+    web-bbbbb | 2026-11-20T10:00:05.000001Z b5
+    ");
+}
+
+#[test]
+fn a_followed_log_goes_on_after_a_break_and_ends_with_its_instance() {
+    let fake = two();
+    let one = format!("GET {INSTANCES}/web-aaaaa");
+    fake.reply(&one, 200, instance("web-aaaaa", "Running"));
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["logs", "web-aaaaa", "-f", "--tail", "1"]);
+    fake.send(&path("web-aaaaa"), line(1, "one"));
+    running.stdout_says("one");
+    fake.send(&path("web-aaaaa"), Piece::Cut);
+    running.stderr_says("broke off");
+    // The server begins with the last line's time.
+    fake.send(&path("web-aaaaa"), line(1, "one"));
+    fake.send(&path("web-aaaaa"), line(1, "one more"));
+    fake.send(&path("web-aaaaa"), line(2, "two"));
+    running.stdout_says("two");
+    fake.reply(&one, 200, instance("web-aaaaa", "Stopped"));
+    // It runs at the first end, and has stopped at the second.
+    fake.send(&path("web-aaaaa"), Piece::End);
+    fake.send(&path("web-aaaaa"), Piece::End);
+    assert_snapshot!(running.end(), @r"
+    exit: 0
+    --- stdout
+    one
+    one more
+    two
+    --- stderr
+    the log of `web-aaaaa` broke off, trying again: the connection to [SOCKET] broke off: it ended inside a line
+    the log of `web-aaaaa` has ended
+    ");
+    let asked = fake.asked();
+    let again: Vec<&String> = asked
+        .iter()
+        .filter(|asked| asked.contains("since="))
+        .collect();
+    assert!(
+        again[0].ends_with("?follow=true&since=2026-11-20T10%3A00%3A01.000001Z"),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn all_instances_are_followed_and_new_ones_join() {
+    let fake = Fake::start();
+    let first: Vec<Value> = vec![instance("web-aaaaa", "Running")];
+    fake.list(INSTANCES, &first);
+    fake.list(WEB_INSTANCES, &first);
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["logs", "web", "-f", "--all"]);
+    fake.send(&path("web-aaaaa"), line(1, "first"));
+    running.stdout_says("web-aaaaa | first");
+    fake.change(WEB_INSTANCES, "ADDED", &instance("web-bbbbb", "Starting"));
+    fake.send(&path("web-bbbbb"), line(2, "second"));
+    running.stdout_says("web-bbbbb | second");
+    running.interrupt();
+    assert!(running.end().starts_with("exit: 130\n"));
+}
+
+#[test]
+fn without_instances_or_workload_it_says_so() {
+    let fake = Fake::start();
+    fake.list(INSTANCES, &[]);
+    fake.list(WORKLOADS, &[workload("web", "Pending", [1, 0, 0])]);
+    fake.reply(
+        &format!("GET {WEB}"),
+        200,
+        workload("web", "Pending", [1, 0, 0]),
+    );
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["logs", "web"]), @r"
+    exit: 1
+    --- stderr
+    error: workload `web` has no instances yet
+
+    hint: `katcall describe workload web -n default` says why
+    ");
+    assert_snapshot!(program.run(&["logs", "wev"]), @r"
+    exit: 3
+    --- stderr
+    error: there is no workload `wev` in namespace `default`
+
+    hint: did you mean `web`?
+    ");
+    assert_snapshot!(program.run(&["logs", "web", "--since", "noon"]));
+}

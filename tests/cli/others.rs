@@ -1,0 +1,193 @@
+//! Namespaces, tokens, configuration, contexts, completions, man pages, version.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::{
+    fake::{Fake, error},
+    fixtures::*,
+    program::{Program, mode},
+};
+
+#[test]
+fn a_namespace_is_created() {
+    let fake = Fake::start();
+    let made = json!({"outcome": "created", "kind": "Namespace", "metadata": {"name": "shop"}});
+    fake.reply("POST /v1alpha1/namespaces", 201, made);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["create", "namespace", "shop"]), @r"
+    exit: 0
+    --- stdout
+    namespace/shop created
+    ");
+    assert_eq!(fake.body(), r#"{"metadata":{"name":"shop"}}"#);
+    assert_snapshot!(program.run(&["create", "namespace", "node"]), @r"
+    exit: 2
+    --- stderr
+    error: `node` is reserved
+    ");
+}
+
+#[test]
+fn a_token_goes_to_stdout_alone() {
+    let fake = Fake::start();
+    let mut token = json!({"id": "t1", "name": "ci", "created": ago(90_000),
+        "scope": {"kind": "deploy", "namespace": "shop"}, "expires": ago(-7200 - 30)});
+    fake.list("/v1alpha1/tokens", std::slice::from_ref(&token));
+    token["token"] = "kat1.t1.secret".into();
+    fake.reply("POST /v1alpha1/tokens", 201, token);
+    fake.reply("DELETE /v1alpha1/tokens/t1", 200, json!({}));
+    let program = Program::of(&fake);
+    let create = [
+        "token",
+        "create",
+        "--scope",
+        "deploy:shop",
+        "--name",
+        "ci",
+        "--ttl",
+        "2h",
+    ];
+    assert_snapshot!(program.run(&create), @r"
+    exit: 0
+    --- stdout
+    kat1.t1.secret
+    --- stderr
+    token `t1` with scope deploy:shop; it is shown this once
+    ");
+    let sent: serde_json::Value = serde_json::from_slice(&fake.body()).unwrap();
+    let wanted =
+        json!({"scope": {"kind": "deploy", "namespace": "shop"}, "name": "ci", "ttlSeconds": 7200});
+    assert_eq!(sent, wanted);
+    assert_snapshot!(program.run(&["token", "list"]));
+    assert_snapshot!(program.run(&["token", "revoke", "t1"]));
+    assert_snapshot!(program.run(&["token", "revoke", "t2"]));
+    assert_snapshot!(program.run(&["token", "create", "--scope", "root"]));
+}
+
+#[test]
+fn the_configuration_is_shown_and_not_changed() {
+    let fake = Fake::start();
+    let configuration = json!({"metadata": {"name": "home"}, "spec": {"mtu": 1380}});
+    fake.reply("GET /v1alpha1/config/cluster", 200, configuration);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["config", "get"]));
+    assert_snapshot!(program.run(&["config", "set", "mtu=1400"]), @r"
+    exit: 1
+    --- stderr
+    error: changing settings is not built yet; nothing was changed
+
+    hint: what belongs to one machine is set in its /etc/kat/agent.yaml
+    ");
+}
+
+fn connection(cluster: &str, endpoint: &str) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
+    let ca = params.self_signed(&key).unwrap().pem();
+    json!({"cluster": cluster, "clusterUid": "u-1", "endpoints": [endpoint], "ca": ca, "token": "t"})
+        .to_string()
+}
+
+#[test]
+fn contexts_are_kept_for_their_owner_alone() {
+    let program = Program::alone().variable("KAT_CONNECTION", "");
+    let home = program.file("home.conf", &connection("home", "127.0.0.1:1"));
+    let work = program.file("work.conf", &connection("work", "127.0.0.1:2"));
+    assert_snapshot!(program.run(&["context", "list"]), @r"
+    exit: 0
+    --- stderr
+    no contexts
+    ");
+    assert_snapshot!(program.run(&["context", "add", "home", "--file", &home]), @r"
+    exit: 0
+    --- stderr
+    context `home` for cluster `home` is added and in use
+    ");
+    assert_snapshot!(program.run(&["context", "add", "work", "--file", &work]), @r"
+    exit: 0
+    --- stderr
+    context `work` for cluster `work` is added
+    ");
+    let file = program.home.path().join(".config/kat/contexts.json");
+    assert_eq!(mode(&file), 0o600);
+    assert_eq!(mode(file.parent().unwrap()), 0o700);
+    assert_snapshot!(program.run(&["context", "use", "wrok"]));
+    assert_snapshot!(program.run(&["context", "use", "work"]));
+    assert_snapshot!(program.run(&["context", "list"]));
+    assert_snapshot!(program.run(&["context", "current"]));
+
+    // It is where commands go.
+    let text = program.run(&["get", "nodes"]);
+    assert!(text.starts_with("exit: 4\n"), "{text}");
+    assert!(text.contains("127.0.0.1:2: connection refused"), "{text}");
+    let text = program.run(&["get", "nodes", "--context", "home"]);
+    assert!(text.contains("127.0.0.1:1: connection refused"), "{text}");
+
+    assert_snapshot!(program.run(&["context", "remove", "work"]));
+    assert_snapshot!(program.run(&["context", "current"]));
+    let broken = program.file("broken.conf", "cluster: home");
+    assert_snapshot!(program.run(&["context", "add", "x", "--file", &broken]));
+    let mut permissions = std::fs::metadata(&file).unwrap().permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut permissions, 0o644);
+    std::fs::set_permissions(&file, permissions).unwrap();
+    assert_snapshot!(program.run(&["context", "list"]));
+}
+
+#[test]
+fn completions_and_man_pages_are_made() {
+    let program = Program::alone();
+    for (shell, word) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef katcall"),
+        ("fish", "complete -c katcall"),
+    ] {
+        let text = program.run(&["completion", shell]);
+        assert!(text.starts_with("exit: 0\n--- stdout\n"), "{shell}: {text}");
+        assert!(text.contains(word), "{shell}");
+        assert!(!text.contains("--- stderr"), "{shell}");
+    }
+    assert_snapshot!(program.run(&["completion", "tcsh"]));
+    assert_eq!(program.run(&["man", "pages"]), "exit: 0\n");
+    let mut names: Vec<String> = std::fs::read_dir(program.home.path().join("pages"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.contains(&"katcall.1".to_owned()), "{names:?}");
+    assert!(names.contains(&"katcall-apply.1".to_owned()), "{names:?}");
+}
+
+#[test]
+fn the_version_needs_no_cluster() {
+    let fake = Fake::start();
+    fake.reply("GET /version", 200, json!({"version": "0.2.0"}));
+    assert_snapshot!(Program::of(&fake).run(&["version"]), @r"
+    exit: 0
+    --- stdout
+    katcall 0.1.0
+    cluster 0.2.0
+    ");
+    assert_snapshot!(Program::alone().run(&["version", "-o", "json"]));
+}
+
+#[test]
+fn help_goes_to_stdout_and_lists_every_command() {
+    assert_snapshot!(Program::alone().run(&["--help"]));
+}
+
+#[test]
+fn a_passing_refusal_is_waited_out() {
+    let fake = Fake::start();
+    fake.reply(
+        "GET /v1alpha1/nodes",
+        503,
+        error("NotLeader", "another machine leads now"),
+    );
+    fake.list("/v1alpha1/nodes", &[]);
+    assert_eq!(
+        Program::of(&fake).run(&["get", "nodes"]),
+        "exit: 0\n--- stderr\nno nodes\n"
+    );
+    assert_eq!(fake.asked().len(), 2);
+}

@@ -1,0 +1,182 @@
+//! katcall against the real API with its state in memory: what both sides must agree on.
+
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::{program::Program, support};
+
+/// With a connection file of this token, as a user has it.
+fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
+    let program = Program::alone();
+    let connection = json!({
+        "cluster": "home", "clusterUid": support::CLUSTER_UID,
+        "endpoints": [format!("127.0.0.1:{}", server.port)], "ca": authority, "token": token,
+    });
+    let file = program.file("connection.json", &connection.to_string());
+    program.variable("KAT_CONNECTION", &file)
+}
+
+fn admin(server: &support::Server) -> Program {
+    let program = with_token(server, &server.admin, server.authority.certificate_pem());
+    program.file("web/workload.kat", &support::web("shop", "web", 2));
+    program
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workload_lives_and_goes() {
+    let server = support::Server::start().await;
+    let program = admin(&server);
+    let apply = ["apply", "-f", "web"];
+    assert_snapshot!(program.run(&["apply", "-f", "web", "--dry-run"]), @r"
+    exit: 0
+    --- stdout
+    workload/web created (dry run)
+    ");
+    assert_snapshot!(program.run(&apply), @r"
+    exit: 0
+    --- stdout
+    workload/web created
+    ");
+    assert_snapshot!(program.run(&apply), @r"
+    exit: 0
+    --- stdout
+    workload/web unchanged
+    ");
+    program.file("web/workload.kat", &support::web("shop", "web", 3));
+    assert_snapshot!(program.run(&apply), @r"
+    exit: 0
+    --- stdout
+    workload/web updated
+    ");
+    assert_snapshot!(program.run(&["get", "workloads", "-A", "-o", "name"]), @r"
+    exit: 0
+    --- stdout
+    workload/web
+    ");
+    let text = program.run(&["get", "workload", "web", "-n", "shop", "-o", "yaml"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert!(text.contains("generation: 2\n"), "{text}");
+    assert!(!text.contains("correct-horse"), "{text}");
+    let text = program.run(&["describe", "workload", "web", "-n", "shop"]);
+    assert!(
+        text.contains("image         registry.lab:5000/web:1"),
+        "{text}"
+    );
+    assert!(!text.contains("correct-horse"), "{text}");
+    // Nobody plans here, so that nothing ever runs.
+    let text = program.run(&["apply", "-f", "web", "--wait", "--timeout", "1s"]);
+    assert!(
+        text.starts_with("exit: 5\n--- stdout\nworkload/web unchanged\n"),
+        "{text}"
+    );
+    assert_snapshot!(program.run(&["delete", "-f", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload/web deleting
+    ");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_list_and_every_watch_is_understood() {
+    let server = support::Server::start().await;
+    let program = admin(&server);
+    for kind in [
+        "workloads",
+        "instances",
+        "nodes",
+        "namespaces",
+        "events",
+        "tokens",
+    ] {
+        let text = program.run(&["get", kind]);
+        assert!(text.starts_with("exit: 0\n"), "{kind}: {text}");
+        if kind == "tokens" {
+            continue;
+        }
+        let mut running = program.spawn(&["get", kind, "-A", "--watch", "-o", "json"]);
+        match kind {
+            "nodes" | "namespaces" => running.stdout_says("ADDED"),
+            _ => running.stderr_says(&format!("no {kind}")),
+        }
+        running.interrupt();
+        let text = running.end();
+        assert!(text.starts_with("exit: 130\n"), "{kind}: {text}");
+        assert!(!text.contains("nothing is seen"), "{kind}: {text}");
+    }
+    let mut running = program.spawn(&["get", "wl", "-n", "shop", "--watch"]);
+    running.stderr_says("no workloads in namespace shop");
+    assert!(
+        program
+            .run(&["apply", "-f", "web"])
+            .starts_with("exit: 0\n")
+    );
+    running.stdout_says("added");
+    let socket = server.socket("admin.sock").display().to_string();
+    let local = Program::alone().variable("KAT_CONNECTION", &socket);
+    assert_snapshot!(local.run(&["get", "nodes", "-o", "name"]), @r"
+    exit: 0
+    --- stdout
+    node/n1
+    ");
+    let text = program.run(&["status"]);
+    assert!(text.contains("cluster `"), "{text}");
+    assert!(!text.contains("cannot be read"), "{text}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refusals_have_their_codes_and_words() {
+    let server = support::Server::start().await;
+    let program = admin(&server);
+    assert_snapshot!(program.run(&["get", "workloads", "-n", "shpo"]));
+    assert_snapshot!(program.run(&["get", "workload", "wbe", "-n", "shop"]));
+    assert_snapshot!(program.run(&["create", "namespace", "team"]));
+    assert!(
+        program
+            .run(&["apply", "-f", "web"])
+            .starts_with("exit: 0\n")
+    );
+    assert_snapshot!(program.run(&["delete", "namespace", "shop"]));
+
+    let ca = server.authority.certificate_pem();
+    let reader = with_token(&server, &server.read, ca);
+    reader.file("web/workload.kat", &support::web("shop", "web", 2));
+    let text = reader.run(&["apply", "-f", "web"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(
+        text.contains("may not do this; it needs the scope"),
+        "{text}"
+    );
+    let stranger = with_token(&server, "kat1.no.token", ca);
+    assert_snapshot!(stranger.run(&["get", "nodes"]));
+    let key = rcgen::KeyPair::generate().unwrap();
+    let params = rcgen::CertificateParams::new(vec!["x".to_owned()]).unwrap();
+    let other = params.self_signed(&key).unwrap().pem();
+    let misled = with_token(&server, &server.admin, &other).run(&["get", "nodes"]);
+    let port = server.port.to_string();
+    assert_snapshot!(misled.replace(&port, "[PORT]"));
+
+    // A token that was just made opens what it should, and no more once it is revoked.
+    let made = program.run(&[
+        "token", "create", "--scope", "read", "--ttl", "1h", "-o", "json",
+    ]);
+    let json = made
+        .split("--- stdout\n")
+        .nth(1)
+        .unwrap()
+        .split("--- stderr")
+        .next()
+        .unwrap();
+    let made: serde_json::Value = serde_json::from_str(json).unwrap();
+    let (id, token) = (
+        made["id"].as_str().unwrap(),
+        made["token"].as_str().unwrap(),
+    );
+    let fresh = with_token(&server, token, ca);
+    assert!(fresh.run(&["get", "nodes"]).starts_with("exit: 0\n"));
+    let text = program.run(&["token", "revoke", id]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert!(fresh.run(&["get", "nodes"]).starts_with("exit: 1\n"));
+    server.stop().await;
+}

@@ -1,0 +1,115 @@
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::{
+    fake::{Fake, error},
+    fixtures::*,
+    program::Program,
+};
+
+fn cluster() -> Fake {
+    let fake = Fake::start();
+    fake.reply("GET /version", 200, json!({"version": "0.1.0"}));
+    fake.reply(
+        "GET /v1alpha1/config/cluster",
+        200,
+        json!({"metadata": {"name": "home"}, "spec": {}}),
+    );
+    fake
+}
+
+#[test]
+fn a_well_cluster_is_one_short_screen() {
+    let fake = cluster();
+    fake.list(
+        "/v1alpha1/nodes",
+        &[node("a", "Ready", &["leader", "etcd", "worker"])],
+    );
+    fake.list(
+        "/v1alpha1/workloads",
+        &[workload("web", "Running", [1, 1, 1])],
+    );
+    fake.list("/v1alpha1/instances", &[instance("web-aaaaa", "Running")]);
+    fake.list(
+        "/v1alpha1/events",
+        &[event(
+            "1",
+            "Normal",
+            "Scheduled",
+            ("Workload", "web"),
+            "placed",
+        )],
+    );
+    assert_snapshot!(Program::of(&fake).run(&["status"]));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_reason() {
+    let fake = cluster();
+    let mut lost = node("b", "NotReady", &["worker"]);
+    lost["status"]["reason"] = "NoHeartbeat".into();
+    lost["status"]["lastHeartbeat"] = ago(130).into();
+    fake.list(
+        "/v1alpha1/nodes",
+        &[lost, node("a", "Ready", &["etcd", "worker"])],
+    );
+    let degraded = because(
+        workload("web", "Degraded", [2, 1, 2]),
+        "InstancesNotReady",
+        "1 of 2 is ready",
+    );
+    fake.list(
+        "/v1alpha1/workloads",
+        &[degraded, workload("db", "Progressing", [1, 0, 1])],
+    );
+    let crashing = troubled(
+        instance("web-bbbbb", "Restarting"),
+        "CrashLoop",
+        "panic: no config\nexit 1",
+    );
+    fake.list(
+        "/v1alpha1/instances",
+        &[
+            crashing,
+            instance("web-aaaaa", "Running"),
+            instance("db-aaaaa", "Starting"),
+        ],
+    );
+    let mut old = event("1", "Warning", "Old", ("Node", "b"), "long ago");
+    old["timestamp"] = ago(4000).into();
+    fake.list(
+        "/v1alpha1/events",
+        &[
+            old,
+            event(
+                "2",
+                "Warning",
+                "CrashLoop",
+                ("Instance", "web-bbbbb"),
+                "exit 1",
+            ),
+        ],
+    );
+    assert_snapshot!(Program::of(&fake).run(&["status"]));
+}
+
+#[test]
+fn what_cannot_be_read_is_said_and_not_guessed() {
+    let fake = cluster();
+    for path in ["nodes", "workloads", "instances", "events"] {
+        let refusal = error("Forbidden", "a token with scope deploy may not do this");
+        fake.reply(&format!("GET /v1alpha1/{path}"), 403, refusal);
+    }
+    assert_snapshot!(Program::of(&fake).run(&["status"]));
+}
+
+#[test]
+fn a_silent_cluster_ends_with_4() {
+    assert_snapshot!(Program::alone().run(&["status"]), @r"
+    exit: 4
+    --- stderr
+    error: the cluster cannot be reached: [SOCKET]: connection refused
+
+    hint: on the machine, `systemctl status kat-agent` says whether it runs
+    ");
+}

@@ -1,0 +1,210 @@
+use insta::assert_snapshot;
+use serde_json::Value;
+
+use super::{
+    fake::{Fake, Piece},
+    fixtures::*,
+    program::{Program, Running},
+};
+
+fn begun(program: &Program, fake: &Fake, timeout: &str) -> Running {
+    fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));
+    program.file("web/workload.kat", &workload_file("web"));
+    program.spawn(&["apply", "-f", "web", "--wait", "--timeout", timeout])
+}
+
+/// The status still speaks of the generation before.
+fn stale(mut workload: Value) -> Value {
+    workload["status"]["observedGeneration"] = 1.into();
+    workload
+}
+
+/// The time that it took is another each time.
+fn without_time(text: &str) -> String {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    for line in &mut lines {
+        if let Some(at) = line.rfind(" after ")
+            && line[at + 7..].ends_with('s')
+        {
+            line.replace_range(at + 7.., "[TIME]");
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn it_shows_the_phases_and_ends_when_everything_runs() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[stale(workload("web", "Running", [1, 1, 1]))]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    // The old generation runs, and that is no success.
+    running.stderr_says("web: waiting for the leader");
+    fake.change(
+        WORKLOADS,
+        "MODIFIED",
+        &workload("web", "Progressing", [1, 0, 1]),
+    );
+    running.stderr_says("web: 0 of 1 healthy");
+    fake.change(WEB_INSTANCES, "ADDED", &instance("web-aaaaa", "Pulling"));
+    running.stderr_says("1 pulling");
+    fake.change(
+        WEB_INSTANCES,
+        "MODIFIED",
+        &instance("web-aaaaa", "Starting"),
+    );
+    running.stderr_says("1 starting");
+    fake.change(WEB_INSTANCES, "MODIFIED", &instance("web-aaaaa", "Running"));
+    running.stderr_says("web: 0 of 1 healthy\n");
+    fake.change(
+        WORKLOADS,
+        "MODIFIED",
+        &workload("web", "Running", [1, 1, 1]),
+    );
+    assert_snapshot!(without_time(&running.end()), @r"
+    exit: 0
+    --- stdout
+    workload/web updated
+    --- stderr
+    web: waiting for the leader
+    web: 0 of 1 healthy
+    web: 0 of 1 healthy, 1 pulling
+    web: 0 of 1 healthy, 1 starting
+    web: 0 of 1 healthy
+    web: 1 of 1 healthy after [TIME]
+    ");
+}
+
+#[test]
+fn a_pull_that_keeps_failing_is_told_and_ends_with_5_at_the_deadline() {
+    let fake = Fake::start();
+    let web = because(
+        workload("web", "Progressing", [1, 0, 1]),
+        "ImagePullFailed",
+        "1 of 1 instances wait for their image",
+    );
+    fake.list(WORKLOADS, &[web]);
+    let pulling = troubled(
+        instance("web-aaaaa", "Pulling"),
+        "ImagePullFailed",
+        "Trying to pull...\nError: manifest unknown",
+    );
+    fake.list(WEB_INSTANCES, &[pulling]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1s");
+    running.stderr_says("ImagePullFailed");
+    assert_snapshot!(without_time(&running.end()));
+}
+
+#[test]
+fn a_watch_that_breaks_in_the_middle_is_taken_up_again() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    running.stderr_says("web: 0 of 1 healthy");
+    // It became well while nobody looked: only a new list can tell.
+    fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
+    fake.send(&format!("WATCH {WORKLOADS}"), Piece::Cut);
+    let text = without_time(&running.end());
+    assert_snapshot!(text, @r"
+    exit: 0
+    --- stdout
+    workload/web updated
+    --- stderr
+    web: 0 of 1 healthy
+    the connection to the cluster is lost, trying again: the connection to [SOCKET] broke off: it ended inside a line
+    the connection to the cluster is back
+    web: 1 of 1 healthy after [TIME]
+    ");
+}
+
+#[test]
+fn a_watch_whose_history_is_gone_lists_again_without_a_word() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    running.stderr_says("web: 0 of 1 healthy");
+    fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
+    let gone = serde_json::json!({"error": "Gone", "message": "compacted"});
+    fake.change(WORKLOADS, "ERROR", &gone);
+    let text = running.end();
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    assert!(!text.contains("lost"), "{text}");
+}
+
+#[test]
+fn a_stalled_rollout_ends_with_1_at_once() {
+    let fake = Fake::start();
+    let web = because(
+        workload("web", "Stalled", [1, 0, 1]),
+        "ProgressDeadlineExceeded",
+        "no progress for 600 s",
+    );
+    fake.list(WORKLOADS, &[web]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    assert_snapshot!(running.end());
+}
+
+#[test]
+fn a_workload_that_is_deleted_meanwhile_ends_with_3() {
+    let fake = Fake::start();
+    let web = workload("web", "Progressing", [1, 0, 1]);
+    fake.list(WORKLOADS, std::slice::from_ref(&web));
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    running.stderr_says("web: 0 of 1 healthy");
+    fake.change(WORKLOADS, "DELETED", &web);
+    assert_snapshot!(running.end(), @r"
+    exit: 3
+    --- stdout
+    workload/web updated
+    --- stderr
+    web: 0 of 1 healthy
+    error: workload `web` in namespace `default` was deleted meanwhile
+    ");
+}
+
+#[test]
+fn ctrl_c_ends_with_130() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let mut running = begun(&program, &fake, "1m");
+    running.stderr_says("web: 0 of 1 healthy");
+    running.interrupt();
+    assert!(running.end().starts_with("exit: 130\n"));
+}
+
+#[test]
+fn a_terminal_gets_one_line_that_changes() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [1, 0, 1])]);
+    let pulling = troubled(
+        instance("web-aaaaa", "Pulling"),
+        "ImagePullFailed",
+        "manifest unknown",
+    );
+    fake.list(WEB_INSTANCES, &[pulling]);
+    let program = Program::of(&fake);
+    program.file("web/workload.kat", &workload_file("web"));
+    let arguments = ["apply", "-f", "web", "--wait", "--timeout", "1s"];
+    let (code, text) = program.run_on_terminal(&arguments);
+    assert_eq!(code, 5, "{text}");
+    assert!(text.contains("0 of 1 healthy, 1 pulling"), "{text:?}");
+    assert!(
+        text.contains("web-aaaaa on a: Pulling: ImagePullFailed: manifest unknown"),
+        "{text:?}"
+    );
+    // The line is taken away at the end.
+    assert!(text.contains("\u{1b}[2K"), "{text:?}");
+}

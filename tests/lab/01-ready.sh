@@ -1,0 +1,27 @@
+# The package makes a machine that becomes Ready
+# shellcheck shell=bash
+wait_for 30 node_is_ready
+node=$(kat get nodes n1 -o json)
+equal n1 "$(jq -r .metadata.name <<<"$node")" "name"
+equal '["leader","etcd","worker"]' "$(jq -c '.status.roles | map(select(. != "ingress"))' <<<"$node")" "roles"
+equal "$(dpkg-deb --field "$LAB_DEB" Version)" "$(jq -r .status.version <<<"$node")" "version"
+kat status
+for unit in kat-agent.service kat-net.service kat-net.socket kat-etcd.service; do
+    is_active "$unit"
+    [[ ! $(n1 systemctl show --property=NRestarts "$unit") =~ NRestarts=[1-9] ]]
+done
+for unit in kat-agent.service kat-net.service; do
+    [[ -n $(n1 systemctl show --property=StatusText --value "$unit") ]]
+    equal 30s "$(n1 systemctl show --property=WatchdogUSec --value "$unit")" "watchdog of $unit"
+done
+equal "" "$(n1 systemctl list-units --failed --plain --no-legend)" "failed units"
+equal '["default","kat-core"]' "$(kat get namespaces -o json | jq -c '[.items[].metadata.name] | sort')" "namespaces"
+# Once is enough.
+output=$(n1 kat-agent init 2>&1) && exit 1
+contains "$output" "kat-agent reset"
+# Secrets are root's.
+for file in /etc/kat/admin.conf /var/lib/kat/node.json; do
+    equal "600 root" "$(n1 stat -c '%a %U' "$file")" "$file"
+done
+refused as nobody cat /etc/kat/admin.conf
+refused as nobody curl --silent --max-time 3 --unix-socket /run/kat/api.sock http://kat/v1alpha1/nodes

@@ -1,0 +1,22 @@
+# A workload answers over the overlay, by address and by name, from the host and from a container
+# shellcheck shell=bash
+run web --port 80 --env VERSION=one
+run other --port 8080
+address=$(field web .status.ip) id=$(field web .metadata.name)
+contains "$(page "http://$address/")" "host=$id uid=1000 version=one"
+contains "$(inside other wget -q -T 3 -O- "http://$address/")" "host=$id"
+# Names from within: whole, of the namespace, short, of the instance.
+for name in "web.default.$DOMAIN" web.default web "$id.web.default.$DOMAIN"; do
+    wait_for 10 inside other wget -q -T 3 -O- "http://$name/"
+done
+# And from the host, where systemd-resolved runs.
+wait_for 10 answers "http://web.default.$DOMAIN/"
+wait_for 10 answers "http://$id.web.default.$DOMAIN/"
+contains "$(n1 getent ahostsv4 "web.default.$DOMAIN")" "$address"
+equal "$id" "$(inside web hostname)" "host name in the container"
+refused inside other wget -q -T 3 -O- "http://nothing.default.$DOMAIN/"
+# The same files again change nothing.
+before=$(kat get workloads web -o json | jq -c '.metadata | [.generation, .resourceVersion]')
+kat apply -f /root/workloads/web --wait
+equal "$before" "$(kat get workloads web -o json | jq -c '.metadata | [.generation, .resourceVersion]')" "generation"
+equal "$id" "$(field web .metadata.name)" "instance"

@@ -1,0 +1,47 @@
+# No request is lost while the agent is killed, stopped, masked and upgraded
+# shellcheck shell=bash
+mkdir -p "$LAB_WORK/upgrade/bin"
+dpkg-deb --extract "$LAB_DEB" "$LAB_WORK/upgrade/tree"
+cp "$LAB_WORK"/upgrade/tree/usr/bin/* "$LAB_WORK/upgrade/bin"
+version=$(dpkg-deb --field "$LAB_DEB" Version).1~test
+newer=$(contrib/package --binaries "$LAB_WORK/upgrade/bin" --version "$version" --out "$LAB_WORK/upgrade" deb)
+lab copy "$newer" n1:/root/newer.deb
+lab copy "$LAB_DEB" n1:/root/older.deb
+
+run web --port 80
+address=$(field web .status.ip) id=$(field web .metadata.name)
+pid=$(unit_property web MainPID) net=$(n1 systemctl show --property=MainPID --value kat-net.service)
+agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
+agent_again() {
+    local before=$1
+    is_active kat-agent.service && [[ $(agent_pid) != "$before" ]] && node_is_ready && is web .status.phase Running
+}
+
+began=$SECONDS
+start_load "$address" 80 100
+before=$(agent_pid)
+n1 systemctl kill --signal=KILL kat-agent.service
+wait_for 30 agent_again "$before"
+n1 systemctl stop kat-agent.service
+equal inactive "$(n1 systemctl is-active kat-agent.service || true)" "stopped agent"
+n1 systemctl start kat-agent.service
+wait_for 30 agent_again 0
+n1 systemctl mask --now kat-agent.service
+answers "http://$address/"
+n1 systemctl unmask kat-agent.service
+n1 systemctl start kat-agent.service
+wait_for 30 agent_again 0
+before=$(agent_pid)
+n1 env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 /root/newer.deb
+wait_for 30 agent_again "$before"
+equal "$version" "$(n1 dpkg-query --show --showformat='${Version}' kat)" "version"
+equal "$net" "$(n1 systemctl show --property=MainPID --value kat-net.service)" "kat-net, whose data path did not change"
+# Nor while kat-net itself starts anew.
+n1 systemctl restart kat-net.service
+before=$(agent_pid)
+n1 env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 --allow-downgrades /root/older.deb
+wait_for 30 agent_again "$before"
+no_request_lost $(((SECONDS - began) * 80))
+
+equal "$pid" "$(unit_property web MainPID)" "the container's process"
+equal "$id 0" "$(field web '|"\(.metadata.name) \(.status.restarts)"')" "instance and its restarts"

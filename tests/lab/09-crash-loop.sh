@@ -1,0 +1,19 @@
+# A program that keeps failing shows CrashLoop with the last lines of its log
+# shellcheck shell=bash
+folder=$(workload bad --container 'entrypoint: ["/bin/sh", "-c"]' \
+    --container 'command: ["echo all is well so far; echo but this is why it ends >&2; exit 3"]')
+kat apply -f "$folder"
+loops() {
+    status=$(field bad .status)
+    jq -e '.reason == "CrashLoop" and .restarts >= 2 and .exitCode == 3 and (.message | contains("but this is why it ends"))' <<<"$status"
+}
+wait_for 60 loops
+lacks "Succeeded Stopped Pending Pulling" "$(jq -r .phase <<<"$status")"
+contains "$(kat logs bad)" "but this is why it ends"
+contains "$(kat describe workload bad)" "CrashLoop"
+contains "$(kat get events -o json | jq -r '.items[] | select(.involvedObject.name | startswith("bad")) | .reason')" "CrashLoop"
+# Who waits for it is told so.
+code=0
+kat apply -f "$folder" --wait --timeout 20s || code=$?
+[[ $code == 1 || $code == 5 ]]
+refused kat status

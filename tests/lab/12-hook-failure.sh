@@ -1,0 +1,20 @@
+# A container whose network fails spends none of its restarts, and comes back when the network does
+# shellcheck shell=bash
+run web --port 80 --restart 'condition: MaxCount, maxRestarts: 1, resetSeconds: 600'
+address=$(field web .status.ip)
+n1 systemctl stop kat-net.socket kat-net.service
+n1 systemctl mask --runtime kat-net.socket kat-net.service
+page "http://$address/crash?1" >/dev/null
+not_running() { [[ $(unit_property web ActiveState) != active ]]; }
+wait_for 20 not_running
+# It tries in vain more than once.
+tries() { (($(lab journal n1 -o cat _UID="$(field web .status.uid)" | grep -c 'Starting kat-default-web') >= 4)); }
+wait_for 60 tries
+[[ $(field web .status.phase) != Failed ]]
+[[ -n $(field web .status.reason) ]]
+n1 systemctl unmask --runtime kat-net.socket kat-net.service
+n1 systemctl start kat-net.socket kat-net.service
+wait_for 90 is web .status.phase Running
+wait_for 10 answers "http://$address/"
+# Its own crash, and nothing else.
+(($(field web .status.restarts) <= 1))

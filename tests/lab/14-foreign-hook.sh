@@ -1,0 +1,34 @@
+# Another user can't use the hook on a container that is not its own
+# shellcheck shell=bash
+run victim --port 80
+run thief --port 80
+victim=$(field victim .metadata.name) thief=$(field thief .metadata.name)
+user=$(field thief .status.user) owner=$(field victim .status.user)
+pid_of() { as "$1" podman inspect --format '{{.State.Pid}}' "kat-default-$2"; }
+victim_pid=$(pid_of "$owner" "$victim") thief_pid=$(pid_of "$user" "$thief")
+links() { n1 nsenter --target "$victim_pid" --net -- ip -o address; }
+links_before=$(links) host_before=$(n1 ip -o link | wc -l)
+# ask USER INSTANCE PID: what the hook would send, sent by anyone.
+ask() {
+    as "$1" python3 -c '
+import socket, sys
+caller = socket.socket(socket.AF_UNIX)
+caller.settimeout(20)
+caller.connect("/run/kat/net.sock")
+try:
+    caller.sendall(b"{\"instance\":\"%s\",\"pid\":%s}\n" % (sys.argv[1].encode(), sys.argv[2].encode()))
+except BrokenPipeError:
+    pass  # a stranger is answered before it asks
+print(caller.recv(4096).decode())' "$2" "$3"
+}
+contains "$(ask "$user" "$victim" "$victim_pid")" '"error"'
+contains "$(ask "$user" "$thief" "$victim_pid")" '"error"'
+contains "$(ask "$user" "$victim" "$thief_pid")" '"error"'
+contains "$(ask "$user" "$thief" 1)" '"error"'
+contains "$(ask nobody "$victim" "$victim_pid")" '"error"'
+contains "$(ask root "$victim" "$victim_pid")" '"error"'
+equal "$links_before" "$(links)" "the victim's links"
+equal "$host_before" "$(n1 ip -o link | wc -l)" "links of the machine"
+answers "http://$(field victim .status.ip)/"
+# The control: its owner may.
+lacks "$(ask "$owner" "$victim" "$victim_pid")" '"error"'

@@ -1,0 +1,30 @@
+# Removing the package says what stops working, stops no container, and starts none without its network
+# shellcheck shell=bash
+run web --port 80
+address=$(field web .status.ip) status=$(field web .status)
+user=$(jq -r .user <<<"$status") unit=$(jq -r .unit <<<"$status")
+lab copy "$LAB_DEB" n1:/root/kat.deb
+start_load "$address" 80 50
+# On a terminal it asks, and a no keeps everything.
+output=$(n1 script --quiet --return --command 'printf "n\n" | cat - >/dev/null; echo n | script -qec "dpkg --remove kat" /dev/null' /dev/null 2>&1) || true
+contains "$output" "Remove it all the same?"
+equal installed "$(n1 dpkg-query --show --showformat='${db:Status-Status}' kat)" "after a no"
+wait_for 10 is_active kat-agent.service
+output=$(n1 env DEBIAN_FRONTEND=noninteractive dpkg --remove kat 2>&1)
+contains "$output" "none of them starts again"
+contains "$output" "kat-agent reset"
+refused n1 which kat-agent
+no_request_lost 100
+page "http://$address/crash?1" >/dev/null
+refused_to_start() { [[ $(as "$user" systemctl --user is-active "$unit" || true) != active ]]; }
+wait_for 30 refused_to_start
+refused n1 curl --silent --max-time 1 "http://$address/"
+# Purging keeps what may be the only copy.
+output=$(n1 env DEBIAN_FRONTEND=noninteractive dpkg --purge kat 2>&1)
+contains "$output" "/var/lib/kat"
+n1 test -e /var/lib/kat/node.json
+# It comes back, and so does the container.
+n1 env DEBIAN_FRONTEND=noninteractive dpkg --install /root/kat.deb
+wait_for 60 node_is_ready
+wait_for 60 is web .status.phase Running
+wait_for 20 answers "http://$address/"

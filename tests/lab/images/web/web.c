@@ -1,0 +1,233 @@
+/* The program of the lab's images, and the load that asks it. Static, so that an image is one file.
+ *
+ *   web                                         serves HTTP on $PORT (8080)
+ *   web load ADDRESS PORT RATE SECONDS [STOP]   asks it RATE times a second, until SECONDS have passed or the
+ *                                               file STOP exists; prints counts
+ *
+ * GET /           one line: host, uid, $VERSION, and how many requests it answered
+ * GET /env?NAME   the value of a variable; 404 when it is not set
+ * GET /crash?N    answers, writes two lines to stderr, and exits with N
+ * GET /fail       500
+ *
+ * On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that whoever still comes is answered, and exits
+ * with 0. The load opens a connection for each request, at fixed times whatever became of those before,
+ * gives each a second, and tries nothing twice.
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+static atomic_long answered, in_flight, ok, failed;
+static volatile sig_atomic_t terminated;
+
+static void on_signal(int number) { (void)number; terminated = 1; }
+
+static int64_t now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+static long number(const char *text, long fallback) {
+    char *end;
+    if (!text || !*text) return fallback;
+    long value = strtol(text, &end, 10);
+    return *end ? fallback : value;
+}
+
+static void reply(int connection, const char *status, const char *body) {
+    char text[4096];
+    int length = snprintf(text, sizeof text,
+        "HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
+        status, strlen(body), body);
+    if (length > 0 && length < (int)sizeof text && write(connection, text, (size_t)length) != length)
+        fprintf(stderr, "an answer was cut short\n");
+}
+
+static void *serve_one(void *argument) {
+    int connection = (int)(intptr_t)argument;
+    char request[2048] = "", path[1024] = "", body[2048];
+    size_t have = 0;
+    struct timeval patience = {.tv_sec = 2};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    while (have < sizeof request - 1 && !strstr(request, "\r\n\r\n")) {
+        ssize_t got = read(connection, request + have, sizeof request - 1 - have);
+        if (got <= 0) break;
+        have += (size_t)got;
+        request[have] = 0;
+    }
+    if (sscanf(request, "GET %1023s", path) != 1) {
+        if (have) reply(connection, "400 Bad Request", "expected GET\n");
+    } else if (!strncmp(path, "/env?", 5)) {
+        const char *value = getenv(path + 5);
+        snprintf(body, sizeof body, "%s\n", value ? value : "not set");
+        reply(connection, value ? "200 OK" : "404 Not Found", body);
+    } else if (!strncmp(path, "/crash", 6)) {
+        reply(connection, "200 OK", "crashing\n");
+        fprintf(stderr, "something is wrong here\ngiving up as asked\n");
+        close(connection);
+        _exit((int)number(path[6] == '?' ? path + 7 : "", 1));
+    } else if (!strcmp(path, "/fail")) {
+        reply(connection, "500 Internal Server Error", "failed as asked\n");
+    } else if (!strcmp(path, "/")) {
+        struct utsname host;
+        const char *version = getenv("VERSION");
+        uname(&host);
+        snprintf(body, sizeof body, "host=%s uid=%u version=%s requests=%ld\n", host.nodename,
+            (unsigned)getuid(), version ? version : "-", atomic_fetch_add(&answered, 1) + 1);
+        reply(connection, "200 OK", body);
+    } else {
+        reply(connection, "404 Not Found", "no such page\n");
+    }
+    shutdown(connection, SHUT_WR);
+    while (read(connection, request, sizeof request) > 0) {}
+    close(connection);
+    atomic_fetch_sub(&in_flight, 1);
+    return NULL;
+}
+
+static int spawn(void *(*work)(void *), void *argument) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_attr_setstacksize(&attributes, 128 * 1024);
+    int error = pthread_create(&thread, &attributes, work, argument);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+static int serve(void) {
+    long port = number(getenv("PORT"), 8080), drain = number(getenv("DRAIN_MS"), 500);
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), yes = 1;
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 1024)) {
+        fprintf(stderr, "can't listen on port %ld: %s\n", port, strerror(errno));
+        return 1;
+    }
+    printf("listening on port %ld as uid %u\n", port, (unsigned)getuid());
+    int64_t end = 0;
+    for (;;) {
+        if (terminated && !end) {
+            printf("draining for %ld ms\n", drain);
+            end = now_ms() + drain;
+        }
+        if (end && now_ms() >= end) break;
+        struct pollfd waiting = {.fd = listener, .events = POLLIN};
+        if (poll(&waiting, 1, 50) <= 0) continue;
+        int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        if (connection < 0) continue;
+        atomic_fetch_add(&in_flight, 1);
+        if (spawn(serve_one, (void *)(intptr_t)connection)) {
+            atomic_fetch_sub(&in_flight, 1);
+            close(connection);
+        }
+    }
+    close(listener);
+    for (int64_t limit = now_ms() + 5000; atomic_load(&in_flight) && now_ms() < limit;) usleep(1000);
+    printf("answered %ld requests\n", atomic_load(&answered));
+    return 0;
+}
+
+static struct sockaddr_in target;
+
+/* One request; what went wrong, or NULL. */
+static const char *ask(void) {
+    static const char request[] = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
+    char answer[512] = "";
+    size_t have = 0;
+    int64_t limit = now_ms() + 1000;
+    const char *wrong = NULL;
+    int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (connection < 0) return "no socket";
+    if (connect(connection, (struct sockaddr *)&target, sizeof target) && errno != EINPROGRESS) wrong = strerror(errno);
+    int sent = 0;
+    while (!wrong) {
+        int64_t left = limit - now_ms();
+        struct pollfd waiting = {.fd = connection, .events = sent ? POLLIN : POLLOUT};
+        if (left <= 0 || poll(&waiting, 1, (int)left) == 0) { wrong = sent ? "no answer in 1 s" : "no connection in 1 s"; break; }
+        if (!sent) {
+            int error = 0;
+            socklen_t size = sizeof error;
+            getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &size);
+            if (error) { wrong = strerror(error); break; }
+            if (write(connection, request, sizeof request - 1) != (ssize_t)sizeof request - 1) { wrong = "can't send"; break; }
+            sent = 1;
+            continue;
+        }
+        ssize_t got = read(connection, answer + have, sizeof answer - 1 - have);
+        if (got < 0 && errno == EAGAIN) continue;
+        if (got < 0) { wrong = strerror(errno); break; }
+        if (got == 0) break;
+        have += (size_t)got;
+        if (have == sizeof answer - 1) break;
+    }
+    close(connection);
+    if (!wrong && (strncmp(answer, "HTTP/1.1 200", 12) || !strstr(answer, "host="))) wrong = "not the page";
+    return wrong;
+}
+
+static void *ask_once(void *argument) {
+    (void)argument;
+    const char *wrong = ask();
+    if (wrong) {
+        struct timespec time;
+        clock_gettime(CLOCK_REALTIME, &time);
+        if (atomic_fetch_add(&failed, 1) < 10) fprintf(stderr, "at %ld.%03ld: %s\n", (long)time.tv_sec, time.tv_nsec / 1000000, wrong);
+    } else {
+        atomic_fetch_add(&ok, 1);
+    }
+    atomic_fetch_sub(&in_flight, 1);
+    return NULL;
+}
+
+static int load(int count, char **arguments) {
+    if (count < 4) {
+        fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP]\n");
+        return 2;
+    }
+    long port = number(arguments[1], 0), rate = number(arguments[2], 0), seconds = number(arguments[3], 0), sent = 0;
+    target.sin_family = AF_INET;
+    target.sin_port = htons((uint16_t)port);
+    if (inet_pton(AF_INET, arguments[0], &target.sin_addr) != 1 || port < 1 || rate < 1 || seconds < 1) return 2;
+    int64_t began = now_ms();
+    while (!terminated && sent < rate * seconds) {
+        int64_t due = began + sent * 1000 / rate, early = due - now_ms();
+        if (early > 0) usleep((useconds_t)early * 1000);
+        if (count > 4 && sent % 16 == 0 && !access(arguments[4], F_OK)) break;
+        sent++;
+        atomic_fetch_add(&in_flight, 1);
+        if (spawn(ask_once, NULL)) {
+            atomic_fetch_add(&failed, 1);
+            atomic_fetch_sub(&in_flight, 1);
+        }
+    }
+    while (atomic_load(&in_flight)) usleep(1000);
+    printf("{\"rate\": %ld, \"seconds\": %.1f, \"sent\": %ld, \"ok\": %ld, \"failed\": %ld}\n", rate,
+        (double)(now_ms() - began) / 1000, sent, atomic_load(&ok), atomic_load(&failed));
+    return 0;
+}
+
+int main(int count, char **arguments) {
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (count > 1 && !strcmp(arguments[1], "load")) return load(count - 2, arguments + 2);
+    return serve();
+}

@@ -1,0 +1,148 @@
+# shellcheck shell=bash
+# What the tests on machines share. Each test is a file NN-name.sh whose first line is its sentence; it runs in a
+# shell of its own, in the folder of the checkout, on a machine n1 that is Ready and has no workloads.
+
+# shellcheck source=tests/lib.sh
+. tests/lib.sh
+# shellcheck source=tests/inventory.sh
+. tests/inventory.sh
+set -Eeuo pipefail
+trap 'echo "failed at ${BASH_SOURCE[0]##*/}:$LINENO: $BASH_COMMAND" >&2' ERR
+
+export WEB_IMAGE=registry.lab:5000/test/web:1
+export DOMAIN=kat.cluster.local
+
+lab() { contrib/lab/kat-lab "$@"; }
+# Standard input is the machine's only where a test says so: loops that read would lose theirs.
+n1() { lab exec n1 -- "$@" </dev/null; }
+as() {
+    local user=$1
+    shift
+    lab exec n1 --user "$user" -- "$@" </dev/null
+}
+kat() { n1 katcall "$@"; }
+
+# workload NAME [OPTION...]: writes the files of a workload into a folder of n1's, and prints its path.
+#   --image I  --replicas N  --port N  --env K=V  --restart 'condition: ...'  --namespace NS
+#   --container 'yaml line' (as often as wanted)
+workload() {
+    local name=$1 image=$WEB_IMAGE replicas=1 port='' restart='condition: Always' namespace='' env=() container=() folder entry
+    shift
+    while (($#)); do
+        case $1 in
+        --image) image=$2 ;;
+        --replicas) replicas=$2 ;;
+        --port) port=$2 ;;
+        --env) env+=("$2") ;;
+        --restart) restart=$2 ;;
+        --namespace) namespace=$2 ;;
+        --container) container+=("$2") ;;
+        *) echo "workload does not know $1" >&2 && return 2 ;;
+        esac
+        shift 2
+    done
+    folder=$LAB_WORK/workloads/$name
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    {
+        printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: %s\n' "$name"
+        [[ ! $namespace ]] || printf '  namespace: %s\n' "$namespace"
+        printf 'spec:\n  type: Service\n  source:\n    image: %s\n  replicas: %s\n' "$image" "$replicas"
+        printf '  restartPolicy: {%s}\n  container:\n    name: app\n' "$restart"
+        ((${#container[@]} == 0)) || printf '    %s\n' "${container[@]}"
+        [[ ! $port ]] || env+=("PORT=$port")
+        if ((${#env[@]})); then
+            printf '    env:\n'
+            for entry in "${env[@]}"; do
+                printf '      - {name: %s, value: "%s"}\n' "${entry%%=*}" "${entry#*=}"
+            done
+        fi
+    } >"$folder/workload.kat"
+    if [[ $port ]]; then
+        printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: VirtualLoadBalancer\nspec:\n  ports:\n    - {name: web, containerPort: %s}\n' \
+            "$port" >"$folder/VirtualLoadBalancer.kat"
+    fi
+    n1 rm -rf "/root/workloads/$name"
+    lab copy "$folder" n1:/root/workloads/
+    echo "/root/workloads/$name"
+}
+
+# run NAME [OPTION...]: applies it and waits until it is as written.
+run() { kat apply -f "$(workload "$@")" --wait; }
+
+# instances NAME [NAMESPACE]: its instances as a JSON list.
+instances() {
+    kat get instances -n "${2:-default}" -o json | jq -c --arg name "$1" '[.items[] | select(.status.workload == $name)]'
+}
+# field NAME .PATH [NAMESPACE]: of its only instance.
+field() { instances "$1" "${3:-default}" | jq -er "if length == 1 then .[0]$2 else \"there are \(length) instances\" | halt_error end"; }
+# is NAME .PATH VALUE: for wait_for.
+is() {
+    local found
+    found=$(field "$1" "$2")
+    [[ $found == "$3" ]] || {
+        echo "$2 of $1 is $found, not $3" >&2
+        instances "$1" | jq -c '.[] | .status | {phase, reason, message, restarts, exitCode}' >&2
+        return 1
+    }
+}
+
+# page URL: what answers at it, from n1 itself.
+page() { n1 curl --silent --show-error --fail --max-time 3 "$1"; }
+answers() { page "$1" | grep -q '^host='; }
+# inside NAME COMMAND...: in the container of its only instance.
+inside() {
+    local status
+    status=$(field "$1" .status)
+    shift
+    as "$(jq -r .user <<<"$status")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$status")" "$@"
+}
+crash() { page "http://$(field "$1" .status.ip):${2:-80}/crash?${3:-1}" >/dev/null; }
+
+# unit_property NAME PROPERTY: of its only instance's unit, as its user's manager says.
+unit_property() {
+    local status
+    status=$(field "$1" .status)
+    as "$(jq -r .user <<<"$status")" systemctl --user show --property="$2" --value "$(jq -r .unit <<<"$status")"
+}
+
+node_is_ready() {
+    local node
+    node=$(kat get nodes n1 -o json)
+    [[ $(jq -r .status.phase <<<"$node") == Ready ]] || {
+        jq -c .status <<<"$node" >&2
+        return 1
+    }
+}
+is_active() { [[ $(n1 systemctl is-active "$1" || true) == active ]]; }
+
+# start_load ADDRESS PORT RATE: in the background on n1; stop_load prints its counts as JSON.
+start_load() {
+    n1 rm -f /run/stop-load
+    lab exec n1 -- /root/web load "$1" "$2" "$3" 200 /run/stop-load </dev/null >"$LAB_WORK/load.json" 2>"$LAB_WORK/load.log" &
+    load_pid=$!
+}
+stop_load() {
+    n1 touch /run/stop-load
+    wait "$load_pid"
+    n1 rm -f /run/stop-load
+    cat "$LAB_WORK/load.log" >&2
+    cat "$LAB_WORK/load.json"
+}
+no_request_lost() {
+    local counts
+    counts=$(stop_load)
+    echo "load: $counts"
+    jq -e --argjson least "$1" '.failed == 0 and .ok == .sent and .sent >= $least' <<<"$counts" >/dev/null || {
+        echo "expected at least $1 requests and none lost" >&2
+        return 1
+    }
+}
+
+# Every workload goes, of every namespace.
+delete_all() {
+    local namespace name
+    while read -r -u 5 namespace name; do
+        kat delete workload "$name" -n "$namespace" --wait
+    done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
+}

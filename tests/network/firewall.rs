@@ -1,0 +1,197 @@
+//! KAT's nftables table, with an outside world that means no good.
+
+use std::process::{Child, Command, Stdio};
+
+use kat::network::{
+    firewall::{self, Firewall},
+    namespaces::NetworkNamespace,
+    obstacles,
+    state::Gate,
+};
+
+use super::world::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node, run, serve_in};
+
+const UID: u32 = 20001;
+
+/// A network that the machine is connected to: 192.0.2.1 is the machine, 192.0.2.2 is in it.
+struct Outside(Child);
+
+impl Outside {
+    fn connect() -> Self {
+        let child = Command::new("unshare")
+            .args(["--net", "sleep", "300"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let outside = Self(child);
+        let own = NetworkNamespace::own().unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while outside.namespace().is_same(&own) {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let pid = outside.0.id();
+        run(&format!(
+            "ip link add uplink0 type veth peer name eth0 netns {pid}"
+        ));
+        run("ip address add 192.0.2.1/24 dev uplink0");
+        run("ip link set uplink0 up");
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        outside.inside("ip address add 192.0.2.2/24 dev eth0");
+        outside.inside("ip link set eth0 up");
+        outside.inside("ip link set lo up");
+        outside
+    }
+
+    fn namespace(&self) -> NetworkNamespace {
+        NetworkNamespace::of(self.0.id().try_into().unwrap()).unwrap()
+    }
+
+    fn inside(&self, line: &str) -> String {
+        self.namespace().run(|| run(line)).unwrap()
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn attached(machine: &mut Machine) -> Container {
+    machine.instance("web-aaaaa", UID, 10, Gate::Open);
+    let container = machine.container(UID, "web-aaaaa");
+    machine
+        .hook(UID, "web-aaaaa", container.pid())
+        .await
+        .unwrap();
+    container
+}
+
+#[test]
+fn containers_reach_the_outside_as_the_machine() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let container = attached(&mut machine).await;
+        serve_in(&outside.namespace(), 80);
+        let server = ([192, 0, 2, 2], 80).into();
+        assert!(
+            container.fetch(server).await.is_err(),
+            "the control: no way back without the rules"
+        );
+        let firewall = Firewall::default();
+        assert!(firewall.ensure(&node()).await.unwrap());
+        assert_eq!(container.fetch(server).await.unwrap(), "192.0.2.1");
+    });
+}
+
+#[test]
+fn strangers_do_not_reach_the_overlay() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let container = attached(&mut machine).await;
+        container.serve(80);
+        serve_in(&NetworkNamespace::own().unwrap(), 8080);
+        outside.inside("ip route add 10.90.0.0/16 via 192.0.2.1");
+        let container_address = ([10, 90, 1, 10], 80).into();
+        let machine_address = (ADDRESS, 8080).into();
+        for address in [container_address, machine_address] {
+            let reached = fetch_in(outside.namespace(), address).await;
+            assert_eq!(
+                reached.unwrap(),
+                "192.0.2.2",
+                "the control: open without the rules"
+            );
+        }
+        Firewall::default().ensure(&node()).await.unwrap();
+        for address in [container_address, machine_address] {
+            assert!(
+                fetch_in(outside.namespace(), address).await.is_err(),
+                "{address}"
+            );
+        }
+        // An outsider that pretends to be a container.
+        outside.inside("ip address add 10.90.1.77/32 dev lo");
+        outside.inside("ip route replace 10.90.0.0/16 via 192.0.2.1 src 10.90.1.77");
+        assert!(
+            fetch_in(outside.namespace(), container_address)
+                .await
+                .is_err()
+        );
+        // What is not the overlay is none of KAT's business.
+        let plain = ([192, 0, 2, 1], 8080).into();
+        assert!(fetch_in(outside.namespace(), plain).await.is_ok());
+        // The machine itself and containers still get through.
+        assert!(super::world::fetch(container_address).is_ok());
+        assert!(container.fetch(machine_address).await.is_ok());
+    });
+}
+
+#[test]
+fn the_table_is_put_back_and_others_are_left_alone() {
+    in_new_namespace(|| async {
+        run("nft add table inet mine");
+        run(
+            "nft add chain inet mine keep { type filter hook forward priority 0 ; policy accept ; }",
+        );
+        let firewall = Firewall::default();
+        assert!(firewall.ensure(&node()).await.unwrap());
+        assert!(!firewall.ensure(&node()).await.unwrap(), "nothing to do");
+        let text = run("nft list table inet kat");
+        assert!(text.contains("masquerade"), "{text}");
+        run("nft flush chain inet kat forward");
+        assert!(
+            firewall.ensure(&node()).await.unwrap(),
+            "somebody flushed it"
+        );
+        assert_eq!(run("nft list table inet kat"), text);
+        run("nft delete table inet kat");
+        assert!(
+            firewall.ensure(&node()).await.unwrap(),
+            "somebody removed it"
+        );
+        let mut moved = node();
+        moved.subnet = "10.90.7.0/24".parse().unwrap();
+        assert!(firewall.ensure(&moved).await.unwrap());
+        assert!(run("nft list table inet kat").contains("10.90.7.0/24"));
+        assert!(!run("nft list table inet kat").contains("10.90.1.0/24"));
+        firewall::remove().await.unwrap();
+        firewall::remove().await.unwrap();
+        assert_eq!(run("nft list tables").trim(), "table inet mine");
+    });
+}
+
+#[test]
+fn a_table_that_drops_is_found_and_its_command_mends_it() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let container = attached(&mut machine).await;
+        Firewall::default().ensure(&node()).await.unwrap();
+        run("nft add table ip strict");
+        run(
+            "nft add chain ip strict forward { type filter hook forward priority 0 ; policy drop ; }",
+        );
+        serve_in(&outside.namespace(), 80);
+        let server = ([192, 0, 2, 2], 80).into();
+        assert!(container.fetch(server).await.is_err());
+        let found = obstacles::foreign_obstacles(node().cluster_cidr, 51820)
+            .await
+            .unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].what.contains("table ip strict"));
+        let shell = Command::new("sh")
+            .args(["-c", &found[0].command])
+            .output()
+            .unwrap();
+        assert!(shell.status.success(), "{shell:?}");
+        assert_eq!(container.fetch(server).await.unwrap(), "192.0.2.1");
+        let after = obstacles::foreign_obstacles(node().cluster_cidr, 51820)
+            .await
+            .unwrap();
+        assert_eq!(after, []);
+    });
+}

@@ -1,0 +1,390 @@
+//! The hook, its socket and the veth that it makes.
+
+use std::{
+    collections::BTreeSet,
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    time::{Duration, Instant},
+};
+
+use kat::network::{attach, state::Gate};
+
+use super::world::{
+    ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
+};
+
+const UID: u32 = 20001;
+const OTHER: u32 = 20002;
+
+/// Names of the machine's links that begin with `kat`.
+fn kat_links() -> Vec<String> {
+    run("ip -o link")
+        .lines()
+        .filter_map(|line| line.split(": ").nth(1))
+        .filter_map(|name| name.split('@').next())
+        .filter(|name| name.starts_with("kat"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn a_container_gets_its_address_and_reaches_the_machine_and_others() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        let one = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let two = machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        let first = machine.container(UID, "web-aaaaa");
+        let second = machine.container(OTHER, "web-bbbbb");
+        let start = Instant::now();
+        machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
+        println!("hook answered after {:?}", start.elapsed());
+        machine
+            .hook(OTHER, "web-bbbbb", second.pid())
+            .await
+            .unwrap();
+
+        let own = kat::network::namespaces::NetworkNamespace::own().unwrap();
+        serve_in(&own, 8080);
+        first.serve(80);
+        second.serve(80);
+        let seen = first.fetch((ADDRESS, 8080).into()).await.unwrap();
+        assert_eq!(
+            seen,
+            one.to_string(),
+            "the machine sees the overlay address"
+        );
+        assert_eq!(
+            second.fetch((one, 80).into()).await.unwrap(),
+            two.to_string()
+        );
+        assert!(
+            fetch((two, 80).into()).is_ok(),
+            "the machine reaches the container"
+        );
+
+        let inside = first.namespace().run(|| {
+            (
+                run("ip -4 -o address show eth0"),
+                run("ip route"),
+                run("ip -6 address show eth0"),
+            )
+        });
+        let (addresses, routes, six) = inside.unwrap();
+        assert!(addresses.contains("10.90.1.10/32"), "{addresses}");
+        assert!(
+            routes.contains("default via 10.90.1.1 dev eth0"),
+            "{routes}"
+        );
+        assert_eq!(six, "", "no IPv6 on the link");
+        let name = attach::host_link_name("web-aaaaa");
+        let link = run(&format!("ip link show {name}"));
+        assert!(
+            link.contains("mtu 1420") && link.contains("alias kat:web-aaaaa"),
+            "{link}"
+        );
+        assert!(run("ip route").contains(&format!("10.90.1.10 dev {name}")));
+    });
+}
+
+#[test]
+fn a_container_can_not_send_with_anothers_address() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let container = machine.container(UID, "web-aaaaa");
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        let own = kat::network::namespaces::NetworkNamespace::own().unwrap();
+        let socket = own
+            .run(|| std::net::UdpSocket::bind("0.0.0.0:9999"))
+            .unwrap()
+            .unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        let send = |source: &'static str| {
+            container
+                .namespace()
+                .run(|| {
+                    let sender = std::net::UdpSocket::bind((source, 0)).unwrap();
+                    sender.send_to(b"x", (ADDRESS, 9999)).unwrap();
+                })
+                .unwrap();
+        };
+        container
+            .namespace()
+            .run(|| run("ip address add 10.90.1.77/32 dev eth0"))
+            .unwrap();
+        let mut buffer = [0; 8];
+        send("10.90.1.10");
+        assert!(socket.recv(&mut buffer).is_ok(), "its own address passes");
+        send("10.90.1.77");
+        assert!(socket.recv(&mut buffer).is_err(), "another does not");
+    });
+}
+
+#[test]
+fn link_and_route_go_with_the_container_and_come_back_with_the_next() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        for _ in 0..3 {
+            let container = machine.container(UID, "web-aaaaa");
+            machine
+                .hook(UID, "web-aaaaa", container.pid())
+                .await
+                .unwrap();
+            container.serve(80);
+            fetch((address, 80).into()).unwrap();
+            assert_eq!(kat_links().len(), 1);
+            container.stop();
+            // The serving thread of the test keeps the namespace alive through its socket, as a
+            // leaked descriptor would: the next start replaces the stale link.
+        }
+        let container = machine.container(UID, "web-aaaaa");
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        container.stop();
+        eventually("link and route are gone", async || {
+            kat_links().is_empty() && !run("ip route").contains("10.90.1.10")
+        })
+        .await;
+    });
+}
+
+#[test]
+fn calls_at_once_for_one_instance_all_end_well() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let container = machine.container(UID, "web-aaaaa");
+        container.serve(80);
+        let calls = (0..8).map(|_| machine.hook(UID, "web-aaaaa", container.pid()));
+        for outcome in futures_util::future::join_all(calls).await {
+            outcome.unwrap();
+        }
+        assert_eq!(kat_links().len(), 1);
+        fetch((address, 80).into()).unwrap();
+    });
+}
+
+#[test]
+fn who_may_not_ask_is_refused_and_nothing_is_left() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        let mine = machine.container(UID, "web-aaaaa");
+        let other = machine.container(OTHER, "web-bbbbb");
+        let unclaimed = Container::start(UID);
+        let plain = Container::on_host_network(UID);
+        machine.claim(plain.pid(), UID, "web-aaaaa");
+        // A process of another user that would even lie in the right control group.
+        let planted = Container::start(OTHER);
+        machine.claim(planted.pid(), UID, "web-aaaaa");
+        for (uid, instance, pid, expected) in [
+            (OTHER, "web-aaaaa", mine.pid(), "has no instance web-aaaaa"),
+            (UID, "web-zzzzz", mine.pid(), "has no instance web-zzzzz"),
+            (
+                20999,
+                "web-aaaaa",
+                mine.pid(),
+                "has no instance on this machine",
+            ),
+            (
+                0,
+                "web-aaaaa",
+                mine.pid(),
+                "has no instance on this machine",
+            ),
+            (
+                UID,
+                "web-aaaaa",
+                other.pid(),
+                "not in unit kat-default-web-aaaaa.service",
+            ),
+            (UID, "web-aaaaa", unclaimed.pid(), "not in unit"),
+            (
+                UID,
+                "web-aaaaa",
+                plain.pid(),
+                "the machine's network namespace",
+            ),
+            (UID, "web-aaaaa", planted.pid(), "belongs to uid 20002"),
+            (UID, "web-aaaaa", 2_000_000_000, "can't be looked at"),
+        ] {
+            let error = machine.hook(uid, instance, pid).await.unwrap_err();
+            assert!(error.contains(expected), "{uid} {instance} {pid}: {error}");
+        }
+        assert_eq!(kat_links(), Vec::<String>::new());
+        // The control: with everything right it does work.
+        machine.hook(UID, "web-aaaaa", mine.pid()).await.unwrap();
+    });
+}
+
+#[test]
+fn the_gate_holds_until_it_opens_and_closes_for_good() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        machine.instance("web-ccccc", UID, 12, Gate::Closed);
+        let container = machine.container(UID, "web-aaaaa");
+        let closed = machine.container(UID, "web-ccccc");
+        let error = machine
+            .hook(UID, "web-ccccc", closed.pid())
+            .await
+            .unwrap_err();
+        assert!(error.contains("must not start"), "{error}");
+
+        let socket = machine.socket();
+        let pid = container.pid();
+        let held = tokio::spawn(as_user(UID, move || {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
+            writeln!(stream, "{{\"instance\":\"web-aaaaa\",\"pid\":{pid}}}").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        }));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!held.is_finished(), "it is held");
+        assert_eq!(kat_links(), Vec::<String>::new());
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        assert_eq!(held.await.unwrap(), "{}\n");
+        assert_eq!(kat_links().len(), 1);
+    });
+}
+
+#[test]
+fn the_gate_opens_by_itself_after_its_time() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let node = kat::network::state::NodeNetwork {
+            hold_seconds: 1,
+            ..super::world::node()
+        };
+        super::world::write(machine.folder.path(), "node.json", &node);
+        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        let container = machine.container(UID, "web-aaaaa");
+        let start = Instant::now();
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        assert!(start.elapsed() >= Duration::from_secs(1));
+    });
+}
+
+#[test]
+fn broken_and_slow_callers_are_refused() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        for (sent, expected) in [
+            ("\n".to_owned(), "malformed"),
+            ("{\"instance\":\"web-aaaaa\"".to_owned(), "malformed"),
+            (" ".repeat(5000), "longer than 4096"),
+            (String::new(), "malformed"),
+        ] {
+            let socket = machine.socket();
+            let answer = as_user(UID, move || {
+                let mut stream = UnixStream::connect(socket).unwrap();
+                let _ = stream.write_all(sent.as_bytes());
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+                let mut answer = String::new();
+                let _ = stream.read_to_string(&mut answer);
+                answer
+            })
+            .await;
+            assert!(answer.contains(expected), "{answer}");
+        }
+        let socket = machine.socket();
+        let (answer, waited) = as_user(UID, move || {
+            let mut stream = UnixStream::connect(socket).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(15)))
+                .unwrap();
+            let start = Instant::now();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            (answer, start.elapsed())
+        })
+        .await;
+        assert!(answer.contains("no request within 5 s"), "{answer}");
+        assert!(waited < Duration::from_secs(10));
+    });
+}
+
+#[test]
+fn the_sweep_takes_marked_leftovers_only() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        let first = machine.container(UID, "web-aaaaa");
+        let second = machine.container(UID, "web-bbbbb");
+        machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
+        machine.hook(UID, "web-bbbbb", second.pid()).await.unwrap();
+        run("ip link add katsomeone type veth peer name other0");
+        run("ip link set katsomeone alias not-kats");
+        let removed = attach::sweep(&machine.links, &BTreeSet::from(["web-bbbbb"]))
+            .await
+            .unwrap();
+        assert_eq!(removed, ["web-aaaaa"]);
+        let mut left = kat_links();
+        left.sort();
+        let mut expected = vec![attach::host_link_name("web-bbbbb"), "katsomeone".into()];
+        expected.sort();
+        assert_eq!(left, expected);
+    });
+}
+
+#[test]
+fn a_taken_name_is_left_alone() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let name = attach::host_link_name("web-aaaaa");
+        run(&format!("ip link add {name} type veth peer name other0"));
+        let container = machine.container(UID, "web-aaaaa");
+        let error = machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap_err();
+        assert!(error.contains("exists and is not of instance"), "{error}");
+        assert_eq!(kat_links(), [name]);
+    });
+}
+
+#[test]
+fn a_failure_half_way_leaves_nothing() {
+    in_new_namespace(|| async {
+        let machine = Machine::start();
+        let container = Container::start(UID);
+        // The pair can be made, but its mark is longer than the kernel takes.
+        let mut wanted = attach::Attachment {
+            instance: "a".repeat(300),
+            address: "10.90.1.10".parse().unwrap(),
+            gateway: ADDRESS,
+            mtu: 1420,
+        };
+        let error = attach::attach(&machine.links, &container.namespace(), &wanted)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().starts_with("mark link"), "{error}");
+        assert_eq!(kat_links(), Vec::<String>::new());
+        wanted.instance.truncate(40);
+        attach::attach(&machine.links, &container.namespace(), &wanted)
+            .await
+            .unwrap();
+        assert_eq!(kat_links().len(), 1);
+    });
+}

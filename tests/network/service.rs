@@ -1,0 +1,465 @@
+//! The whole service on two machines, joined by userspace WireGuard.
+
+use std::{
+    net::Ipv4Addr,
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, mpsc},
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use kat::network::{
+    self,
+    kat0::{Overlay, StartUserspace},
+    links::Links,
+    namespaces::NetworkNamespace,
+    service::{self, Config},
+    state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
+    verify::CgroupReader,
+    wireguard::{Device, PrivateKey, Uapi, WireGuard, generate_key, userspace},
+};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Container, as_user, eventually, fetch_in, node, run, serve_in, write};
+
+const UID: u32 = 20001;
+
+/// Runs userspace WireGuard in the same namespace, in place of `kat-wg.service`.
+struct InProcess {
+    socket: PathBuf,
+    cancel: CancellationToken,
+    started: Mutex<Vec<CancellationToken>>,
+}
+
+#[async_trait]
+impl StartUserspace for InProcess {
+    async fn start(&self) -> Result<(), String> {
+        let (socket, cancel) = (self.socket.clone(), self.cancel.child_token());
+        self.started.lock().unwrap().push(cancel.clone());
+        tokio::spawn(async move {
+            userspace::serve("kat0", &socket, cancel, || ())
+                .await
+                .unwrap();
+        });
+        Ok(())
+    }
+}
+
+/// A machine on a thread, in a namespace and with a runtime of its own.
+struct Host {
+    number: u8,
+    folder: tempfile::TempDir,
+    namespace: NetworkNamespace,
+    handle: Handle,
+    end: CancellationToken,
+    thread: Option<std::thread::JoinHandle<()>>,
+    key: PrivateKey,
+    starter: Arc<InProcess>,
+    claimed: Arc<Mutex<Vec<(i32, String)>>>,
+}
+
+impl Host {
+    fn start(number: u8) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let end = CancellationToken::new();
+        let stop = end.clone();
+        let thread = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            run("ip link set lo up");
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let namespace = NetworkNamespace::own().unwrap();
+            sender.send((namespace, runtime.handle().clone())).unwrap();
+            runtime.block_on(stop.cancelled());
+        });
+        let (namespace, handle) = receiver.recv().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let key = generate_key().unwrap();
+        std::fs::write(folder.path().join("wireguard.key"), key.to_base64()).unwrap();
+        let starter = Arc::new(InProcess {
+            socket: folder.path().join("wireguard/kat0.sock"),
+            cancel: end.clone(),
+            started: Mutex::default(),
+        });
+        let host = Self {
+            number,
+            folder,
+            namespace,
+            handle,
+            end,
+            thread: Some(thread),
+            key,
+            starter,
+            claimed: Arc::default(),
+        };
+        host.write("node.json", &host.node());
+        host
+    }
+
+    fn node(&self) -> NodeNetwork {
+        NodeNetwork {
+            node: format!("n{}", self.number),
+            subnet: format!("10.90.{}.0/24", self.number).parse().unwrap(),
+            address: self.address(1),
+            ..node()
+        }
+    }
+
+    fn address(&self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 90, self.number, last)
+    }
+
+    fn write(&self, name: &str, value: &impl serde::Serialize) {
+        write(self.folder.path(), name, value);
+    }
+
+    fn command(&self, line: &str) -> String {
+        self.namespace.run(|| run(line)).unwrap()
+    }
+
+    fn namespace(&self) -> NetworkNamespace {
+        let (sender, receiver) = mpsc::channel();
+        self.namespace
+            .run(|| sender.send(NetworkNamespace::own().unwrap()).unwrap())
+            .unwrap();
+        receiver.recv().unwrap()
+    }
+
+    /// This machine as a peer of others.
+    fn as_peer(&self, endpoints: &[&str]) -> Peer {
+        Peer {
+            public_key: self.key.public().to_string(),
+            endpoints: endpoints.iter().map(|text| (*text).to_owned()).collect(),
+            subnet: self.node().subnet,
+            keepalive: 1,
+        }
+    }
+
+    fn set_peers(&self, peers: &[(&str, Peer)]) {
+        let peers = peers
+            .iter()
+            .map(|(name, peer)| ((*name).to_owned(), peer.clone()))
+            .collect();
+        self.write("peers.json", &Peers { schema: 1, peers });
+    }
+
+    fn set_instances(&self, names: &[(&str, u8)]) {
+        let instance = |host: u8, name: &str| InstanceNetwork {
+            namespace: "default".into(),
+            workload: "web".into(),
+            uid: UID,
+            unit: format!("kat-default-{name}.service"),
+            address: self.address(host),
+            gate: Gate::Open,
+        };
+        let instances = names
+            .iter()
+            .map(|(name, host)| ((*name).to_owned(), instance(*host, name)))
+            .collect();
+        self.write(
+            "instances.json",
+            &Instances {
+                schema: 1,
+                instances,
+            },
+        );
+    }
+
+    /// Runs the service until the given token is cancelled.
+    fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+        let cancel = CancellationToken::new();
+        let claimed = Arc::clone(&self.claimed);
+        let cgroups: CgroupReader = Arc::new(move |pid| {
+            let claimed = claimed.lock().unwrap();
+            let found = claimed.iter().find(|(known, _)| *known == pid);
+            Ok(found.map_or("/".into(), |(_, path)| path.clone()))
+        });
+        let socket = self.socket();
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let (folder, stop) = (self.folder.path().to_owned(), cancel.clone());
+        let starter = Arc::clone(&self.starter);
+        let task = self.handle.spawn(async move {
+            let userspace = starter.socket.clone();
+            let overlay = Overlay::with_userspace(Links::open().unwrap(), starter, userspace);
+            let config = Config {
+                folder,
+                root: None,
+                listener: Some(listener),
+                cgroups,
+                overlay: Some(overlay),
+                dns: None,
+                resolved: false,
+                cancel: stop,
+            };
+            service::run(config).await.unwrap();
+        });
+        (cancel, task)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("net.sock")
+    }
+
+    fn wireguard(&self) -> Uapi {
+        Uapi::new(&self.starter.socket)
+    }
+
+    /// Starts a container of an instance and calls the hook for it.
+    async fn container(&self, instance: &str) -> Container {
+        let container = Container::start(UID);
+        let path = format!(
+            "/user.slice/user-{UID}.slice/user@{UID}.service/app.slice/kat-default-{instance}.service"
+        );
+        self.claimed.lock().unwrap().push((container.pid(), path));
+        self.hook(instance, container.pid()).await.unwrap();
+        container
+    }
+
+    async fn hook(&self, instance: &str, pid: i32) -> Result<(), String> {
+        let options = network::hook::Options {
+            socket: self.socket(),
+            journal: "/nowhere".into(),
+            timeout: Duration::from_secs(20),
+        };
+        let state =
+            format!(r#"{{"pid":{pid},"annotations":{{"rip.dws.kat.instance":"{instance}"}}}}"#);
+        as_user(UID, move || {
+            network::hook::run(state.as_bytes(), &options).map_err(|error| error.to_string())
+        })
+        .await
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end.cancel();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two machines with a cable between them: 192.0.2.1 and 192.0.2.2.
+fn pair() -> (Host, Host) {
+    let (one, two) = (Host::start(1), Host::start(2));
+    // `ip link` takes a namespace by a path or by a process.
+    let holder = two.namespace.run(|| {
+        std::process::Command::new("sleep")
+            .arg("5")
+            .spawn()
+            .unwrap()
+    });
+    let mut holder = holder.unwrap();
+    one.command(&format!(
+        "ip link add cable0 type veth peer name cable0 netns {}",
+        holder.id()
+    ));
+    let _ = holder.kill();
+    let _ = holder.wait();
+    for (host, last) in [(&one, 1), (&two, 2)] {
+        host.command(&format!("ip address add 192.0.2.{last}/24 dev cable0"));
+        host.command("ip link set cable0 up");
+    }
+    (one, two)
+}
+
+fn block_on(work: impl Future<Output = ()>) {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work);
+}
+
+async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
+    from.fetch((to, port).into()).await.is_ok()
+}
+
+fn exists(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok()
+}
+
+#[test]
+fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
+    let (one, two) = pair();
+    block_on(async {
+        one.set_instances(&[("web-aaaaa", 10)]);
+        two.set_instances(&[("web-bbbbb", 10)]);
+        one.set_peers(&[("n2", two.as_peer(&["192.0.2.2:51820"]))]);
+        two.set_peers(&[("n1", one.as_peer(&["192.0.2.1:51820"]))]);
+        let (stop, ended) = one.serve();
+        let (stop_two, ended_two) = two.serve();
+        let first = one.container("web-aaaaa").await;
+        let second = two.container("web-bbbbb").await;
+        second.serve(80);
+        serve_in(&two.namespace, 8080);
+
+        eventually("the overlay carries", async || {
+            reaches(&first, two.address(10), 80).await
+        })
+        .await;
+        let seen = first.fetch((two.address(10), 80).into()).await.unwrap();
+        assert_eq!(
+            seen,
+            one.address(10).to_string(),
+            "nothing is translated on the overlay"
+        );
+        assert!(
+            reaches(&first, two.address(1), 8080).await,
+            "the other machine too"
+        );
+        let machine = fetch_in(one.namespace(), (two.address(10), 80).into()).await;
+        assert_eq!(machine.unwrap(), one.address(1).to_string());
+
+        let device = one.wireguard().read().await.unwrap();
+        assert_eq!((device.peers.len(), device.listen_port), (1, 51820));
+        let link = one.command("ip -d link show kat0");
+        assert!(
+            link.contains("mtu 1420") && link.contains("alias kat"),
+            "{link}"
+        );
+        let routes = one.command("ip route");
+        assert!(routes.contains("10.90.0.0/16 dev kat0"), "{routes}");
+        assert!(routes.contains("unreachable 10.90.1.0/24"), "{routes}");
+        let mode = std::fs::metadata(&one.starter.socket)
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o600, "only root sets up WireGuard");
+
+        // Both services end: nothing that runs notices.
+        stop.cancel();
+        stop_two.cancel();
+        ended.await.unwrap();
+        ended_two.await.unwrap();
+        assert!(
+            reaches(&first, two.address(10), 80).await,
+            "with the services stopped"
+        );
+
+        // They come back: nothing is made again, the session goes on.
+        let before = one.wireguard().read().await.unwrap();
+        let (stop, ended) = one.serve();
+        one.hook("web-zzzzz", first.pid()).await.unwrap_err();
+        assert!(reaches(&first, two.address(10), 80).await);
+        let after = one.wireguard().read().await.unwrap();
+        let key = two.key.public();
+        let handshake = |device: &Device| device.peers[&key].last_handshake.unwrap();
+        let (first_time, then) = (handshake(&before), handshake(&after));
+        // It is computed from its age, so that it is not the same to the nanosecond.
+        let apart = then
+            .duration_since(first_time)
+            .unwrap_or_else(|error| error.duration());
+        assert!(
+            apart < Duration::from_millis(50),
+            "the session went on: {apart:?}"
+        );
+        assert_eq!(one.starter.started.lock().unwrap().len(), 1);
+
+        // WireGuard itself ends: it is started again at once, and set up again.
+        one.starter.started.lock().unwrap()[0].cancel();
+        eventually("it was started again", async || {
+            one.starter.started.lock().unwrap().len() == 2
+        })
+        .await;
+        eventually("the overlay carries again", async || {
+            reaches(&first, two.address(10), 80).await
+        })
+        .await;
+
+        // A peer that is gone is gone.
+        one.set_peers(&[]);
+        eventually("the peer is removed", async || {
+            one.wireguard().read().await.unwrap().peers.is_empty()
+        })
+        .await;
+        assert!(!reaches(&first, two.address(10), 80).await);
+
+        // An instance that is gone loses its link, a route that somebody took comes back.
+        one.command("ip route flush proto 75 root 10.90.1.10/32");
+        one.set_instances(&[("web-aaaaa", 10), ("web-ccccc", 11)]);
+        eventually("the route is back", async || {
+            one.command("ip route").contains("10.90.1.10 dev kat")
+        })
+        .await;
+        one.set_instances(&[]);
+        eventually("the link is swept", async || {
+            !one.command("ip -d link").contains("kat:web-aaaaa")
+        })
+        .await;
+        stop.cancel();
+        ended.await.unwrap();
+    });
+}
+
+#[test]
+fn a_dead_endpoint_is_left_for_the_next() {
+    let (one, two) = pair();
+    block_on(async {
+        one.set_peers(&[("n2", two.as_peer(&["192.0.2.9:51820", "192.0.2.2:51820"]))]);
+        two.set_peers(&[("n1", one.as_peer(&[]))]);
+        let (stop, _) = one.serve();
+        let (stop_two, _) = two.serve();
+        serve_in(&two.namespace, 8080);
+        let start = Instant::now();
+        let mut reached = false;
+        while !reached && start.elapsed() < Duration::from_secs(40) {
+            let fetched = fetch_in(one.namespace(), (two.address(1), 8080).into()).await;
+            reached = fetched.is_ok();
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        assert!(reached, "the second endpoint was not tried");
+        assert!(
+            start.elapsed() > Duration::from_secs(10),
+            "the first was given its time"
+        );
+        stop.cancel();
+        stop_two.cancel();
+    });
+}
+
+#[test]
+fn files_that_come_late_are_waited_for_and_teardown_leaves_nothing() {
+    let host = Host::start(1);
+    std::fs::remove_file(host.folder.path().join("node.json")).unwrap();
+    block_on(async {
+        let before = (host.command("ip -o link"), host.command("ip route"));
+        let (stop, ended) = host.serve();
+        host.set_instances(&[("web-aaaaa", 10)]);
+        let container = Container::start(UID);
+        let error = host.hook("web-aaaaa", container.pid()).await.unwrap_err();
+        assert!(error.contains("node.json"), "{error}");
+        host.write("node.json", &host.node());
+        eventually("kat0 is up", async || {
+            host.command("ip -o address")
+                .contains("kat0    inet 10.90.1.1/32")
+        })
+        .await;
+        let container = host.container("web-aaaaa").await;
+        serve_in(&host.namespace, 8080);
+        assert!(reaches(&container, host.address(1), 8080).await);
+        assert!(host.command("nft list tables").contains("inet kat"));
+
+        stop.cancel();
+        ended.await.unwrap();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        host.handle.spawn(async move {
+            sender.send(network::teardown().await).unwrap();
+        });
+        receiver.await.unwrap().unwrap();
+        eventually("nothing is left", async || {
+            let after = (host.command("ip -o link"), host.command("ip route"));
+            after == before && host.command("nft list tables").is_empty()
+        })
+        .await;
+        eventually("its socket is gone with it", async || {
+            !exists(&host.starter.socket)
+        })
+        .await;
+    });
+}

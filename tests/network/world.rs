@@ -1,0 +1,314 @@
+//! A machine in a network namespace of its own, and containers of other users beside it.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use kat::network::{
+    hook,
+    links::Links,
+    namespaces::NetworkNamespace,
+    server::HookServer,
+    state::{Gate, InstanceNetwork, Instances, NodeNetwork},
+    verify::CgroupReader,
+    watch::StateFiles,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Runs `work` in a new network namespace, with a runtime of its own.
+pub fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
+            .expect("these tests need root: a network namespace");
+        run("ip link set lo up");
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap()
+            .block_on(work());
+    });
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+/// Runs a command line (words split at blanks) in the calling thread's namespace.
+pub fn run(line: &str) -> String {
+    let mut words = line.split_whitespace();
+    let output = Command::new(words.next().unwrap())
+        .args(words)
+        .output()
+        .unwrap_or_else(|error| panic!("{line}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {text}{errors}");
+    text
+}
+
+/// Waits for a condition with a deadline of ten seconds.
+pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while !condition().await {
+        assert!(Instant::now() < deadline, "not within 10 s: {what}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A process in a user and network namespace of its own, as a container would be.
+pub struct Container(Child);
+
+impl Container {
+    /// Starts one as `uid`, and waits until it is in its namespaces.
+    pub fn start(uid: u32) -> Self {
+        Self::spawn(
+            uid,
+            &["unshare", "--user", "--map-root-user", "--net"],
+            true,
+        )
+    }
+
+    /// A process of `uid` in the machine's own network namespace.
+    pub fn on_host_network(uid: u32) -> Self {
+        Self::spawn(uid, &[], false)
+    }
+
+    fn spawn(uid: u32, wrapper: &[&str], apart: bool) -> Self {
+        let child = Command::new("setpriv")
+            .args([
+                format!("--reuid={uid}"),
+                format!("--regid={uid}"),
+                "--clear-groups".into(),
+            ])
+            .args(wrapper)
+            .args(["sleep", "300"])
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let container = Self(child);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let ready = || {
+            let own = NetworkNamespace::own().unwrap();
+            let name = std::fs::read_to_string(format!("/proc/{}/comm", container.pid())).unwrap();
+            name.trim() == "sleep" && container.namespace().is_same(&own) != apart
+        };
+        while !ready() {
+            assert!(Instant::now() < deadline, "a container did not start");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        container
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.0.id().try_into().unwrap()
+    }
+
+    pub fn namespace(&self) -> NetworkNamespace {
+        NetworkNamespace::of(self.pid()).unwrap()
+    }
+
+    /// Connects from inside; gives the first bytes that the other side sends.
+    pub async fn fetch(&self, address: SocketAddr) -> io::Result<String> {
+        fetch_in(self.namespace(), address).await
+    }
+
+    /// Serves on `port` inside: greets each caller with its own address.
+    pub fn serve(&self, port: u16) {
+        serve_in(&self.namespace(), port);
+    }
+
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Connects from inside a namespace, within a second; gives what the other side says.
+pub async fn fetch_in(namespace: NetworkNamespace, address: SocketAddr) -> io::Result<String> {
+    tokio::task::spawn_blocking(move || namespace.run(|| fetch(address)))
+        .await
+        .unwrap()?
+}
+
+/// Connects from the calling thread's namespace.
+pub fn fetch(address: SocketAddr) -> io::Result<String> {
+    let limit = Duration::from_secs(1);
+    let mut stream = TcpStream::connect_timeout(&address, limit)?;
+    stream.set_read_timeout(Some(limit))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// Greets each caller with its own address, on a thread that ends with the test's process.
+pub fn serve_in(namespace: &NetworkNamespace, port: u16) {
+    let listener = namespace
+        .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+        .unwrap()
+        .unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { continue };
+            let caller = stream.peer_addr().unwrap().ip().to_string();
+            let _ = stream.write_all(caller.as_bytes());
+        }
+    });
+}
+
+/// A machine: its files, its hook server, and the control groups that processes pretend to have.
+pub struct Machine {
+    pub folder: tempfile::TempDir,
+    pub links: Links,
+    pub instances: Instances,
+    pub cgroups: Arc<Mutex<BTreeMap<i32, String>>>,
+    cancel: CancellationToken,
+}
+
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 90, 1, 1);
+
+pub fn node() -> NodeNetwork {
+    NodeNetwork {
+        schema: 1,
+        node: "n1".into(),
+        cluster_cidr: "10.90.0.0/16".parse().unwrap(),
+        service_cidr: "10.91.0.0/16".parse().unwrap(),
+        subnet: "10.90.1.0/24".parse().unwrap(),
+        address: ADDRESS,
+        cluster_domain: "cluster.local".into(),
+        wireguard_port: 51820,
+        mtu: 1420,
+        upstream_dns: Vec::new(),
+        hold_seconds: 30,
+    }
+}
+
+impl Machine {
+    /// Serves the hook in the present namespace. The machine's address is on `lo`, for `kat0`.
+    pub fn start() -> Self {
+        run(&format!("ip address add {ADDRESS}/32 dev lo"));
+        let folder = tempfile::tempdir().unwrap();
+        let open = |path: &Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        };
+        open(folder.path(), 0o755);
+        let cgroups = Arc::new(Mutex::new(BTreeMap::<i32, String>::new()));
+        let known = Arc::clone(&cgroups);
+        let reader: CgroupReader = Arc::new(move |pid| {
+            let known = known.lock().unwrap();
+            Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
+        });
+        write(folder.path(), "node.json", &node());
+        let files = StateFiles::open(folder.path());
+        let links = Links::open().unwrap();
+        let cancel = CancellationToken::new();
+        let socket = folder.path().join("net.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        open(&socket, 0o666);
+        let server = HookServer::new(Arc::clone(&files), links.clone(), reader);
+        tokio::spawn(server.serve(listener, cancel.clone()));
+        tokio::spawn(Arc::clone(&files).watch(cancel.clone()));
+        Self {
+            folder,
+            links,
+            instances: Instances {
+                schema: 1,
+                ..Instances::default()
+            },
+            cgroups,
+            cancel,
+        }
+    }
+
+    /// Adds or changes an instance and writes the file.
+    pub fn instance(&mut self, name: &str, uid: u32, host: u8, gate: Gate) -> Ipv4Addr {
+        let address = Ipv4Addr::new(10, 90, 1, host);
+        let instance = InstanceNetwork {
+            namespace: "default".into(),
+            workload: "web".into(),
+            uid,
+            unit: format!("kat-default-{name}.service"),
+            address,
+            gate,
+        };
+        self.instances.instances.insert(name.into(), instance);
+        write(self.folder.path(), "instances.json", &self.instances);
+        address
+    }
+
+    /// Lets a process pretend to be in the unit of an instance.
+    pub fn claim(&self, pid: i32, uid: u32, instance: &str) {
+        let path = format!(
+            "/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/kat-default-{instance}.service/libpod-payload-0"
+        );
+        self.cgroups.lock().unwrap().insert(pid, path);
+    }
+
+    /// Starts a container of an instance and claims its unit.
+    pub fn container(&self, uid: u32, instance: &str) -> Container {
+        let container = Container::start(uid);
+        self.claim(container.pid(), uid, instance);
+        container
+    }
+
+    /// Runs the real hook program's code as `uid`.
+    pub async fn hook(&self, uid: u32, instance: &str, pid: i32) -> Result<(), String> {
+        let options = hook::Options {
+            socket: self.socket(),
+            journal: self.folder.path().join("no-journal"),
+            timeout: Duration::from_secs(20),
+        };
+        let state = format!(
+            r#"{{"ociVersion":"1.0.2","id":"c","status":"created","pid":{pid},"bundle":"/",
+            "annotations":{{"rip.dws.kat.instance":"{instance}"}}}}"#
+        );
+        as_user(uid, move || {
+            hook::run(state.as_bytes(), &options).map_err(|error| error.to_string())
+        })
+        .await
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("net.sock")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+/// Runs `work` on a thread that has the rights of `uid`.
+pub async fn as_user<T: Send + 'static>(uid: u32, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let uid = rustix::process::Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        let _ = sender.send(work());
+    });
+    receiver.await.unwrap()
+}
+
+/// Replaces a file of the agent's as the agent does.
+pub fn write(folder: &Path, name: &str, value: &impl serde::Serialize) {
+    let partial = folder.join(format!(".{name}"));
+    std::fs::write(&partial, serde_json::to_vec(value).unwrap()).unwrap();
+    std::fs::rename(partial, folder.join(name)).unwrap();
+}

@@ -1,0 +1,357 @@
+//! Runs the quadlet generator of a root file system and reads its units as systemd does.
+
+use std::{collections::BTreeMap, path::Path, process::Command};
+
+use kat::{
+    plan::Assignment,
+    render::{RenderSettings, Renderer, UnitFileKind},
+};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const GENERATOR: &str = "/usr/lib/systemd/system-generators/podman-system-generator";
+
+/// Sections of a generated unit: each a list of keys and values.
+type Unit = BTreeMap<String, Vec<(String, String)>>;
+
+/// Every case must be taken without a warning, and podman must get what the assignment says.
+pub fn check_goldens(cases: &BTreeMap<String, Assignment>) {
+    for (name, assignment) in cases {
+        let units = generate([assignment]);
+        let unit = &units[&assignment.unit()];
+        check_unit(name, assignment, unit);
+        check_service_keys(name, &units);
+    }
+}
+
+/// Arguments from all of Unicode, but mostly the characters that mean something somewhere.
+pub fn check_random_arguments(base: &Assignment) {
+    const SEED: u64 = 20_261_121;
+    const SPECIAL: &[char] = &[
+        '"', '\'', '\\', '%', '$', '{', '}', ';', ' ', '\t', '\n', '\r', '#', '-', '=', '\u{1}',
+        '\u{7f}', '\u{80}', '\u{85}', '\u{a0}', 'n', 'x', '0', '\u{2028}', '\u{3000}', '😀',
+    ];
+    let mut random = StdRng::seed_from_u64(SEED);
+    let assignments: Vec<Assignment> = (0..300)
+        .map(|number| {
+            let mut assignment = base.clone();
+            assignment.instance = format!("web-r{number}");
+            let mut text = || -> String {
+                (0..random.random_range(0..8))
+                    .map(|_| match random.random_range(0..5) {
+                        0 => random.random_range('\u{1}'..=char::MAX),
+                        _ => SPECIAL[random.random_range(0..SPECIAL.len())],
+                    })
+                    .collect()
+            };
+            assignment.container.command = (0..4).map(|_| text()).collect();
+            assignment.container.entrypoint = vec![format!("/{}", text())];
+            assignment
+        })
+        .collect();
+    let units = generate(&assignments);
+    for assignment in &assignments {
+        check_unit(
+            &format!("seed {SEED}"),
+            assignment,
+            &units[&assignment.unit()],
+        );
+    }
+}
+
+/// The units that the generator makes of assignments, by name.
+fn generate<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> BTreeMap<String, Unit> {
+    let root = std::env::var("KAT_RENDER_ROOT").expect("KAT_RENDER_ROOT names a root file system");
+    let folder = tempfile::tempdir().unwrap();
+    let renderer = Renderer::new(None).unwrap();
+    let settings = RenderSettings::default();
+    let mut services = Vec::new();
+    for assignment in assignments {
+        let files = renderer.instance(assignment, &settings).unwrap();
+        let image = renderer.image(assignment, &settings).unwrap();
+        for file in files.into_iter().chain(image) {
+            if file.kind == UnitFileKind::Quadlet {
+                std::fs::write(folder.path().join(&file.name), &file.text).unwrap();
+                services.extend(file.service());
+            }
+        }
+    }
+    // The folder is mounted over /mnt of the root file system, in a mount namespace of its own:
+    // nothing is written there.
+    let script = "mount --bind \"$1\" \"$2/mnt\" && exec chroot \"$2\" \
+        /usr/bin/env QUADLET_UNIT_DIRS=/mnt \"$3\" -user -dryrun";
+    let output = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh"])
+        .args([folder.path(), Path::new(&root), Path::new(GENERATOR)])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    let unexpected: Vec<&str> = errors
+        .lines()
+        .filter(|line| !line.contains("Loading source unit file"))
+        .collect();
+    assert!(
+        output.status.success() && unexpected.is_empty(),
+        "{}: {unexpected:#?}",
+        output.status
+    );
+    let units = read_units(&String::from_utf8(output.stdout).unwrap());
+    for service in services {
+        assert!(units.contains_key(&service), "{service} was not made");
+    }
+    units
+}
+
+/// Reads the generator's output: units behind lines such as `---a.service---`.
+fn read_units(text: &str) -> BTreeMap<String, Unit> {
+    let mut units: BTreeMap<String, Unit> = BTreeMap::new();
+    let (mut unit, mut section) = (String::new(), String::new());
+    for line in text.split('\n') {
+        if let Some(name) = line
+            .strip_prefix("---")
+            .and_then(|line| line.strip_suffix("---"))
+        {
+            unit = name.to_owned();
+        } else if let Some(name) = line
+            .strip_prefix('[')
+            .and_then(|line| line.strip_suffix(']'))
+        {
+            section = name.to_owned();
+        } else if let Some((key, value)) = line.split_once('=')
+            && !line.starts_with('#')
+        {
+            let sections = units.entry(unit.clone()).or_default();
+            let keys = sections.entry(section.clone()).or_default();
+            keys.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    units
+}
+
+fn values<'a>(unit: &'a Unit, section: &str, key: &str) -> Vec<&'a str> {
+    unit.get(section)
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| name == key)
+        .map(|(_, value)| value.as_str())
+        .collect()
+}
+
+/// Podman's arguments are what the assignment says, to the letter.
+fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
+    let variables: BTreeMap<String, String> = values(unit, "Service", "Environment")
+        .into_iter()
+        .flat_map(|line| words(line).into_iter().map(|word| expand(&word, None)))
+        .map(|word| {
+            let (name, value) = word.split_once('=').unwrap();
+            (name.to_owned(), value.to_owned())
+        })
+        .collect();
+    let lines = values(unit, "Service", "ExecStart");
+    assert_eq!(lines.len(), 1, "{case}: one command");
+    let line = lines[0].replace("%t", "/run/user/1").replace("%N", "unit");
+    let arguments: Vec<String> = words(&line)
+        .iter()
+        .inspect(|word| assert_ne!(word.as_str(), ";", "{case}: systemd would end the command"))
+        .map(|word| expand(word, Some(&variables)))
+        .collect();
+
+    let container = &assignment.container;
+    let wanted: Vec<&String> = container.command.iter().chain(&container.args).collect();
+    let tail = arguments.len() - wanted.len();
+    assert_eq!(
+        arguments[tail..].iter().collect::<Vec<_>>(),
+        wanted,
+        "{case}: command"
+    );
+    let image = &arguments[tail - 1];
+    assert!(
+        image.starts_with(&assignment.image),
+        "{case}: image {image}"
+    );
+
+    let options = &arguments[..tail - 1];
+    assert_eq!(options[0], "/usr/bin/podman");
+    assert_eq!(options[1], "--hooks-dir=/var/lib/kat/hooks.d");
+    let has = |name: &str, value: &str| {
+        let pair = options
+            .windows(2)
+            .any(|pair| pair[0] == name && pair[1] == value);
+        assert!(
+            pair || options.contains(&format!("{name}={value}")),
+            "{case}: {name} {value:?} is missing in {options:#?}"
+        );
+    };
+    let stem = assignment.unit();
+    let stem = stem.strip_suffix(".service").unwrap();
+    has("--name", stem);
+    has("--pull", "never");
+    has("--network", "none");
+    has("--cgroups", "split");
+    has(
+        "--annotation",
+        &format!("rip.dws.kat.instance={}", assignment.instance),
+    );
+    has(
+        "--add-host",
+        &format!("{}:{}", assignment.instance, assignment.address),
+    );
+    has("--hostname", &assignment.instance);
+    has("--sysctl", "net.ipv4.ip_unprivileged_port_start=0");
+    has("--security-opt", "no-new-privileges");
+    has(
+        "--stop-timeout",
+        &container.termination_grace_seconds.to_string(),
+    );
+    has(
+        "-v",
+        &format!(
+            "/var/lib/kat/resolv/{}.conf:/etc/resolv.conf:ro",
+            assignment.namespace
+        ),
+    );
+    for (name, value) in &assignment.labels {
+        has("--label", &format!("{name}={value}"));
+    }
+    if let Some(name) = &container.name {
+        has("--label", &format!("rip.dws.kat.container={name}"));
+    }
+    if !container.entrypoint.is_empty() {
+        let place = options
+            .iter()
+            .position(|option| option == "--entrypoint")
+            .unwrap();
+        let read: Vec<String> = serde_json::from_str(&options[place + 1]).unwrap();
+        assert_eq!(read, container.entrypoint, "{case}: entrypoint");
+    }
+    for (name, value) in [
+        ("--user", &container.user),
+        ("--workdir", &container.working_dir),
+        ("--stop-signal", &container.stop_signal),
+    ] {
+        if let Some(value) = value {
+            has(name, value);
+        }
+    }
+    for path in &container.tmpfs {
+        has("--tmpfs", path);
+    }
+    for capability in &container.cap_add {
+        has("--cap-add", &capability.to_lowercase());
+    }
+    for capability in &container.cap_drop {
+        has("--cap-drop", &capability.to_lowercase());
+    }
+    if let Some(size) = container.shm_size {
+        has("--shm-size", &size.0.to_string());
+    }
+    assert_eq!(
+        container.init,
+        options.contains(&"--init".to_owned()),
+        "{case}: init"
+    );
+    let read_only = options.contains(&"--read-only".to_owned());
+    assert_eq!(container.read_only_rootfs, read_only, "{case}: read-only");
+    assert!(
+        !options.iter().any(|option| option == "--env"),
+        "{case}: a value is in ps"
+    );
+    let file = format!("/var/lib/kat/units/{}/{stem}.env", assignment.user.uid);
+    let environment = options
+        .windows(2)
+        .any(|pair| pair[0] == "--env-file" && pair[1] == file);
+    assert_eq!(
+        !container.env.is_empty(),
+        environment,
+        "{case}: file of variables"
+    );
+}
+
+/// What systemd itself reads has its mark, waits for no network and starts at boot.
+fn check_service_keys(case: &str, units: &BTreeMap<String, Unit>) {
+    for (name, unit) in units {
+        assert!(unit.contains_key("X-KAT"), "{case}: {name} has no mark");
+        for key in ["After", "Wants", "Requires"] {
+            assert!(
+                values(unit, "Unit", key).is_empty(),
+                "{case}: {name} waits for another unit"
+            );
+        }
+    }
+}
+
+/// Splits as systemd does for command lines (systemd.service(5), "Command lines").
+fn words(line: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut word: Option<Vec<u8>> = None;
+    let mut quote = None;
+    let mut bytes = line.bytes();
+    while let Some(byte) = bytes.next() {
+        match (quote, byte) {
+            (None, b' ' | b'\t' | b'\n' | b'\r') => words.extend(word.take()),
+            (None, b'"' | b'\'') => {
+                quote = Some(byte);
+                word.get_or_insert_default();
+            }
+            (Some(open), close) if open == close => quote = None,
+            (_, b'\\') => {
+                let word = word.get_or_insert_default();
+                match bytes.next().expect("an escape at the end") {
+                    b'a' => word.push(7),
+                    b'b' => word.push(8),
+                    b'f' => word.push(12),
+                    b'n' => word.push(b'\n'),
+                    b'r' => word.push(b'\r'),
+                    b't' => word.push(b'\t'),
+                    b'v' => word.push(11),
+                    b's' => word.push(b' '),
+                    b'x' => {
+                        let digits = [bytes.next().unwrap(), bytes.next().unwrap()];
+                        let digits = std::str::from_utf8(&digits).unwrap();
+                        word.push(u8::from_str_radix(digits, 16).unwrap());
+                    }
+                    same @ (b'\\' | b'"' | b'\'') => word.push(same),
+                    other => panic!("systemd knows no escape \\{}", char::from(other)),
+                }
+            }
+            (_, other) => word.get_or_insert_default().push(other),
+        }
+    }
+    assert_eq!(quote, None, "a quote is open in {line}");
+    words.extend(word);
+    words
+        .into_iter()
+        .map(|word| String::from_utf8(word).expect("systemd would pass bytes that are no text"))
+        .collect()
+}
+
+/// `%%` is `%`; in command lines (with variables) `$$` is `$` and `${NAME}` the variable.
+fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
+    let mut result = String::new();
+    let mut rest = word;
+    while let Some(character) = rest.chars().next() {
+        rest = &rest[character.len_utf8()..];
+        if character == '%' {
+            rest = rest.strip_prefix('%').unwrap_or_else(|| {
+                // The generator's own specifiers.
+                rest.strip_prefix('n')
+                    .unwrap_or_else(|| panic!("{word} has a specifier"))
+            });
+        } else if character == '$'
+            && let Some(variables) = variables
+        {
+            if let Some(after) = rest.strip_prefix('$') {
+                rest = after;
+            } else {
+                let (name, after) = rest
+                    .strip_prefix('{')
+                    .and_then(|inner| inner.split_once('}'))
+                    .unwrap_or_else(|| panic!("{word} has a variable"));
+                result.push_str(&variables[name]);
+                rest = after;
+                continue;
+            }
+        }
+        result.push(character);
+    }
+    result
+}

@@ -1,0 +1,90 @@
+//! One suite for every [`kat::store::StateStore`]: the store in memory, and a real etcd.
+//!
+//! It needs an etcd (see `support/etcd.rs`) and no privileges.
+
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "tests fail by panicking, and say which etcd they used"
+)]
+
+mod endpoints;
+#[path = "../support/etcd.rs"]
+mod etcd;
+mod etcd_only;
+mod suite;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use kat::store::{MemoryStore, StateStore};
+
+use self::{etcd::EtcdServer, suite::Backend};
+
+struct Memory(MemoryStore);
+
+#[async_trait]
+impl Backend for Memory {
+    async fn client(&self) -> Arc<dyn StateStore> {
+        Arc::new(self.0.client())
+    }
+
+    async fn compact(&self, revision: i64) {
+        self.0.compact(revision).expect("compacted");
+    }
+}
+
+struct Etcd(EtcdServer);
+
+#[async_trait]
+impl Backend for Etcd {
+    async fn client(&self) -> Arc<dyn StateStore> {
+        Arc::new(self.0.leader("alpha").await)
+    }
+
+    async fn compact(&self, revision: i64) {
+        etcd_only::compact(&self.0, revision).await;
+    }
+}
+
+macro_rules! conformance {
+    ($($case:ident),* $(,)?) => {
+        mod memory {
+            use super::*;
+            $(
+                #[tokio::test]
+                async fn $case() {
+                    suite::$case(&Memory(MemoryStore::new())).await;
+                }
+            )*
+        }
+
+        mod real_etcd {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() {
+                    suite::$case(&Etcd(EtcdServer::start().await)).await;
+                }
+            )*
+        }
+    };
+}
+
+conformance!(
+    gets_what_was_put,
+    transacts_under_conditions,
+    refuses_what_is_beyond_the_limits,
+    lists_in_order_at_one_revision,
+    lists_more_than_one_message_holds,
+    deletes_prefixes,
+    watches_history_and_changes,
+    compaction_ends_old_watches,
+    elects_one_leader,
+    a_dropped_candidate_withdraws,
+    a_deleted_election_key_ends_leadership,
+    fenced_commits,
+    mirrors,
+);

@@ -1,0 +1,73 @@
+//! What every store must do.
+
+mod keys;
+mod leading;
+mod watches;
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use kat::store::{Committed, Operation, StateStore, WatchBatch, WatchEvent, WatchStream};
+
+pub use self::{keys::*, leading::*, watches::*};
+
+#[async_trait]
+pub trait Backend: Sync {
+    /// A client of its own.
+    async fn client(&self) -> Arc<dyn StateStore>;
+    /// Forgets the history below a revision.
+    async fn compact(&self, revision: i64);
+}
+
+/// Fails the test when something takes too long; generous, for slow machines.
+pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(Duration::from_secs(20), work).await {
+        Ok(done) => done,
+        Err(_) => panic!("{what} took more than 20 s"),
+    }
+}
+
+pub fn put(key: &str, value: &str) -> Operation {
+    Operation::Put(key.into(), value.into())
+}
+
+/// Writes, and the revision.
+pub async fn write(store: &dyn StateStore, operations: &[Operation]) -> i64 {
+    match store.transact(&[], operations).await.expect("written") {
+        Committed::Yes(revision) => revision,
+        Committed::No => panic!("a write without conditions was refused"),
+    }
+}
+
+async fn next(changes: &mut WatchStream) -> WatchBatch {
+    let batch = soon("a change", async {
+        loop {
+            let batch = changes.next().await.expect("a batch").expect("no error");
+            if !batch.events.is_empty() {
+                return batch;
+            }
+        }
+    });
+    batch.await
+}
+
+/// `+key=value` and `-key`, for comparing.
+fn shown(batch: &WatchBatch) -> Vec<String> {
+    let event = |event: &WatchEvent| match event {
+        WatchEvent::Put(item) => {
+            assert_eq!(item.mod_revision, batch.revision);
+            format!("+{}={}", item.key, String::from_utf8_lossy(&item.value))
+        }
+        WatchEvent::Delete { key, mod_revision } => {
+            assert_eq!(*mod_revision, batch.revision);
+            format!("-{key}")
+        }
+    };
+    batch.events.iter().map(event).collect()
+}
+
+async fn names(store: &dyn StateStore, prefix: &str) -> Vec<String> {
+    let listing = store.list(prefix).await.expect("listed");
+    listing.items.into_iter().map(|item| item.key).collect()
+}

@@ -1,0 +1,413 @@
+//! A whole API over real sockets, with the state in memory and no leader's loop that plans.
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::{
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use kat::{
+    api::{
+        ApiConfig, InstanceLogs, Limits, Listeners, LogQuery, LogStream, LogsError, SocketAccess,
+        SocketListener, TlsListener, new_token, serve,
+        types::{LogLine, Scope},
+    },
+    bundle::{SourceFile, pack},
+    leader::{LeaderHandle, Reports, SnapshotBuilder},
+    pki::{Authority, AuthorityKind, Identity, LeafKind, cluster_name, tls},
+    plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
+    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, keys},
+};
+use reqwest::{Client, Method, Response, StatusCode};
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+pub const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
+pub const NODE_UID: &str = "node-uid-1";
+
+/// Longest wait for anything.
+pub const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Logs that say what they were asked for.
+#[derive(Default)]
+pub struct SaidLogs {
+    pub asked: Mutex<Vec<LogQuery>>,
+}
+
+#[async_trait]
+impl InstanceLogs for SaidLogs {
+    async fn open(
+        &self,
+        instance: &InstanceEntry,
+        query: LogQuery,
+    ) -> Result<LogStream, LogsError> {
+        use futures_util::StreamExt;
+        let follow = query.follow;
+        self.asked.lock().unwrap().push(query);
+        let name = instance.assignment.value.instance.clone();
+        let lines = (0..3).map(move |number| {
+            Ok(LogLine {
+                timestamp: "2026-01-01T00:00:00.000000Z".to_owned(),
+                message: format!("{name} line {number}"),
+                priority: 6,
+            })
+        });
+        let lines = futures_util::stream::iter(lines.collect::<Vec<_>>());
+        Ok(if follow {
+            Box::pin(lines.chain(futures_util::stream::pending()))
+        } else {
+            Box::pin(lines)
+        })
+    }
+}
+
+/// A running API.
+pub struct Server {
+    pub port: u16,
+    pub store: MemoryStore,
+    /// The API's own client of the store.
+    pub written_through: MemoryStore,
+    pub handle: LeaderHandle,
+    pub leaderships: watch::Sender<Option<Leadership>>,
+    pub logs: Arc<SaidLogs>,
+    pub authority: Authority,
+    pub identity: Arc<tls::CurrentIdentity>,
+    pub folder: tempfile::TempDir,
+    pub admin: String,
+    pub read: String,
+    pub deploy: String,
+    pub cancel: CancellationToken,
+    pub running: JoinHandle<()>,
+}
+
+impl Server {
+    pub async fn start() -> Self {
+        Self::start_with(Limits::default()).await
+    }
+
+    pub async fn start_with(limits: Limits) -> Self {
+        let now = Timestamp::now();
+        let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
+        let leaf = issue_node(&authority, "n1", now);
+        let identity = tls::CurrentIdentity::new(&leaf, authority.certificate_pem()).unwrap();
+        let config =
+            tls::server_config(Arc::clone(&identity), authority.certificate_pem()).unwrap();
+        let store = MemoryStore::new();
+        let token = |scope| new_token(scope, "test", now, None).unwrap();
+        let deploy = Scope::Deploy {
+            namespace: "shop".to_owned(),
+        };
+        let tokens = [token(Scope::Admin), token(Scope::Read), token(deploy)];
+        let mut seed = vec![
+            Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
+            Operation::Put(keys::LEADER_ENDPOINT.to_owned(), "192.0.2.1:9115".into()),
+            put(keys::registration("n1"), &registration()),
+        ];
+        for name in ["default", "kat-core", "shop"] {
+            seed.push(put(keys::namespace(name), &namespace(now)));
+        }
+        for token in &tokens {
+            seed.push(put(keys::token(&token.id), &token.record));
+        }
+        store.write_now(&seed);
+        let cancel = CancellationToken::new();
+        let (leaderships, leadership) = watch::channel(None);
+        let (snapshots, snapshot) = watch::channel(None);
+        let written_through = store.client();
+        let handle = LeaderHandle {
+            store: Arc::new(written_through.clone()),
+            snapshot,
+            leadership,
+            reports: Reports::default(),
+        };
+        let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
+        tokio::spawn(async move {
+            let mut builder = SnapshotBuilder::default();
+            while let Ok(state) = mirror.changed().await {
+                let snapshot = builder.build(&state.entries, state.revision);
+                snapshots.send_replace(Some(Arc::new(snapshot)));
+            }
+        });
+        let won = store.campaign("n1", Duration::from_secs(10)).await.unwrap();
+        leaderships.send_replace(Some(won));
+        let logs = Arc::new(SaidLogs::default());
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
+        let listeners = Listeners {
+            tls: vec![TlsListener {
+                listener,
+                config: Arc::new(move || Arc::clone(&config)),
+            }],
+            sockets: vec![
+                SocketListener {
+                    listener: socket("admin.sock"),
+                    access: SocketAccess::Admin,
+                },
+                SocketListener {
+                    listener: socket("machine.sock"),
+                    access: SocketAccess::ThisMachine,
+                },
+            ],
+        };
+        let api = ApiConfig {
+            handle: handle.clone(),
+            logs: Arc::clone(&logs) as Arc<dyn InstanceLogs>,
+            clock: Arc::new(Timestamp::now),
+            node_name: "n1".to_owned(),
+            limits,
+        };
+        let running = tokio::spawn(serve(api, listeners, cancel.clone()));
+        let revision = store.revision();
+        assert!(handle.wait_for_revision(revision, DEADLINE).await);
+        let [admin, read, deploy] = tokens.map(|token| token.token);
+        Self {
+            port,
+            store,
+            written_through,
+            handle,
+            leaderships,
+            logs,
+            authority,
+            identity,
+            folder,
+            admin,
+            read,
+            deploy,
+            cancel,
+            running,
+        }
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn url(&self, path: &str) -> String {
+        format!("https://127.0.0.1:{}{path}", self.port)
+    }
+
+    /// A client that trusts the cluster and shows this certificate.
+    pub fn client(&self, identity: Option<&Identity>) -> Client {
+        let authority = reqwest::Certificate::from_pem(self.authority.certificate_pem().as_bytes());
+        let mut builder = Client::builder()
+            .tls_certs_only([authority.unwrap()])
+            .timeout(DEADLINE)
+            .no_proxy();
+        if let Some(identity) = identity {
+            let pem = format!("{}{}", identity.certificate_pem, identity.key_pem);
+            builder = builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).unwrap());
+        }
+        builder.build().unwrap()
+    }
+
+    pub fn leaf(&self, kind: &LeafKind) -> Identity {
+        self.authority.issue(kind, Timestamp::now()).unwrap()
+    }
+
+    pub fn node_leaf(&self, name: &str) -> Identity {
+        issue_node(&self.authority, name, Timestamp::now())
+    }
+
+    /// One call with a token.
+    pub async fn call(&self, token: &str, method: Method, path: &str) -> Response {
+        let request = self.client(None).request(method, self.url(path));
+        let request = if token.is_empty() {
+            request
+        } else {
+            request.bearer_auth(token)
+        };
+        request.send().await.unwrap()
+    }
+
+    pub async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
+        read(self.call(token, Method::GET, path).await).await
+    }
+
+    /// Applies as an administrator.
+    pub async fn put(
+        &self,
+        namespace: &str,
+        name: &str,
+        files: &[(&str, &str)],
+    ) -> (StatusCode, Value) {
+        let path = format!("/v1alpha1/n/{namespace}/workloads/{name}");
+        read(self.send(&self.admin, Method::PUT, &path, files, &[]).await).await
+    }
+
+    pub async fn send(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        files: &[(&str, &str)],
+        headers: &[(&str, &str)],
+    ) -> Response {
+        let mut request = self
+            .client(None)
+            .request(method, self.url(path))
+            .bearer_auth(token)
+            .header("content-type", "application/gzip")
+            .body(archive(files));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send().await.unwrap()
+    }
+
+    pub async fn send_json(
+        &self,
+        token: &str,
+        method: Method,
+        path: &str,
+        body: &Value,
+    ) -> (StatusCode, Value) {
+        let request = self
+            .client(None)
+            .request(method, self.url(path))
+            .bearer_auth(token);
+        read(request.json(body).send().await.unwrap()).await
+    }
+
+    /// Every key with its value, but for the election.
+    pub fn stored(&self) -> Vec<(String, Vec<u8>)> {
+        let items = self.store.peek(keys::ROOT).items.into_iter();
+        items
+            .filter(|item| !item.key.starts_with(keys::ELECTION))
+            .map(|item| (item.key, item.value))
+            .collect()
+    }
+
+    /// Writes as the leader's loop would, and waits until it is shown.
+    pub async fn write(&self, operations: &[Operation]) {
+        self.store.write_now(operations);
+        assert!(
+            self.handle
+                .wait_for_revision(self.store.revision(), DEADLINE)
+                .await
+        );
+    }
+
+    pub async fn stop(self) {
+        self.cancel.cancel();
+        tokio::time::timeout(DEADLINE, self.running)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}
+
+pub async fn read(response: Response) -> (StatusCode, Value) {
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+    (status, value)
+}
+
+pub fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> Identity {
+    let kind = LeafKind::Node {
+        name: name.to_owned(),
+        cluster_uid: CLUSTER_UID.to_owned(),
+        addresses: vec!["127.0.0.1".parse().unwrap()],
+    };
+    authority.issue(&kind, now).unwrap()
+}
+
+pub fn server_name() -> String {
+    cluster_name(CLUSTER_UID)
+}
+
+pub fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+    Operation::Put(key, serde_json::to_vec(value).unwrap())
+}
+
+pub fn namespace(now: Timestamp) -> NamespaceRecord {
+    NamespaceRecord {
+        schema: 1,
+        uid: "namespace-uid".to_owned(),
+        labels: Default::default(),
+        created: now,
+        deleting: false,
+    }
+}
+
+pub fn registration() -> NodeRegistration {
+    serde_json::from_value(json!({
+        "schema": 1, "uid": NODE_UID, "identityKey": "", "architecture": "amd64", "etcd": true,
+        "created": "2026-01-01T00:00:00Z"
+    }))
+    .unwrap()
+}
+
+pub fn archive(files: &[(&str, &str)]) -> Vec<u8> {
+    let files: Vec<_> = files
+        .iter()
+        .map(|(name, text)| SourceFile {
+            name: (*name).to_owned(),
+            text: (*text).to_owned(),
+        })
+        .collect();
+    pack(&files).unwrap()
+}
+
+/// `workload.kat` of a Service.
+pub fn web(namespace: &str, name: &str, replicas: u32) -> String {
+    format!(
+        "apiVersion: kat.dws.rip/v1alpha1
+kind: Workload
+metadata:
+  name: {name}
+  namespace: {namespace}
+  labels: {{team: shop}}
+spec:
+  type: Service
+  source:
+    image: registry.lab:5000/web:1
+  replicas: {replicas}
+  restartPolicy:
+    condition: Always
+  container:
+    env:
+      - {{name: PASSWORD, value: correct-horse}}
+"
+    )
+}
+
+/// Reads JSON lines of a stream one by one.
+pub struct LinesOf {
+    response: Response,
+    buffer: Vec<u8>,
+}
+
+impl LinesOf {
+    pub fn new(response: Response) -> Self {
+        assert_eq!(response.status(), 200);
+        assert_eq!(response.headers()["content-type"], "application/x-ndjson");
+        Self {
+            response,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next line; nothing at the end.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.buffer.drain(..=end).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let chunk = tokio::time::timeout(DEADLINE, self.response.chunk()).await;
+            let chunk = chunk.expect("the stream says nothing").ok()??;
+            self.buffer.extend_from_slice(&chunk);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The systemd room against a running systemd: run as root in a machine of its own.
+//!
+//! `contrib/test` copies this test into the lab and runs it there. Where pid 1 is not systemd, it
+//! runs the same suite against the fake, and the names of the tests that ran say which it was.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "helpers of tests are no tests to clippy"
+)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use futures_util::StreamExt;
+
+use kat::systemd::{
+    Connector, JobResult, Journal, LogQuery, LogSource, LogStream, Logind, ManagerSource, Managers,
+    SystemBus, UnitManager, UserSessions, conformance,
+    fake::FakeManager,
+    introspection::{missing, parse},
+    path::unit_path,
+    proxies::{LOGIND, SYSTEMD},
+};
+use kat::{
+    host::{check, users::Users},
+    plan::WorkloadUser,
+    resource::{AgentConfig, ClusterSpec},
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+/// Index of the workload whose user the tests make.
+const INDEX: u32 = 3999;
+const UID: u32 = 23_999;
+
+/// Whether this is a machine whose systemd may be tried out.
+fn has_systemd() -> bool {
+    let real = Path::new("/run/systemd/system").is_dir()
+        && fs::read_to_string("/proc/1/comm").is_ok_and(|name| name.trim() == "systemd")
+        && rustix::process::geteuid().is_root();
+    println!(
+        "this ran against {}",
+        if real {
+            "the REAL systemd"
+        } else {
+            "THE FAKE ONLY: pid 1 is not systemd, or this is not root"
+        }
+    );
+    real
+}
+
+async fn introspect(bus: &str, path: &str) -> String {
+    let connection = SystemBus.connect().await.unwrap();
+    let reply = connection
+        .call_method(
+            Some(bus),
+            path,
+            Some("org.freedesktop.DBus.Introspectable"),
+            "Introspect",
+            &(),
+        )
+        .await
+        .unwrap();
+    reply.body().deserialize().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn system_manager_conforms() {
+    if !has_systemd() {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = FakeManager::with_folder("the system", folder.path());
+        return conformance::run(&fake, folder.path()).await.unwrap();
+    }
+    let manager = Managers::new().system();
+    conformance::run(&*manager, Path::new("/run/systemd/system"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_xml_is_what_systemd_offers() {
+    if !has_systemd() {
+        return;
+    }
+    for (xml, bus, paths) in [
+        (
+            include_str!("../dbus/org.freedesktop.systemd1.xml"),
+            SYSTEMD,
+            vec![
+                "/org/freedesktop/systemd1".to_owned(),
+                unit_path("dbus.service"),
+            ],
+        ),
+        (
+            include_str!("../dbus/org.freedesktop.login1.xml"),
+            LOGIND,
+            vec!["/org/freedesktop/login1".to_owned()],
+        ),
+    ] {
+        let mut offered = kat::systemd::introspection::Interfaces::new();
+        for path in paths {
+            offered.extend(parse(&introspect(bus, &path).await).unwrap());
+        }
+        let differences = missing(&parse(xml).unwrap(), &offered);
+        assert!(differences.is_empty(), "{bus}: {differences:#?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_check_sees_this_machine() {
+    let input = check::CheckInput::new(
+        ClusterSpec::default(),
+        AgentConfig::default(),
+        check::Stage::BeforeInit,
+    );
+    let findings = check::run(&input).await;
+    println!("{}", check::render(&findings, false));
+    if has_systemd() {
+        let sees = |text: &str| {
+            findings
+                .iter()
+                .any(|finding| finding.what.starts_with(text))
+        };
+        assert!(sees("systemd 25") && sees("Podman 5") && sees("crun runs"));
+    }
+}
+
+/// A unit whose program writes as conmon does, and a line of its own.
+async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path) {
+    let script = folder.join("write");
+    fs::write(
+        &script,
+        "echo plain\nprintf 'MESSAGE=out\\nPRIORITY=3\\nCONTAINER_NAME=kat-log\\n' | \
+         logger --journald\nprintf 'MESSAGE=event\\nPODMAN_EVENT=start\\n' | logger --journald\n",
+    )
+    .unwrap();
+    fs::write(
+        folder.join("kat-log.service"),
+        format!(
+            "[Service]\nType=oneshot\nExecStart=/bin/sh {}\n",
+            script.display()
+        ),
+    )
+    .unwrap();
+    let query = LogQuery {
+        uid: UID,
+        unit: "kat-log.service".to_owned(),
+        since: Some(SystemTime::now() - Duration::from_secs(60)),
+        follow: true,
+        ..LogQuery::default()
+    };
+    let mut entries = Journal::new().entries(&query);
+    manager.reload().await.unwrap();
+    manager.start("kat-log.service", LIMIT).await.unwrap();
+    let mut seen: Vec<String> = Vec::new();
+    let reading = async {
+        while seen
+            .iter()
+            .filter(|text| *text == "plain" || *text == "out")
+            .count()
+            < 2
+            || !seen.iter().any(|text| text.starts_with("Finished"))
+        {
+            seen.push(entries.next().await.unwrap().unwrap().text());
+        }
+    };
+    tokio::time::timeout(LIMIT, reading)
+        .await
+        .expect("the journal has plain, out and the manager's own line");
+    assert!(!seen.iter().any(|text| text == "event"), "{seen:?}");
+    let program = LogQuery {
+        follow: false,
+        program_output_only: true,
+        tail: Some(10),
+        ..query
+    };
+    let found: Vec<_> = Journal::new().entries(&program).collect().await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    let entry = found[0].as_ref().unwrap();
+    assert_eq!(
+        (entry.text().as_str(), entry.stream),
+        ("out", LogStream::Stderr)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn user_manager_conforms_and_lingers() {
+    if !has_systemd() {
+        return;
+    }
+    let managers = Managers::new();
+    let logind = Logind::new(managers.system());
+    let users = Users::new();
+    let user = WorkloadUser::from_index(INDEX, "conformance", "suite").unwrap();
+    assert_eq!(user.uid, UID);
+    // What a test that failed before may have left.
+    logind.set_linger(UID, false).await.unwrap();
+    logind.terminate_user(UID).await.unwrap();
+    logind.wait_for_user_stopped(UID, LIMIT).await.unwrap();
+    users.remove(&user).await.unwrap();
+    assert!(users.create(&user).await.unwrap());
+    assert!(!users.create(&user).await.unwrap());
+    let accounts = users.accounts().unwrap();
+    for ranges in [&accounts.subordinate_uids, &accounts.subordinate_gids] {
+        let own: Vec<_> = ranges.iter().filter(|r| r.owner == user.name).collect();
+        assert_eq!(own.len(), 1, "{own:?}");
+        assert_eq!(own[0].start, u64::from(user.subordinate_start));
+    }
+    // A manager that is not there yet, asked before and after.
+    let early = managers.user(UID).reload().await.unwrap_err();
+    println!("before linger: {early}");
+    let begin = std::time::Instant::now();
+    logind.set_linger(UID, true).await.unwrap();
+    logind.set_linger(UID, true).await.unwrap();
+    logind.wait_for_user_bus(UID, LIMIT).await.unwrap();
+    println!("the user's manager answered after {:?}", begin.elapsed());
+    assert!(logind.users().await.unwrap().contains(&UID));
+
+    let folder = PathBuf::from(format!("/run/user/{UID}/systemd/user"));
+    fs::create_dir_all(&folder).unwrap();
+    let manager = managers.user(UID);
+    conformance::run(&*manager, &folder).await.unwrap();
+
+    // Two dozen at once, over one connection.
+    let text = "[Service]\nType=exec\nExecStart=/bin/sleep 1000\n";
+    let names: Vec<String> = (0..24).map(|n| format!("kat-many-{n}.service")).collect();
+    for name in &names {
+        fs::write(folder.join(name), text).unwrap();
+    }
+    manager.reload().await.unwrap();
+    let begin = std::time::Instant::now();
+    let starts = names.iter().map(|name| manager.start(name, LIMIT));
+    for result in futures_util::future::join_all(starts).await {
+        assert_eq!(result.unwrap(), JobResult::Done);
+    }
+    println!("24 units started at once in {:?}", begin.elapsed());
+    assert_eq!(manager.list("kat-many-*").await.unwrap().len(), 24);
+    let begin = std::time::Instant::now();
+    for name in &names {
+        assert_eq!(manager.status(name).await.unwrap().active_state, "active");
+    }
+    println!("24 units read one by one in {:?}", begin.elapsed());
+
+    journal_has_the_programs_lines(&*manager, &folder).await;
+
+    logind.set_linger(UID, false).await.unwrap();
+    logind.terminate_user(UID).await.unwrap();
+    logind.wait_for_user_stopped(UID, LIMIT).await.unwrap();
+    logind.terminate_user(UID).await.unwrap();
+    manager.status("kat-many-0.service").await.unwrap_err();
+    managers.forget_user(UID);
+    drop(Arc::clone(&manager));
+    users.remove(&user).await.unwrap();
+    assert!(!users.home(&user).exists());
+    assert!(users.accounts().unwrap().user(&user.name).is_none());
+    // Nobody has this uid any more.
+    logind.set_linger(UID, false).await.unwrap();
+}
