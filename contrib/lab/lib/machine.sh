@@ -92,14 +92,18 @@ wait_machine() {
 }
 
 # become NODE COMMAND...: this process becomes the command, as root, in the machine's init.scope, with a
-# clean environment. nsenter waits outside for the command: where it is killed, the command is told to end.
+# clean environment. A shell waits outside of the machine's pid namespace for the command: where that is killed, the
+# command is told to end. nsenter's own wait won't do: it stops with a command that is stopped, which systemd does to
+# all at a shutdown, and a machine can't end while an ended process of it is not waited for.
 become() {
     local node=$1 pid group
     shift
     pid=$(leader_pid "$node") || die "$node is not running"
     group=${BECOME_CGROUP:-$(machine_cgroup "$pid")/init.scope}
     echo "$BASHPID" >"$group/cgroup.procs"
-    exec nsenter --target "$pid" --all -- /usr/bin/env --chdir=/ --ignore-environment \
+    # shellcheck disable=SC2016
+    exec nsenter --target "$pid" --all --no-fork -- /bin/bash -c '"$@"; exit $?' bash \
+        /usr/bin/env --chdir=/ --ignore-environment \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         HOME=/root USER=root LOGNAME=root SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}" \
         ${NO_COLOR:+NO_COLOR="$NO_COLOR"} setpriv --pdeathsig TERM -- "$@" 8>&-
