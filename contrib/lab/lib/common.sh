@@ -16,6 +16,9 @@ LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
     LAB_MAX_NODES=20
 }
 
+# An emulated processor takes its time.
+patience() { if lab_is_vm; then echo $((LAB_TIMEOUT * 4)); else echo "$LAB_TIMEOUT"; fi; }
+
 say() { printf 'kat-lab: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 usage_error() { say "$@"; say "try 'kat-lab help'"; exit 2; }

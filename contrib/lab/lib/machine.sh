@@ -26,6 +26,7 @@ LinkLocalAddressing=ipv6
 IPv6AcceptRA=no
 EOF
     echo "$root" >"$dir/created"
+    ! lab_is_vm || prepare_vm "$node"
 }
 
 # The pid of the systemd-nspawn of a machine, and of the systemd in it.
@@ -33,6 +34,10 @@ nspawn_pid() { recorded_pid "$(node_dir "$1")/nspawn.pid"; }
 
 leader_pid() {
     local nspawn child children
+    if lab_is_vm; then
+        vm_pid "$1"
+        return
+    fi
     nspawn=$(nspawn_pid "$1") || return 1
     { read -ra children <"/proc/$nspawn/task/$nspawn/children"; } 2>/dev/null || true
     for child in "${children[@]}"; do
@@ -47,6 +52,10 @@ leader_pid() {
 boot_machine() {
     local node=$1 dir root
     dir=$(node_dir "$node")
+    if lab_is_vm; then
+        boot_vm "$node"
+        return
+    fi
     nspawn_pid "$node" >/dev/null && return
     root=$(<"$dir/created")
     [[ -d $root ]] || die "$root, which $node was made from, is gone: 'kat-lab down', then 'up'"
@@ -78,11 +87,13 @@ machine_is_up() {
         enter "$node" getent ahostsv4 outside.test >/dev/null 2>&1
 }
 
+machine_came_or_ended() { machine_is_up "$1" || { lab_is_vm && ! vm_pid "$1" >/dev/null; }; }
+
 wait_machine() {
     local dir
-    wait_for "$LAB_TIMEOUT" machine_is_up "$1" && return
+    wait_for "$(patience)" machine_came_or_ended "$1" && machine_is_up "$1" && return
     dir=$(node_dir "$1")
-    say "$1 did not come up in $LAB_TIMEOUT s; its console said:"
+    say "$1 did not come up in $(patience) s; its console said:"
     tail -n 60 "$dir/console.log" >&2
     if leader_pid "$1" >/dev/null; then
         enter "$1" systemctl list-jobs --no-pager >&2 || true
@@ -97,6 +108,7 @@ wait_machine() {
 # all at a shutdown, and a machine can't end while an ended process of it is not waited for.
 become() {
     local node=$1 pid group
+    ! lab_is_vm || become_in_vm "$@"
     shift
     pid=$(leader_pid "$node") || die "$node is not running"
     group=${BECOME_CGROUP:-$(machine_cgroup "$pid")/init.scope}
@@ -131,15 +143,20 @@ become_user() {
     else
         die "$node has no user $user"
     fi
-    pid=$(leader_pid "$node") || die "$node is not running"
-    manager=$(machine_cgroup "$pid")/user.slice/user-$uid.slice/user@$uid.service/init.scope
-    local runtime=()
-    if [[ -d $manager ]]; then
-        local BECOME_CGROUP=$manager
+    local slice=user.slice/user-$uid.slice/user@$uid.service/init.scope enter_group=':' runtime=()
+    if lab_is_vm; then
+        ! enter "$node" test -d "/sys/fs/cgroup/$slice" || enter_group="echo \$\$ >/sys/fs/cgroup/$slice/cgroup.procs"
+    else
+        pid=$(leader_pid "$node") || die "$node is not running"
+        manager=$(machine_cgroup "$pid")/$slice
+        [[ ! -d $manager ]] || local BECOME_CGROUP=$manager
+    fi
+    if [[ ${BECOME_CGROUP:-} || $enter_group != : ]]; then
         runtime=(XDG_RUNTIME_DIR="/run/user/$uid" DBUS_SESSION_BUS_ADDRESS="unix:path=/run/user/$uid/bus")
     fi
     # shellcheck disable=SC2016
-    become "$node" setpriv --reuid="$uid" --regid="$gid" "$groups" --pdeathsig TERM -- \
+    become "$node" sh -c "$enter_group"'; exec "$@"' sh \
+        setpriv --reuid="$uid" --regid="$gid" "$groups" --pdeathsig TERM -- \
         env HOME="$home" USER="$user" LOGNAME="$user" SHELL="$shell" "${runtime[@]}" \
         sh -c 'cd 2>/dev/null; exec "$@"' sh "$@"
 }
@@ -152,6 +169,7 @@ kill_machine() {
     ! host_has_systemd || stop_unit "$node"
     kill_recorded "$dir/supervisor.pid" || true
     kill_recorded "$dir/nspawn.pid" || true
+    ! lab_is_vm || cgroup_remove "run-$node"
     [[ -z $leader ]] || kill -KILL "$leader" 2>/dev/null || true
     cgroup_remove "$node"
 }

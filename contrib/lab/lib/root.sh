@@ -11,8 +11,14 @@ ROOT_PACKAGES=(
     busybox-static ca-certificates curl jq python3-minimal bsdextrautils procps less
 )
 
-# shellcheck disable=SC2086 # names by blanks
-root_packages() { printf '%s\n' "${ROOT_PACKAGES[@]}" ${KAT_LAB_PACKAGES:-} | sort -u; }
+root_packages() {
+    {
+        printf '%s\n' "${ROOT_PACKAGES[@]}"
+        ! lab_is_vm || printf '%s\n' "${VM_PACKAGES[@]}"
+        # shellcheck disable=SC2086 # names by blanks
+        printf '%s\n' ${KAT_LAB_PACKAGES:-}
+    } | sort -u | sed '/^$/d'
+}
 
 root_path() {
     local key

@@ -26,13 +26,13 @@ verb_root() {
 }
 
 verb_up() {
-    local count=1 bare='' deb=${KAT_LAB_DEB:-} node
+    local count=1 bare='' vm='' deb=${KAT_LAB_DEB:-} node
     while (($#)); do
         case $1 in
         --nodes) count=${2:-}; shift 2 || usage_error "--nodes takes a number" ;;
         --bare) bare=yes && shift ;;
         --deb) deb=${2:-}; shift 2 || usage_error "--deb takes a file" ;;
-        --vm) not_yet "virtual machines" ;;
+        --vm) vm=yes && shift ;;
         *) usage_error "up does not know $1" ;;
         esac
     done
@@ -43,9 +43,11 @@ verb_up() {
         deb=$(find_deb "$deb")
     fi
     install_what_is_missing
+    lock_lab
+    choose_kind "$vm"
+    [[ ! $vm ]] || install_what_vms_need
     ensure_root
     ensure_registry_program
-    lock_lab
     mkdir -p "$LAB_STATE"/{log,machines,registry}
     [[ -e $LAB_STATE/root ]] || root_path >"$LAB_STATE/root"
     ensure_network
@@ -60,6 +62,16 @@ verb_up() {
         say "$node is up at $(node_address "$node")"
     done
     [[ $bare ]] || form_cluster "$deb"
+}
+
+# A lab stays of the kind that its first machines were.
+choose_kind() {
+    if [[ -e $LAB_STATE/root ]]; then
+        [[ ! $1 ]] || lab_is_vm || die "$LAB_NAME is up without --vm: 'kat-lab down' first, or set KAT_LAB_NAME"
+        return 0
+    fi
+    mkdir -p "$LAB_STATE"
+    if [[ $1 ]]; then : >"$LAB_STATE/vm"; fi
 }
 
 # The package: as said, or the newest that was built in this checkout.
@@ -185,6 +197,10 @@ verb_start() {
 
 boot_changed() {
     local now
+    if lab_is_vm; then
+        now=$(vm_boot_id "$1") && [[ $now != "$2" ]]
+        return
+    fi
     now=$(leader_pid "$1") && [[ $now != "$2" ]] && return
     # Its supervisor may have died in a crash of the lab: nothing else boots it then.
     if ! host_has_systemd && ! recorded_pid "$(node_dir "$1")/supervisor.pid" >/dev/null &&
@@ -199,11 +215,11 @@ verb_reboot() {
     local before
     lock_lab
     need_running "$1"
-    before=$(leader_pid "$1")
+    if lab_is_vm; then before=$(vm_boot_id "$1"); else before=$(leader_pid "$1"); fi
     enter "$1" systemctl reboot
-    wait_for "$LAB_TIMEOUT" boot_changed "$1" "$before" || {
+    wait_for "$(patience)" boot_changed "$1" "$before" || {
         tail -n 40 "$(node_dir "$1")/console.log" >&2
-        die "$1 did not reboot within $LAB_TIMEOUT s"
+        die "$1 did not reboot within $(patience) s"
     }
     wait_machine "$1"
 }
@@ -252,6 +268,7 @@ verb_journal() {
     if leader_pid "$node" >/dev/null; then
         become "$node" journalctl --no-pager "$@"
     fi
+    ! lab_is_vm || die "$node is off, and its journal lies on its disk"
     dir=$(node_dir "$node")/var/log/journal
     [[ -d $dir ]] || die "$node is off and kept no journal (a persistent one needs /var/log/journal in it)"
     journalctl --no-pager --directory="$dir" "$@"

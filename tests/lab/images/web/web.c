@@ -7,6 +7,7 @@
  * GET /           one line: host, uid, $VERSION, and how many requests it answered
  * GET /env?NAME   the value of a variable; 404 when it is not set
  * GET /crash?N    answers, writes two lines to stderr, and exits with N
+ * GET /eat?N      takes N MiB of memory, keeps it, and answers
  * GET /fail       500
  *
  * On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that whoever still comes is answered, and exits
@@ -80,6 +81,11 @@ static void *serve_one(void *argument) {
         fprintf(stderr, "something is wrong here\ngiving up as asked\n");
         close(connection);
         _exit((int)number(path[6] == '?' ? path + 7 : "", 1));
+    } else if (!strncmp(path, "/eat?", 5)) {
+        size_t size = (size_t)number(path + 5, 0) << 20;
+        volatile char *taken = malloc(size);
+        for (size_t at = 0; taken && at < size; at += 4096) taken[at] = 1;
+        reply(connection, taken ? "200 OK" : "507 Insufficient Storage", taken ? "eaten\n" : "there is no more\n");
     } else if (!strcmp(path, "/fail")) {
         reply(connection, "500 Internal Server Error", "failed as asked\n");
     } else if (!strcmp(path, "/")) {

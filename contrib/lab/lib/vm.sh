@@ -1,0 +1,80 @@
+# shellcheck shell=bash
+# Virtual machines: the same root file system with Debian's kernel for clouds, run by QEMU. They are entered by ssh.
+# A lab is of one kind, from its first 'up' to its 'down'.
+
+# shellcheck disable=SC2034 # root.sh adds them
+VM_PACKAGES=(linux-image-cloud-amd64 openssh-server)
+VM_MEMORY=1536
+
+lab_is_vm() { [[ -e $LAB_STATE/vm ]]; }
+
+install_what_vms_need() {
+    need_commands qemu-system-x86_64:qemu-system-x86 mke2fs:e2fsprogs ssh:openssh-client ssh-keygen:openssh-client
+}
+
+# What a virtual machine has beside what every machine has: how it is entered, and its network card's name.
+# The limit that machines without controllers can't set is theirs again.
+prepare_vm() {
+    local node=$1 dir
+    dir=$(node_dir "$node")
+    [[ -e $LAB_STATE/ssh ]] || ssh-keygen -q -t ed25519 -N '' -C lab -f "$LAB_STATE/ssh"
+    mkdir -p "$dir"/upper/{root/.ssh,etc/containers/containers.conf.d}
+    chmod 0700 "$dir"/upper/root{,/.ssh}
+    cp "$LAB_STATE/ssh.pub" "$dir/upper/root/.ssh/authorized_keys"
+    printf '[Match]\nMACAddress=%s\n\n[Link]\nName=host0\n' "$(vm_mac "$node")" >"$dir/upper/etc/systemd/network/10-host0.link"
+    : >"$dir/upper/etc/containers/containers.conf.d/lab.conf"
+    unshare --mount --propagation private -- "$LAB_LIB/run-machine" disk "$(<"$dir/created")" "$dir" "$node" - - ||
+        die "the disk of $node could not be made"
+}
+
+vm_mac() { printf '52:54:00:77:00:%02x\n' $((10 + ${1#n})); }
+
+vm_pid() { recorded_pid "$(node_dir "$1")/supervisor.pid"; }
+
+boot_vm() {
+    local node=$1 dir root kernel speed=(-accel 'tcg,thread=multi' -cpu 'max,-cx16')
+    dir=$(node_dir "$node")
+    root=$(<"$dir/created")
+    vm_pid "$node" >/dev/null && return
+    # -cx16: emulated, this kernel ends in a panic with it. KVM only where asked for: in machines that are virtual
+    # themselves it may be there and not work.
+    [[ ! ${KAT_LAB_KVM:-} ]] || speed=(-accel kvm -cpu host)
+    kernel=$(find "$root/boot" -name 'vmlinuz-*' | sort -V | tail -n 1)
+    link_exists "$node" || in_lab ip tuntap add dev "$(link_of "$node")" mode tap
+    in_lab ip link set dev "$(link_of "$node")" master "$LAB_BRIDGE"
+    [[ -e $dir/cut ]] || heal_link "$node"
+    printf -- '---- boots ----\n' >>"$dir/console.log"
+    launch "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
+        qemu-system-x86_64 "${speed[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
+        -kernel "$kernel" -initrd "${kernel/vmlinuz-/initrd.img-}" \
+        -append 'root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes' \
+        -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
+        -netdev "tap,id=cable,ifname=$(link_of "$node"),script=no,downscript=no" \
+        -device "virtio-net-pci,netdev=cable,mac=$(vm_mac "$node")"
+}
+
+# As the kernel says it: another one after each boot.
+vm_boot_id() { vm_ssh "$1" cat /proc/sys/kernel/random/boot_id 2>/dev/null; }
+
+# vm_ssh NODE COMMAND...: this process becomes ssh, which runs the command as root.
+vm_ssh() {
+    local node=$1 command
+    shift
+    printf -v command '%q ' "$@"
+    # The curve alone: what else ssh would agree on takes an emulated processor a second.
+    in_lab ssh -F none -i "$LAB_STATE/ssh" -o BatchMode=yes -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null \
+        -o LogLevel=ERROR -o ConnectTimeout=10 -o ServerAliveInterval=10 -o ServerAliveCountMax=6 \
+        -o KexAlgorithms=curve25519-sha256 "root@$(node_address "$node")" "exec $command"
+}
+
+# What become is to a machine that shares this host's kernel.
+become_in_vm() {
+    local node=$1
+    shift
+    vm_pid "$node" >/dev/null || die "$node is not running"
+    vm_ssh "$node" /usr/bin/env --chdir=/ --ignore-environment \
+        PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        HOME=/root USER=root LOGNAME=root SHELL=/bin/bash LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+        ${NO_COLOR:+NO_COLOR="$NO_COLOR"} "$@" 8>&-
+    exit
+}
