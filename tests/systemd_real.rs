@@ -155,6 +155,7 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
         ..LogQuery::default()
     };
     let mut entries = Journal::new().entries(&query);
+    let begin = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     manager.reload().await.unwrap();
     manager.start("kat-log.service", LIMIT).await.unwrap();
     let mut seen: Vec<String> = Vec::new();
@@ -175,6 +176,7 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
     assert!(!seen.iter().any(|text| text == "event"), "{seen:?}");
     let program = LogQuery {
         follow: false,
+        this_boot: true,
         program_output_only: true,
         tail: Some(10),
         ..query
@@ -186,6 +188,8 @@ async fn journal_has_the_programs_lines(manager: &dyn UnitManager, folder: &Path
         (entry.text().as_str(), entry.stream),
         ("out", LogStream::Stderr)
     );
+    let seconds = entry.monotonic_us / 1_000_000;
+    assert!(seconds >= u64::try_from(begin.tv_sec).unwrap(), "{entry:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

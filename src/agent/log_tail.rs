@@ -18,23 +18,28 @@ const LIMIT: Duration = Duration::from_secs(5);
 pub struct Tail {
     /// The last lines, joined by ` | `.
     pub lines: String,
-    /// The container hook's own words, if it failed after the program last ran.
+    /// The container hook's own words, if it is what ended this run.
     pub hook_error: Option<String>,
 }
 
-/// Reads the last words of a unit. An unreadable journal gives an empty tail.
-pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str) -> Tail {
-    let query = query(uid, unit, Some(40));
+/// Reads the last words of a unit whose last main process began at `started`, in microseconds of
+/// the monotonic clock. An unreadable journal gives an empty tail.
+///
+/// The hook is called after Podman was started, and before conmon takes its place as the main
+/// process: a word of the hook from before `started` is of an earlier run.
+pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, started: u64) -> Tail {
+    let query = LogQuery {
+        this_boot: true,
+        ..query(uid, unit, Some(40))
+    };
     let Ok(entries) = tokio::time::timeout(LIMIT, collect(logs, &query)).await else {
         return Tail::default();
     };
-    let last_hook_error = entries.iter().rposition(|entry| entry.hook_error);
-    let last_output = entries.iter().rposition(|entry| entry.from_program);
-    let hook_error = last_hook_error
-        .filter(|position| last_output.is_none_or(|output| output < *position))
-        .and_then(|position| entries.get(position))
-        .map(LogEntry::text);
     let newest = entries.iter().rev();
+    let hook_error = newest
+        .clone()
+        .find(|entry| entry.hook_error && entry.monotonic_us >= started)
+        .map(LogEntry::text);
     let mut output: Vec<String> = newest
         .clone()
         .filter(|entry| entry.from_program)
@@ -60,6 +65,7 @@ pub fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
         uid,
         unit: unit.to_owned(),
         since: None,
+        this_boot: false,
         tail,
         after_cursor: None,
         follow: false,

@@ -45,6 +45,7 @@ impl InstanceLogs for JournalLogs {
             uid: assignment.user.uid,
             unit: assignment.unit(),
             since,
+            this_boot: false,
             tail: query.tail,
             after_cursor: None,
             follow: query.follow,

@@ -85,16 +85,28 @@ impl UserAccounts for Accounts {
     }
 }
 
-/// A journal by unit.
-#[derive(Default)]
+/// A journal by unit, on the machine's clock.
 struct Logs {
+    started: Instant,
     entries: Mutex<BTreeMap<String, Vec<LogEntry>>>,
+    /// What the hook says in each run of a unit, until it is taken out.
+    refusals: Mutex<BTreeMap<String, String>>,
 }
 
 impl Logs {
+    fn new(started: Instant) -> Self {
+        Self {
+            started,
+            entries: Mutex::default(),
+            refusals: Mutex::default(),
+        }
+    }
+
     fn say(&self, unit: &str, text: &str, hook_error: bool) {
+        let now = microseconds(self.started);
         let entry = LogEntry {
-            time_us: 0,
+            time_us: now,
+            monotonic_us: now,
             message: text.as_bytes().to_vec(),
             priority: 3,
             identifier: "podman".to_owned(),
@@ -113,14 +125,33 @@ impl Logs {
             .or_default()
             .push(entry);
     }
+
+    /// From now on the hook fails in every run of the unit, or it does no more.
+    fn refuse(&self, unit: &str, text: Option<&str>) {
+        let mut refusals = self.refusals.lock().unwrap();
+        match text {
+            Some(text) => refusals.insert(unit.to_owned(), text.to_owned()),
+            None => refusals.remove(unit),
+        };
+    }
 }
 
 impl LogSource for Logs {
     fn entries(&self, query: &LogQuery) -> LogEntries {
+        // A run is asked about when it has ended: its hook has spoken by then.
+        let refusal = self.refusals.lock().unwrap().get(&query.unit).cloned();
+        if let Some(refusal) = refusal {
+            self.say(&query.unit, &refusal, true);
+        }
         let entries = self.entries.lock().unwrap();
         let found = entries.get(&query.unit).cloned().unwrap_or_default();
         Box::pin(futures_util::stream::iter(found.into_iter().map(Ok)))
     }
+}
+
+/// The machine's monotonic clock, as the fake managers count it too.
+fn microseconds(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
 }
 
 /// What units do other than run on; nothing: the generator refuses the unit.
@@ -163,8 +194,8 @@ impl Bench {
             root: root.path().to_owned(),
             ..Accounts::default()
         });
-        let logs = Arc::new(Logs::default());
         let started = Instant::now();
+        let logs = Arc::new(Logs::new(started));
         let tools = Tools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
@@ -175,9 +206,7 @@ impl Bench {
             domain: "cluster.local".to_owned(),
             overlay_address: Ipv4Addr::new(10, 100, 0, 1),
             root: root.path().to_owned(),
-            monotonic: Arc::new(move || {
-                u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
-            }),
+            monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
         };
         let mut bench = Self {

@@ -107,7 +107,7 @@ async fn a_fault_of_the_hook_is_not_the_programs() {
         ..Behaviour::default()
     };
     bench.behave(&unit, Some(refused));
-    bench.logs.say(&unit, "kat-net does not answer", true);
+    bench.logs.refuse(&unit, Some("kat-net does not answer"));
     bench.list(true, std::slice::from_ref(&web));
     bench.later(Duration::from_secs(5)).await;
     let (phase, reason, message) = bench.said(&web.instance);
@@ -121,9 +121,32 @@ async fn a_fault_of_the_hook_is_not_the_programs() {
     );
     assert!(bench.calls(&web, "reset_failed") >= 2);
     bench.manager(&web).define(&unit, Behaviour::default());
+    bench.logs.refuse(&unit, None);
     bench.later(Duration::from_secs(60)).await;
     let report = bench.report(&web.instance).unwrap();
     assert_eq!((report.phase, report.restarts), (InstancePhase::Running, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_fault_of_the_hook_does_not_excuse_a_program_that_says_nothing() {
+    let bench = Bench::new();
+    let web = with_policy(assignment(0, "web"), RestartCondition::Never);
+    let unit = web.unit();
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    bench
+        .logs
+        .say(&unit, "network of the container: no answer", true);
+    bench.later(Duration::from_secs(1)).await;
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(60)).await;
+    bench.manager(&web).exits(&unit, 3);
+    bench.later(Duration::from_secs(60)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(
+        (report.phase, report.reason.as_str()),
+        (InstancePhase::Failed, "ProgramFailed")
+    );
+    assert_eq!(bench.calls(&web, "reset_failed"), 0);
 }
 
 #[tokio::test(start_paused = true)]

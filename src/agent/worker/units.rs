@@ -191,7 +191,8 @@ impl Worker {
             return;
         }
         let clean = status.active_state == "inactive" && status.result == "success";
-        let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit).await;
+        let started = status.exec_main_start_monotonic;
+        let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, started).await;
         memory.judged_exit = Some(exit);
         memory.ended = clean;
         memory.fault_is_ours = tail.hook_error.is_some();

@@ -33,6 +33,8 @@ pub enum LogStream {
 pub struct LogEntry {
     /// Time of arrival, microseconds since the epoch.
     pub time_us: u64,
+    /// The same on the monotonic clock of its boot, which no change of the date moves; 0 if unknown.
+    pub monotonic_us: u64,
     /// The text as it was written, without its line break.
     pub message: Vec<u8>,
     /// From 0, emergency, to 7, debug (syslog(3)); 6 where there is none.
@@ -68,9 +70,8 @@ impl LogEntry {
         let bytes = |name: &str| fields.get(name).and_then(bytes_of);
         let text =
             |name: &str| bytes(name).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let time_us = text("__REALTIME_TIMESTAMP")
-            .and_then(|time| time.parse().ok())
-            .ok_or("it has no time")?;
+        let time = |name: &str| text(name).and_then(|time| time.parse().ok());
+        let time_us = time("__REALTIME_TIMESTAMP").ok_or("it has no time")?;
         let cursor = text("__CURSOR").ok_or("it has no cursor")?;
         let priority = text("PRIORITY")
             .and_then(|number| number.parse().ok())
@@ -87,6 +88,7 @@ impl LogEntry {
         }
         Ok(Self {
             time_us,
+            monotonic_us: time("__MONOTONIC_TIMESTAMP").unwrap_or(0),
             message,
             priority,
             identifier: text("SYSLOG_IDENTIFIER").unwrap_or_default(),
@@ -131,10 +133,10 @@ mod tests {
     #[test]
     fn reads_a_programs_line() {
         let entry = parse(
-            r#","MESSAGE":"hello\n","PRIORITY":"3","CONTAINER_NAME":"kat-web","SYSLOG_IDENTIFIER":"web""#,
+            r#","MESSAGE":"hello\n","PRIORITY":"3","CONTAINER_NAME":"kat-web","SYSLOG_IDENTIFIER":"web","__MONOTONIC_TIMESTAMP":"7""#,
         );
         assert_eq!(entry.text(), "hello");
-        assert_eq!(entry.time_us, 12);
+        assert_eq!((entry.time_us, entry.monotonic_us), (12, 7));
         assert_eq!(entry.stream, LogStream::Stderr);
         assert_eq!(entry.container_name.as_deref(), Some("kat-web"));
         assert!(entry.from_program && !entry.partial && !entry.hook_error);

@@ -38,6 +38,8 @@ pub struct LogQuery {
     pub unit: String,
     /// Entries from this time on.
     pub since: Option<SystemTime>,
+    /// Only those of the present boot, whose monotonic times can be compared.
+    pub this_boot: bool,
     /// The last so many of them; all when there is none.
     pub tail: Option<u64>,
     /// Entries after this one, by its cursor; then `since` is not looked at.
@@ -242,6 +244,9 @@ fn arguments(query: &LogQuery) -> Vec<String> {
         "--no-pager".to_owned(),
         format!("--output-fields={}", entry::FIELDS.join(",")),
     ];
+    if query.this_boot {
+        arguments.push("--boot".to_owned());
+    }
     if query.follow {
         arguments.push("--follow".to_owned());
     }

@@ -52,10 +52,12 @@ fn asks_for_the_units_of_the_user_only() {
         since: Some(SystemTime::UNIX_EPOCH + Duration::from_micros(1_700_000_000_000_042)),
         tail: Some(5),
         follow: true,
+        this_boot: true,
         ..query()
     };
     let all = arguments(&query);
     for wanted in [
+        "--boot",
         "--follow",
         "--lines=5",
         "--all",
