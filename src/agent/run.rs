@@ -4,12 +4,7 @@ use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use tokio::{
-    net::{TcpListener, UnixListener},
-    sync::watch,
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::{net::UnixListener, sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -115,7 +110,7 @@ pub async fn run() -> anyhow::Result<()> {
 
     let certificate =
         pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
-    let listeners = listeners(&identity, &keys, &certificate).await?;
+    let listeners = listeners(&identity, &keys, &certificate)?;
     let api_config = ApiConfig {
         handle: handle.clone(),
         logs: Arc::new(JournalLogs {
@@ -308,22 +303,15 @@ async fn follow_network(
     }
 }
 
-async fn listeners(
+fn listeners(
     identity: &Identity,
     keys: &Keys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
 ) -> anyhow::Result<Listeners> {
     let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
     let port = identity.cluster.spec.api_port;
-    let listener = match TcpListener::bind(("::", port)).await {
-        Ok(listener) => listener,
-        // A machine without IPv6.
-        Err(_) => TcpListener::bind(("0.0.0.0", port))
-            .await
-            .with_context(|| format!("port {port} for the API"))?,
-    };
     let tls = TlsListener {
-        listener,
+        listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
         config: Arc::new(move || Arc::clone(&config)),
     };
     let access = if identity.etcd {

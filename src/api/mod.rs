@@ -36,5 +36,5 @@ pub use instances::{InstanceLogs, LogQuery, LogStream, LogsError};
 pub use limits::Limits;
 pub use metrics::{CallMetrics, Metrics};
 pub use namespaces::NamespaceRequest;
-pub use server::{Listeners, SocketListener, TlsListener, TlsSource, serve};
+pub use server::{Listeners, SocketListener, TlsListener, TlsSource, bind, serve};
 pub use tokens::{NewToken, new_token};

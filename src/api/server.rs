@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,10 +18,11 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
+use nix::sys::socket::{setsockopt, sockopt::Ipv6V6Only};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until, timeout},
 };
@@ -66,6 +67,8 @@ pub struct Listeners {
     pub sockets: Vec<SocketListener>,
 }
 
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
 /// First pause after an accept that failed, such as for want of file descriptors; it doubles.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause after an accept that failed.
@@ -86,6 +89,28 @@ const HANDSHAKE_RECORD: u8 = 22;
 const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 content-type: application/json\r\nconnection: close\r\ncontent-length: 106\r\n\r\n\
 {\"error\":\"TlsRequired\",\"message\":\"this port speaks TLS 1.3 only\",\"hint\":\"use https:// instead of http://\"}";
+
+/// Binds a TCP port on every address of the machine, of both families, whatever the machine's
+/// `net.ipv6.bindv6only` says; of IPv4 alone where there is no IPv6.
+///
+/// # Errors
+/// The port can't be had, such as for another program that has it.
+pub fn bind(port: u16) -> io::Result<TcpListener> {
+    let both = TcpSocket::new_v6().and_then(|socket| {
+        setsockopt(&socket, Ipv6V6Only, &false)?;
+        listen(socket, (Ipv6Addr::UNSPECIFIED, port).into())
+    });
+    both.or_else(|_| {
+        let address = (Ipv4Addr::UNSPECIFIED, port).into();
+        listen(TcpSocket::new_v4()?, address)
+    })
+}
+
+fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
 
 /// Answers until `cancel`, then lets requests under way end within
 /// [`Limits::shutdown_timeout`]; streams end at once.
@@ -369,6 +394,35 @@ async fn shake(mut stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In a network namespace of its own, so this test needs root.
+    #[test]
+    fn the_port_takes_both_families_where_sockets_of_ipv6_are_its_own() {
+        let thread = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            std::fs::write("/proc/sys/net/ipv6/bindv6only", "1").unwrap();
+            let up = std::process::Command::new("ip")
+                .args(["link", "set", "lo", "up"])
+                .status();
+            assert!(up.unwrap().success());
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(async {
+                let listener = bind(0).unwrap();
+                let port = listener.local_addr().unwrap().port();
+                for address in ["127.0.0.1", "::1"] {
+                    let address: IpAddr = address.parse().unwrap();
+                    let connected = TcpStream::connect((address, port)).await;
+                    assert!(connected.is_ok(), "{address}: {connected:?}");
+                }
+                let taken = bind(port).unwrap_err();
+                assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+            });
+        });
+        thread.join().unwrap();
+    }
 
     #[test]
     fn the_answer_to_plain_http_says_its_length() {
