@@ -550,6 +550,53 @@ async fn a_watch_ends_with_its_token() {
 }
 
 #[tokio::test]
+async fn a_followed_log_ends_with_its_token() {
+    let server = Server::start_with(Limits {
+        bookmark_interval: Duration::from_millis(100),
+        ..Limits::default()
+    })
+    .await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs?follow=true");
+    let mut follows = Vec::new();
+    // One is revoked, the other runs out.
+    for ttl in [json!(null), json!(1)] {
+        let request = json!({"scope": {"kind": "read"}, "name": "short", "ttlSeconds": ttl});
+        let (_, made) = server
+            .send_json(&server.admin, Method::POST, "/v1alpha1/tokens", &request)
+            .await;
+        let token = made["token"].as_str().unwrap();
+        let mut lines = LinesOf::new(server.call(token, Method::GET, &path).await);
+        for _ in 0..3 {
+            assert!(lines.next().await.unwrap().get("error").is_none());
+        }
+        follows.push(lines);
+        if ttl.is_null() {
+            let id = made["id"].as_str().unwrap();
+            let path = format!("/v1alpha1/tokens/{id}");
+            let deleted = server.call(&server.admin, Method::DELETE, &path).await;
+            assert_eq!(deleted.status(), 204);
+        }
+    }
+    // The log says nothing itself.
+    for mut lines in follows {
+        let line = lines.next().await.unwrap();
+        assert_eq!(
+            (&line["message"], &line["error"]["error"]),
+            (&json!(""), &json!("Unauthorized"))
+        );
+        assert_eq!(lines.next().await, None);
+    }
+    // One whose token is still good goes on.
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..3 {
+        lines.next().await.unwrap();
+    }
+    let more = tokio::time::timeout(Duration::from_millis(400), lines.next());
+    assert!(more.await.is_err());
+}
+
+#[tokio::test]
 async fn tokens_are_shown_once_and_stored_hashed() {
     let server = Server::start().await;
     let request =

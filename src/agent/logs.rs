@@ -61,6 +61,7 @@ impl InstanceLogs for JournalLogs {
                     .unwrap_or_default(),
                     message: entry.text(),
                     priority: entry.priority,
+                    error: None,
                 })),
                 Err(error) if error.is_passing() => None,
                 Err(error) => Some(Err(LogsError::Journal(error.to_string()))),

@@ -195,14 +195,23 @@ fn expired(record: &TokenRecord, now: Timestamp) -> bool {
     record.expires.is_some_and(|expires| expires <= now)
 }
 
-/// A caller that was let in earlier, at the start of a stream, may still stay.
-pub fn still_valid(caller: &Caller, snapshot: &Snapshot, now: Timestamp) -> bool {
-    match caller {
+/// Whether a caller that was let in earlier, at the start of a stream, may still stay.
+///
+/// # Errors
+/// [`ApiError::Unauthorized`] when its token was revoked or has run out.
+pub fn still_valid(caller: &Caller, snapshot: &Snapshot, now: Timestamp) -> Result<(), ApiError> {
+    let valid = match caller {
         Caller::Token { id, scope, .. } => snapshot
             .tokens
             .get(id)
             .is_some_and(|stored| !expired(&stored.value, now) && stored.value.scope == *scope),
         _ => true,
+    };
+    if valid {
+        Ok(())
+    } else {
+        let reason = "the token is gone or has expired";
+        Err(ApiError::Unauthorized(reason.to_owned()))
     }
 }
 

@@ -3,13 +3,22 @@
 use std::{pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
-use axum::{Extension, body::Body, extract::State, response::Response};
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    response::Response,
+};
 use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
 use serde::Deserialize;
+use tokio::{
+    sync::{OwnedSemaphorePermit, watch::Receiver},
+    time::{Instant, sleep_until},
+};
 
 use super::{
-    caller::Caller,
+    caller::{Caller, still_valid},
     context::Api,
     errors::ApiError,
     extract::{At, Parameters},
@@ -18,7 +27,7 @@ use super::{
     watch::{ListQuery, Select, answer, line, ndjson},
     workloads::{check_namespace_exists, item, missing},
 };
-use crate::plan::{InstanceEntry, WorkloadKey};
+use crate::plan::{InstanceEntry, Snapshot, WorkloadKey};
 
 /// What is asked of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -134,6 +143,7 @@ pub(super) struct LogParameters {
 
 pub(super) async fn logs(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     At((namespace, workload, id)): At<(String, String, String)>,
     Parameters(query): Parameters<LogParameters>,
 ) -> Result<Response, ApiError> {
@@ -163,14 +173,61 @@ pub(super) async fn logs(
         Ok(lines) => lines,
         Err(error) => return Err(ApiError::Unavailable(error.to_string())),
     };
-    let shutdown = api.shutdown.clone();
-    let lines = lines
-        .take_until(shutdown.cancelled_owned())
-        .map(move |line_or_error| {
-            // Held for as long as the stream lives.
-            let _ = &permit;
-            // An error breaks the connection off, so that a reader never takes it for the end.
-            line_or_error.map(|log_line| line(&log_line))
-        });
+    let reading = Reading {
+        checked_at: Instant::now(),
+        snapshots: api.config.handle.snapshot.clone(),
+        api,
+        caller,
+        lines: Some(lines),
+        _permit: permit,
+    };
+    let lines = futures_util::stream::unfold(reading, |mut reading| async move {
+        let line = reading.next().await?;
+        Some((line, reading))
+    });
     Ok(ndjson(Body::from_stream(lines)))
+}
+
+/// A log that is being read, for as long as its reader may.
+struct Reading {
+    api: Arc<Api>,
+    caller: Caller,
+    snapshots: Receiver<Option<Arc<Snapshot>>>,
+    checked_at: Instant,
+    /// Nothing once it was ended before its time.
+    lines: Option<LogStream>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Reading {
+    /// An error breaks the connection off, so that a reader never takes it for the end.
+    async fn next(&mut self) -> Option<Result<Bytes, LogsError>> {
+        let shutdown = self.api.shutdown.clone();
+        loop {
+            // A token runs out without any change of the state.
+            let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
+            let lines = self.lines.as_mut()?;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return None,
+                Ok(()) = self.snapshots.changed() => {}
+                () = sleep_until(check_at) => {}
+                log_line = lines.next() => {
+                    return log_line.map(|line_or_error| line_or_error.map(|one| line(&one)));
+                }
+            }
+            self.checked_at = Instant::now();
+            let snapshot = self.snapshots.borrow_and_update().clone();
+            let now = self.api.now();
+            let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
+            if let Err(error) = valid {
+                self.lines = None;
+                return Some(Ok(line(&LogLine {
+                    timestamp: now.to_string(),
+                    error: Some(error.body()),
+                    ..LogLine::default()
+                })));
+            }
+        }
+    }
 }

@@ -337,6 +337,10 @@ pub struct LogLine {
     pub message: String,
     /// The journal's priority, 0 (worst) to 7.
     pub priority: u8,
+    /// Only in the last line of a stream that ends before the log does: why. Such a line has no
+    /// message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<ErrorBody>,
 }
 
 /// The answer of `/version`.

@@ -303,8 +303,7 @@ impl<T: Listed> Watch<T> {
     }
 
     fn compare(&mut self, snapshot: &Arc<Snapshot>, bookmark: bool) {
-        if !still_valid(&self.caller, snapshot, self.api.now()) {
-            let error = ApiError::Unauthorized("the token is gone or has expired".to_owned());
+        if let Err(error) = still_valid(&self.caller, snapshot, self.api.now()) {
             return self.end_with(error.body());
         }
         if snapshot.revision < self.shown {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::{Session, args::Logs, errors::CliError, get, suggest};
 use crate::api::{
-    client::{Backoff, Change, Client, ClientError, JsonLines, LogQuery, Route},
+    client::{Backoff, Change, Client, ClientError, JsonLines, LogQuery, Refusal, Route},
     types::{InstanceItem, InstancePhase, LogLine, WorkloadItem},
 };
 use resume::Resume;
@@ -157,7 +157,7 @@ async fn merge(
     let mut streams = Vec::new();
     for source in sources {
         let mut stream = open(&session.client, &source, query).await?;
-        if let Some(line) = stream.next().await? {
+        if let Some(line) = next_line(&mut stream).await? {
             streams.push((line, source.id, stream));
         }
     }
@@ -171,7 +171,7 @@ async fn merge(
             return Ok(());
         };
         printer.print(id, line)?;
-        match stream.next().await? {
+        match next_line(stream).await? {
             Some(next) => *line = next,
             None => {
                 let ended = id.clone();
@@ -192,6 +192,16 @@ async fn open(
         id,
     } = source;
     client.logs(namespace, workload, id, query).await
+}
+
+/// The next line; an error when the server ended the log and says why.
+async fn next_line(stream: &mut JsonLines<LogLine>) -> Result<Option<LogLine>, ClientError> {
+    match stream.next().await? {
+        Some(LogLine {
+            error: Some(body), ..
+        }) => Err(ClientError::Refused(Box::new(Refusal::of_stream(body)))),
+        line => Ok(line),
+    }
 }
 
 /// What a reader of one log tells.
@@ -285,7 +295,7 @@ async fn follow_one(
         let trouble = match open(client, source, &query).await {
             Err(error) => Some(error),
             Ok(mut stream) => loop {
-                match stream.next().await {
+                match next_line(&mut stream).await {
                     Err(error) => break Some(error),
                     Ok(None) => break None,
                     Ok(Some(line)) => {

@@ -130,6 +130,30 @@ fn a_followed_log_goes_on_after_a_break_and_ends_with_its_instance() {
 }
 
 #[test]
+fn a_log_that_the_server_ends_says_why() {
+    let fake = two();
+    let last = json!({"timestamp": "2026-11-20T10:00:02Z", "message": "", "priority": 0,
+        "error": {"error": "Unauthorized", "message": "the token is gone or has expired"}});
+    let program = Program::of(&fake);
+    for follow in [&["-f"][..], &[]] {
+        ended(
+            &fake,
+            "web-aaaaa",
+            vec![line(1, "one"), Piece::Line(last.clone())],
+        );
+        let text = program.run(&[&["logs", "web-aaaaa"], follow].concat());
+        assert!(
+            text.starts_with("exit: 1\n--- stdout\none\n--- stderr\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("error: the token is gone or has expired"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn all_instances_are_followed_and_new_ones_join() {
     let fake = Fake::start();
     let first: Vec<Value> = vec![instance("web-aaaaa", "Running")];

@@ -58,6 +58,7 @@ impl InstanceLogs for SaidLogs {
                 timestamp: "2026-01-01T00:00:00.000000Z".to_owned(),
                 message: format!("{name} line {number}"),
                 priority: 6,
+                error: None,
             })
         });
         let lines = futures_util::stream::iter(lines.collect::<Vec<_>>());

@@ -13,6 +13,18 @@ pub struct Refusal {
     pub body: ErrorBody,
 }
 
+impl Refusal {
+    /// The last line of a stream that the server ended.
+    pub fn of_stream(body: ErrorBody) -> Self {
+        let status = match body.error.as_str() {
+            "Gone" => 410,
+            "Unauthorized" => 401,
+            _ => 503,
+        };
+        Self { status, body }
+    }
+}
+
 /// Why a call did not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {

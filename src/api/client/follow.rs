@@ -159,8 +159,7 @@ async fn relay<T: DeserializeOwned>(
             Err(error) => return Ok(Some(error)),
             Ok(None) => return Ok(None),
             Ok(Some(WatchLine::Error(body))) => {
-                let status = if body.error == "Gone" { 410 } else { 503 };
-                let refusal = super::Refusal { status, body };
+                let refusal = super::Refusal::of_stream(body);
                 return Ok(Some(ClientError::Refused(Box::new(refusal))));
             }
             Ok(Some(WatchLine::Bookmark(_))) => None,
