@@ -94,7 +94,8 @@ fn mac_of(instance: &str, end: u8) -> [u8; 6] {
 }
 
 /// Puts an instance's network in place in `namespace`. A link that is left of an earlier start of
-/// the same instance is replaced. On failure nothing of it is left.
+/// the same instance, or of a call that ended half way, is replaced. On failure nothing of it is
+/// left.
 ///
 /// # Errors
 /// See [`AttachError`].
@@ -105,7 +106,7 @@ pub async fn attach(
 ) -> Result<(), AttachError> {
     let name = host_link_name(&wanted.instance);
     if let Some(stale) = links.find(&name).await? {
-        if instance_of(&stale) != Some(wanted.instance.as_str()) {
+        if !is_of(&stale, &wanted.instance) {
             return Err(AttachError::Foreign {
                 name,
                 instance: wanted.instance.clone(),
@@ -203,6 +204,15 @@ pub fn instance_of(link: &Link) -> Option<&str> {
     link.alias.as_deref()?.strip_prefix(ALIAS_PREFIX)
 }
 
+/// Whether a link with the name of an instance's is that instance's. One that was made and not yet
+/// marked, because `kat-net` ended in between, is known by its hardware address.
+fn is_of(link: &Link, instance: &str) -> bool {
+    match &link.alias {
+        Some(_) => instance_of(link) == Some(instance),
+        None => link.kind.as_deref() == Some("veth") && link.mac == Some(mac_of(instance, 1)),
+    }
+}
+
 /// Removes the links of instances that are not in `keep`, and gives their ids. A link without
 /// KAT's mark is never touched.
 ///
@@ -252,14 +262,22 @@ mod tests {
             name: host_link_name("web-ab12c"),
             alias: None,
             kind: Some("veth".into()),
+            mac: Some(mac_of("web-ab12c", 1)),
             mtu: 1420,
             up: true,
             running: true,
         };
         assert_eq!(instance_of(&link), None);
+        assert!(is_of(&link, "web-ab12c"), "half made");
+        assert!(!is_of(&link, "web-zzzzz"));
         link.alias = Some("uplink".into());
         assert_eq!(instance_of(&link), None);
+        assert!(!is_of(&link, "web-ab12c"));
         link.alias = Some("kat:web-ab12c".into());
         assert_eq!(instance_of(&link), Some("web-ab12c"));
+        link.mac = None;
+        assert!(is_of(&link, "web-ab12c"));
+        link.alias = None;
+        assert!(!is_of(&link, "web-ab12c"));
     }
 }

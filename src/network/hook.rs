@@ -15,6 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with,
+    sockopt::{Timeout, set_socket_timeout},
+};
 use serde::Deserialize;
 
 use super::{
@@ -31,6 +35,13 @@ const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Variable with the seconds that the hook may take; the hook's JSON sets it
 /// (`unit-templates/hook.json`), two seconds below the runtime's limit.
 const TIMEOUT_VARIABLE: &str = "KAT_HOOK_TIMEOUT";
+/// While nobody listens, the call is tried again for so long: `kat-net.socket` is on its way back,
+/// or it was stopped, and then the reason must show.
+const UNHEARD_LIMIT: Duration = Duration::from_secs(5);
+/// Before a call is made again for the first time; the pause doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Longest pause before a call is made again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
@@ -166,38 +177,91 @@ pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
     })
 }
 
+/// Asks until there is an answer. `kat-net` may be started again in the middle of a call: then the
+/// connection ends without one, and the same call is made again. It may be repeated: what an
+/// earlier one left half made is replaced.
 fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
-    let unreachable = |source: io::Error| match source.kind() {
+    let mut pause = FIRST_PAUSE;
+    let mut unheard_since = None;
+    loop {
+        let asked_at = Instant::now();
+        let (socket, source) = match call(request, options, start) {
+            Err(HookError::Unreachable { socket, source }) => (socket, source),
+            outcome => return outcome,
+        };
+        let again = match source.kind() {
+            io::ErrorKind::ConnectionRefused => {
+                unheard_since.get_or_insert(asked_at).elapsed() < UNHEARD_LIMIT
+            }
+            io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe => {
+                unheard_since = None;
+                true
+            }
+            _ => false,
+        };
+        if !again || start.elapsed() + pause >= options.timeout {
+            return Err(HookError::Unreachable { socket, source });
+        }
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+/// One connection, one answer.
+fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
+    let failed = |source: io::Error| match source.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => HookError::Timeout(options.timeout),
         _ => HookError::Unreachable {
             socket: options.socket.clone(),
             source,
         },
     };
-    let left = options
-        .timeout
-        .checked_sub(start.elapsed())
-        .filter(|left| !left.is_zero())
-        .ok_or(HookError::Timeout(options.timeout))?;
-    let mut stream = UnixStream::connect(&options.socket).map_err(unreachable)?;
-    stream.set_write_timeout(Some(left)).map_err(unreachable)?;
-    stream.set_read_timeout(Some(left)).map_err(unreachable)?;
+    let left = || {
+        let left = options.timeout.checked_sub(start.elapsed());
+        left.filter(|left| !left.is_zero())
+            .ok_or(HookError::Timeout(options.timeout))
+    };
+    let mut stream = connect(&options.socket, left()?).map_err(failed)?;
     let mut line = serde_json::to_vec(request).map_err(HookError::Malformed)?;
     line.push(b'\n');
     match stream.write_all(&line) {
         // It answered before it read: the answer says why.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        written => written.map_err(unreachable)?,
+        written => written.map_err(failed)?,
     }
+    stream.set_read_timeout(Some(left()?)).map_err(failed)?;
     let mut answer = Vec::new();
     BufReader::new(stream.take(MAXIMUM_ANSWER))
         .read_until(b'\n', &mut answer)
-        .map_err(unreachable)?;
+        .map_err(failed)?;
+    if answer.last() != Some(&b'\n')
+        && u64::try_from(answer.len()).is_ok_and(|length| length < MAXIMUM_ANSWER)
+    {
+        let reason = "the connection ended before the answer";
+        return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, reason)));
+    }
     let answer: HookAnswer = serde_json::from_slice(&answer).map_err(HookError::BadAnswer)?;
     match answer.error {
         None => Ok(()),
         Some(reason) => Err(HookError::Refused(reason)),
     }
+}
+
+/// Connects within `limit`, which holds for the writing, too: where the socket's queue is full,
+/// connecting waits (unix(7)).
+fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(socket)?;
+    let descriptor = socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    set_socket_timeout(&descriptor, Timeout::Send, Some(limit))?;
+    rustix::net::connect(&descriptor, &address)?;
+    Ok(UnixStream::from(descriptor))
 }
 
 /// One journal entry in the native protocol; every value is one line.
@@ -306,6 +370,82 @@ mod tests {
         let error = run(STATE.as_bytes(), &options).unwrap_err();
         assert!(matches!(error, HookError::Timeout(_)), "{error}");
         assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    /// Takes `lost` calls and answers none of them, then answers one.
+    fn forgetful(listener: UnixListener, lost: usize) -> std::thread::JoinHandle<Vec<String>> {
+        std::thread::spawn(move || {
+            let mut lines = Vec::new();
+            for number in 0..=lost {
+                let (stream, _) = listener.accept().unwrap();
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                lines.push(line);
+                let answer: &[u8] = if number < lost { b"{\"err" } else { b"{}\n" };
+                (&stream).write_all(answer).unwrap();
+            }
+            lines
+        })
+    }
+
+    #[test]
+    fn a_call_that_was_cut_off_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            timeout: Duration::from_secs(10),
+            ..options(folder.path())
+        };
+        let server = forgetful(UnixListener::bind(&options.socket).unwrap(), 3);
+        run(STATE.as_bytes(), &options).unwrap();
+        let lines = server.join().unwrap();
+        assert_eq!(lines.len(), 4);
+        assert!(lines.iter().all(|line| *line == lines[0]));
+    }
+
+    #[test]
+    fn a_socket_that_nobody_listens_on_is_asked_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options {
+            timeout: Duration::from_secs(10),
+            ..options(folder.path())
+        };
+        drop(UnixListener::bind(&options.socket).unwrap());
+        let (socket, next) = (options.socket.clone(), folder.path().join("next.sock"));
+        let server = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(200));
+            let listener = UnixListener::bind(&next).unwrap();
+            std::fs::rename(next, socket).unwrap();
+            forgetful(listener, 0).join().unwrap()
+        });
+        run(STATE.as_bytes(), &options).unwrap();
+        assert_eq!(server.join().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn calls_that_are_always_cut_off_end_at_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(folder.path());
+        let _server = forgetful(UnixListener::bind(&options.socket).unwrap(), 10_000);
+        let start = Instant::now();
+        let error = run(STATE.as_bytes(), &options).unwrap_err().to_string();
+        assert!(error.contains("ended before the answer"), "{error}");
+        assert!(start.elapsed() < Duration::from_secs(5));
+    }
+
+    #[test]
+    fn a_full_queue_ends_at_the_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(folder.path());
+        let listener = UnixListener::bind(&options.socket).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waits = UnixStream::connect(&options.socket).unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(run(STATE.as_bytes(), &options)));
+        let outcome = receiver.recv_timeout(Duration::from_secs(5));
+        assert!(
+            matches!(outcome, Ok(Err(HookError::Timeout(_)))),
+            "{outcome:?}"
+        );
     }
 
     #[test]

@@ -107,6 +107,8 @@ pub struct Link {
     pub alias: Option<String>,
     /// `veth`, `wireguard`, `tun` ...; nothing for hardware.
     pub kind: Option<String>,
+    /// Its hardware address, where it is an Ethernet's.
+    pub mac: Option<[u8; 6]>,
     /// Its MTU.
     pub mtu: u32,
     /// Whether it is set up.
@@ -445,6 +447,7 @@ fn describe(message: &LinkMessage) -> Link {
         name: String::new(),
         alias: None,
         kind: None,
+        mac: None,
         mtu: 0,
         up: message.header.flags.contains(LinkFlags::Up),
         running: message.header.flags.contains(LinkFlags::Running),
@@ -454,6 +457,7 @@ fn describe(message: &LinkMessage) -> Link {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Address(address) => link.mac = address.as_slice().try_into().ok(),
             LinkAttribute::LinkInfo(parts) => {
                 link.kind = parts.iter().find_map(|part| match part {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

@@ -264,6 +264,51 @@ fn the_gate_holds_until_it_opens_and_closes_for_good() {
 }
 
 #[test]
+fn a_call_outlives_a_restart_of_the_server() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        let container = machine.container(UID, "web-aaaaa");
+        let held = tokio::spawn(machine.hook(UID, "web-aaaaa", container.pid()));
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        machine.stop_hook();
+        // For a while nobody is there.
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!held.is_finished());
+        machine.serve_hook();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!held.is_finished(), "it is held again");
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        held.await.unwrap().unwrap();
+        assert_eq!(kat_links().len(), 1);
+    });
+}
+
+#[test]
+fn what_an_earlier_call_left_half_made_is_replaced() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let container = machine.container(UID, "web-aaaaa");
+        let pid = container.pid();
+        container.serve(80);
+        machine.hook(UID, "web-aaaaa", pid).await.unwrap();
+        let name = attach::host_link_name("web-aaaaa");
+        let link = run(&format!("ip -o link show {name}"));
+        let (_, after) = link.split_once("link/ether ").unwrap();
+        let mac = after.split(' ').next().unwrap();
+        // As far as a call came that was cut off right after the pair was made.
+        run(&format!("ip link del {name}"));
+        run(&format!(
+            "ip link add {name} address {mac} type veth peer name eth0 netns {pid}"
+        ));
+        machine.hook(UID, "web-aaaaa", pid).await.unwrap();
+        assert_eq!(kat_links(), [name]);
+        fetch((address, 80).into()).unwrap();
+    });
+}
+
+#[test]
 fn the_gate_opens_by_itself_after_its_time() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();

@@ -178,7 +178,10 @@ pub struct Machine {
     pub links: Links,
     pub instances: Instances,
     pub cgroups: Arc<Mutex<BTreeMap<i32, String>>>,
+    files: Arc<StateFiles>,
     cancel: CancellationToken,
+    /// Ends the server.
+    stop: CancellationToken,
 }
 
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 90, 1, 1);
@@ -204,36 +207,47 @@ impl Machine {
     pub fn start() -> Self {
         run(&format!("ip address add {ADDRESS}/32 dev lo"));
         let folder = tempfile::tempdir().unwrap();
-        let open = |path: &Path, mode| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        open(folder.path(), 0o755);
-        let cgroups = Arc::new(Mutex::new(BTreeMap::<i32, String>::new()));
-        let known = Arc::clone(&cgroups);
-        let reader: CgroupReader = Arc::new(move |pid| {
-            let known = known.lock().unwrap();
-            Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
-        });
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         write(folder.path(), "node.json", &node());
         let files = StateFiles::open(folder.path());
         let links = Links::open().unwrap();
         let cancel = CancellationToken::new();
-        let socket = folder.path().join("net.sock");
-        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
-        open(&socket, 0o666);
-        let server = HookServer::new(Arc::clone(&files), links.clone(), reader);
-        tokio::spawn(server.serve(listener, cancel.clone()));
         tokio::spawn(Arc::clone(&files).watch(cancel.clone()));
-        Self {
+        let mut machine = Self {
             folder,
             links,
             instances: Instances {
                 schema: 1,
                 ..Instances::default()
             },
-            cgroups,
+            cgroups: Arc::default(),
+            files,
             cancel,
-        }
+            stop: CancellationToken::new(),
+        };
+        machine.serve_hook();
+        machine
+    }
+
+    /// Serves the hook's socket, in place of a server that was stopped.
+    pub fn serve_hook(&mut self) {
+        let known = Arc::clone(&self.cgroups);
+        let reader: CgroupReader = Arc::new(move |pid| {
+            let known = known.lock().unwrap();
+            Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
+        });
+        let next = self.folder.path().join("next.sock");
+        let listener = tokio::net::UnixListener::bind(&next).unwrap();
+        std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o666)).unwrap();
+        std::fs::rename(next, self.socket()).unwrap();
+        let server = HookServer::new(Arc::clone(&self.files), self.links.clone(), reader);
+        self.stop = self.cancel.child_token();
+        tokio::spawn(server.serve(listener, self.stop.clone()));
+    }
+
+    /// Ends the server of the hook's socket, with the calls that it has.
+    pub fn stop_hook(&self) {
+        self.stop.cancel();
     }
 
     /// Adds or changes an instance and writes the file.
@@ -268,7 +282,12 @@ impl Machine {
     }
 
     /// Runs the real hook program's code as `uid`.
-    pub async fn hook(&self, uid: u32, instance: &str, pid: i32) -> Result<(), String> {
+    pub fn hook(
+        &self,
+        uid: u32,
+        instance: &str,
+        pid: i32,
+    ) -> impl Future<Output = Result<(), String>> + use<> {
         let options = hook::Options {
             socket: self.socket(),
             journal: self.folder.path().join("no-journal"),
@@ -281,7 +300,6 @@ impl Machine {
         as_user(uid, move || {
             hook::run(state.as_bytes(), &options).map_err(|error| error.to_string())
         })
-        .await
     }
 
     pub fn socket(&self) -> PathBuf {
