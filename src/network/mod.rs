@@ -5,6 +5,7 @@
 //! and puts the network in place ([`attach`]). [`service`] joins all parts.
 
 pub mod attach;
+mod budget;
 pub mod dns;
 pub mod firewall;
 pub mod hook;

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     attach::{self, AttachError, Attachment},
+    budget::LineBudget,
     links::Links,
     state::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
     verify::{CgroupReader, VerifyError, verify},
@@ -137,6 +138,7 @@ pub struct HookServer {
     cgroups: CgroupReader,
     calls: Mutex<BTreeMap<u32, usize>>,
     busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    lines: LineBudget,
 }
 
 /// Counts one call of a user until it is dropped.
@@ -170,6 +172,7 @@ impl HookServer {
             cgroups,
             calls: Mutex::default(),
             busy: Mutex::default(),
+            lines: LineBudget::default(),
         })
     }
 
@@ -209,15 +212,28 @@ impl HookServer {
         let answer = HookAnswer {
             error: outcome.as_ref().err().map(ToString::to_string),
         };
-        match &outcome {
-            Ok(request) => tracing::info!(uid, instance = request.instance, "network in place"),
-            // Anyone can cause these: they must not fill the journal.
-            Err(error @ HookRefusal::Stranger(_)) => tracing::debug!("{error}"),
-            Err(error) => tracing::warn!(uid, "no network for a container: {error}"),
-        }
+        self.tell(uid, &outcome);
         let mut line = serde_json::to_vec(&answer).unwrap_or_default();
         line.push(b'\n');
         let _ = timeout(PATIENCE, writing.write_all(&line)).await;
+    }
+
+    /// One line for the journal, unless the caller caused too many.
+    fn tell(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
+        // Anyone can cause these.
+        if let Err(error @ HookRefusal::Stranger(_)) = outcome {
+            return tracing::debug!("{error}");
+        }
+        let Some(held_back) = self.lines.take(uid) else {
+            return;
+        };
+        if held_back > 0 {
+            tracing::warn!(uid, "{held_back} more lines about this user were left out");
+        }
+        match outcome {
+            Ok(request) => tracing::info!(uid, instance = request.instance, "network in place"),
+            Err(error) => tracing::warn!(uid, "no network for a container: {error}"),
+        }
     }
 
     async fn handle(

@@ -328,6 +328,64 @@ fn the_gate_opens_by_itself_after_its_time() {
     });
 }
 
+/// Counts the lines that are written on this thread.
+#[derive(Clone, Default)]
+struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn about(&self, uid: u32) -> usize {
+        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let user = format!("uid={uid}");
+        text.lines().filter(|line| line.contains(&user)).count()
+    }
+}
+
+#[test]
+fn a_user_who_is_refused_without_end_does_not_fill_the_journal() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Closed);
+        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        let written = Lines::default();
+        let lines = written.clone();
+        // The server runs on this thread.
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || lines.clone())
+            .finish();
+        let _guard = tracing::subscriber::set_default(subscriber);
+        let socket = machine.socket();
+        let refused = as_user(UID, move || {
+            let call = || {
+                let mut stream = UnixStream::connect(&socket).unwrap();
+                writeln!(stream, "{{\"instance\":\"web-bbbbb\",\"pid\":4711}}").unwrap();
+                let mut answer = String::new();
+                stream.read_to_string(&mut answer).unwrap();
+                answer.contains("has no instance")
+            };
+            (0..500).filter(|_| call()).count()
+        });
+        assert_eq!(refused.await, 500, "each is answered all the same");
+        assert_eq!(written.about(UID), 50);
+        let container = machine.container(OTHER, "web-bbbbb");
+        machine
+            .hook(OTHER, "web-bbbbb", container.pid())
+            .await
+            .unwrap();
+        assert_eq!(written.about(OTHER), 1, "others have their own");
+    });
+}
+
 #[test]
 fn broken_and_slow_callers_are_refused() {
     in_new_namespace(|| async {
