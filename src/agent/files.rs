@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::paths::{SYSTEM_UNITS, UserFolders};
+use super::paths::{SYSTEM_UNITS, UNITS, UserFolders};
 use crate::{
     host::files::{self, Access, FileError},
     render::{HostFile, MARK, UnitFile, UnitFileKind},
@@ -14,6 +14,8 @@ use crate::{
 
 /// Name of the drop-in of `user@UID.service`.
 const DELEGATION: &str = "50-kat.conf";
+/// A larger file is no quadlet of KAT's.
+const QUADLET_LIMIT: u64 = 1 << 20;
 
 /// What could not be done with a file.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +91,7 @@ impl UnitFolder {
         if tidy {
             let names: BTreeSet<&str> = wanted.iter().map(|file| file.name.as_str()).collect();
             for name in self.names()?.iter().filter(|name| name.ends_with(".image")) {
-                if !names.contains(name.as_str()) {
+                if !names.contains(name.as_str()) && self.is_ours(name) {
                     self.unlink(name)?;
                     changed = true;
                 }
@@ -107,10 +109,16 @@ impl UnitFolder {
         Ok(())
     }
 
-    /// Removes both folders, as far as their content is KAT's.
+    /// Whether anything of KAT's is here.
+    pub fn has_any(&self) -> bool {
+        self.names()
+            .is_ok_and(|names| names.iter().any(|name| self.is_ours(name)))
+    }
+
+    /// Removes what is KAT's of both folders, and the folders if that leaves them empty.
     pub fn remove_all(&self) -> Result<(), FilesError> {
-        for name in self.names()? {
-            self.unlink(&name)?;
+        for name in self.names()?.iter().filter(|name| self.is_ours(name)) {
+            self.unlink(name)?;
         }
         for folder in [&self.folders.links, &self.folders.units] {
             match std::fs::remove_dir(folder) {
@@ -161,6 +169,21 @@ impl UnitFolder {
     fn quadlet(&self, unit: &str) -> Option<PathBuf> {
         unit.strip_suffix(".service")
             .map(|stem| self.folders.units.join(format!("{stem}.container")))
+    }
+
+    /// Whether a file is one that KAT wrote: a quadlet by its mark; files of variables and what a
+    /// write left half made, which can bear none, by their names.
+    fn is_ours(&self, name: &str) -> bool {
+        let path = self.folders.units.join(name);
+        let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
+        let marked = || {
+            files::read_text(&path, QUADLET_LIMIT)
+                .is_ok_and(|text| text.lines().any(|line| line == MARK))
+        };
+        is_file
+            && (name.starts_with(".kat-")
+                || (name.starts_with("kat-") && name.ends_with(".env"))
+                || ((name.ends_with(".container") || name.ends_with(".image")) && marked()))
     }
 
     fn names(&self) -> Result<Vec<String>, FilesError> {
@@ -215,6 +238,26 @@ impl UnitFolder {
         files::remove(&target)?;
         Ok(())
     }
+}
+
+/// Users who have a folder of unit files below `root`.
+pub fn users(root: &Path) -> Vec<u32> {
+    std::fs::read_dir(below(root, Path::new(UNITS)))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Removes what is KAT's of every user's unit files, and their folder if that leaves it empty.
+pub fn remove_every_users(root: &Path) -> Result<(), FilesError> {
+    for uid in users(root) {
+        UnitFolder::new(UserFolders::new(root, uid), uid).remove_all()?;
+    }
+    // It stays where somebody else keeps something in it.
+    let _ = std::fs::remove_dir(below(root, Path::new(UNITS)));
+    Ok(())
 }
 
 fn write_public(path: &Path, text: &str) -> Result<bool, FilesError> {

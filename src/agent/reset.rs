@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Statuses,
+    files::remove_every_users,
     init::{Say, read_identity, render_settings},
     machine, paths,
     worker::{Tools, UserDesired, Worker},
@@ -139,10 +140,8 @@ fn remove_files() -> anyhow::Result<()> {
     ] {
         files::remove(Path::new(file))?;
     }
-    let folders = [
-        "pki", "etcd-pki", "etcd", "network", "units", "resolv", "hooks.d",
-    ];
-    for folder in folders {
+    remove_every_users(Path::new("/"))?;
+    for folder in ["pki", "etcd-pki", "etcd", "network", "resolv", "hooks.d"] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
     // A home whose user could not be removed stays: something may be mounted in it.

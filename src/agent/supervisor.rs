@@ -1,6 +1,6 @@
 //! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     desired::Desired,
+    files::{self, UnitFolder},
     network_files::{NetworkFiles, instances},
-    paths::UNITS,
+    paths::UserFolders,
     worker::{Tools, UserDesired, Worker},
 };
 use crate::plan::{USER_BASE, WorkloadUser};
@@ -152,21 +153,13 @@ impl Supervisor {
         self.workers.insert(uid, sender);
     }
 
-    /// Users of KAT's range that have a folder of unit files or an account, from before a restart
-    /// of the agent.
+    /// Users of KAT's range that have unit files or an account, from before a restart of the agent.
     fn leftovers(&self) -> Vec<u32> {
-        let folder = self.tools.root.join(
-            Path::new(UNITS)
-                .strip_prefix("/")
-                .unwrap_or(Path::new(UNITS)),
-        );
-        let mut uids: Vec<u32> = std::fs::read_dir(folder)
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_string_lossy().parse().ok())
-            .filter(|uid| *uid >= USER_BASE)
-            .collect();
+        let root = &self.tools.root;
+        let mut uids = files::users(root);
+        uids.retain(|uid| {
+            *uid >= USER_BASE && UnitFolder::new(UserFolders::new(root, *uid), *uid).has_any()
+        });
         uids.extend(self.tools.accounts.all());
         uids.sort_unstable();
         uids.dedup();

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    agent::{files::UnitFolder, paths::UserFolders},
+    agent::{
+        files::{UnitFolder, remove_every_users},
+        paths::UserFolders,
+    },
     systemd::{UnitManager, UnitStatus, UserSessions},
 };
 
@@ -100,6 +103,58 @@ async fn files_without_the_mark_are_left_alone() {
     bench.soon().await;
     assert!(own.exists());
     assert!(bench.accounts.all().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_keep_beside_kats_files_stays() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let (units, links) = (bench.units(&web), bench.links(&web));
+    let quadlet = "kat-default-web-aaaaa.container";
+    let theirs = [
+        units.join("kat-backup.container"),
+        units.join("tool.image"),
+        units.join("notes.txt"),
+        units.join("own.env"),
+        links.join("own.container"),
+        links.join("kat-own.image"),
+    ];
+    for path in &theirs {
+        std::fs::write(path, "[Container]\nImage=a\n# like [X-KAT]\n").unwrap();
+    }
+    let linked = [
+        (links.join("to-kats.container"), units.join(quadlet)),
+        (links.join("gone.container"), PathBuf::from("/opt/gone")),
+        (units.join("kat-link.env"), PathBuf::from("/opt/gone")),
+    ];
+    for (link, target) in &linked {
+        std::os::unix::fs::symlink(target, link).unwrap();
+    }
+    std::fs::create_dir(units.join("kat-folder.container")).unwrap();
+    // What a write that was cut off leaves.
+    std::fs::write(units.join(".kat-default-web-aaaaa.env.Xy12"), "A=b").unwrap();
+    bench.list(true, &[]);
+    bench.later(Duration::from_secs(60)).await;
+    assert!(bench.accounts.all().is_empty());
+    let mut left: Vec<PathBuf> = [&units, &links]
+        .into_iter()
+        .flat_map(|folder| std::fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    left.sort();
+    let mut expected: Vec<PathBuf> = theirs.to_vec();
+    expected.extend(linked.into_iter().map(|(link, _)| link));
+    expected.push(units.join("kat-folder.container"));
+    expected.sort();
+    assert_eq!(left, expected);
+    // They make no work for a user that KAT has no more.
+    bench.manager(&web).clear_calls();
+    bench.later(Duration::from_secs(600)).await;
+    assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
+    remove_every_users(bench.root.path()).unwrap();
+    assert!(theirs.iter().all(|path| path.exists()));
 }
 
 #[tokio::test(start_paused = true)]
