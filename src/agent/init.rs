@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap::{self, Beginnings},
+    forwarding,
     identity::Identity,
     keys::{ETCD_PKI, Keys},
     look::check_machine,
@@ -98,6 +99,7 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
 
     say("putting sysctls, users and folders in place");
     files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    forwarding::remember(Path::new("/"))?;
     put_in_place(&renderer.host_files(&settings)?).await?;
     reload_bus_policy().await?;
     restart_journal(system.as_ref()).await?;

@@ -9,6 +9,7 @@ mod bootstrap;
 mod bus;
 pub mod desired;
 mod files;
+mod forwarding;
 pub mod identity;
 mod image;
 mod init;

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     files::remove_every_users,
+    forwarding,
     init::{Say, read_identity, render_settings},
     machine, paths,
     worker::{Tools, UserDesired, Worker},
@@ -63,6 +64,7 @@ pub async fn run(say: Say<'_>) -> anyhow::Result<()> {
         note(unit, stop(system.as_ref(), unit).await);
     }
     note("the network", network::teardown().await.map_err(Into::into));
+    note("net.ipv4.ip_forward", forwarding::restore(Path::new("/")));
     note("files", remove_files());
     note("systemd", system.reload().await.map_err(Into::into));
     note("users", remove_accounts().await);
