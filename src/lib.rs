@@ -11,6 +11,7 @@ pub mod leader;
 pub mod network;
 pub mod pki;
 pub mod plan;
+pub mod pulse;
 pub mod render;
 pub mod resource;
 pub mod store;

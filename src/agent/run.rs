@@ -30,6 +30,7 @@ use crate::{
     leader::{self, LeaderConfig},
     network::state,
     pki,
+    pulse::Pulses,
     render::Renderer,
     store::{EtcdStore, Mirror, StateStore, keys},
     systemd::{Journal, Logind, ManagerSource, Managers},
@@ -51,7 +52,8 @@ pub async fn run() -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let mut tasks = JoinSet::new();
     let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
-    let status = ServiceStatus::start(&mut tasks, &cancel);
+    let pulses = Pulses::default();
+    let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
 
     let (lists, listed) = watch::channel(read_stored_desired());
     let statuses = Statuses::default();
@@ -62,10 +64,9 @@ pub async fn run() -> anyhow::Result<()> {
     for file in tools.renderer.host_files(&tools.settings)? {
         files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))?;
     }
-    tasks.spawn(
-        Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone())
-            .run(listed.clone(), cancel.clone()),
-    );
+    let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
+    supervisor.pulses = pulses.clone();
+    tasks.spawn(supervisor.run(listed.clone(), cancel.clone()));
 
     let keys = Keys::new(
         Users::new()
@@ -104,6 +105,7 @@ pub async fn run() -> anyhow::Result<()> {
             endpoint: std::net::SocketAddr::new(*endpoint, identity.cluster.spec.api_port)
                 .to_string(),
             clock: Arc::clone(&clock),
+            pulses: pulses.clone(),
         },
         cancel.clone(),
     );
@@ -120,6 +122,7 @@ pub async fn run() -> anyhow::Result<()> {
         clock: Arc::clone(&clock),
         node_name: identity.node.clone(),
         limits: Limits::default(),
+        pulses,
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::leader::LeaderHandle;
+use crate::{leader::LeaderHandle, pulse::Pulses};
 
 /// The STATUS= line of the service, and its watchdog.
 #[derive(Clone)]
@@ -14,26 +15,19 @@ pub struct ServiceStatus {
 }
 
 impl ServiceStatus {
-    /// Says Ready to systemd, and keeps the watchdog content until `cancel`.
-    pub fn start(tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Self {
-        let (words, mut said) = watch::channel("starting".to_owned());
-        let cancel = cancel.clone();
-        let watchdog =
+    /// Says Ready to systemd, and keeps the watchdog content until `cancel`, for as long as no loop
+    /// of `pulses` hangs.
+    pub fn start(tasks: &mut JoinSet<()>, pulses: &Pulses, cancel: &CancellationToken) -> Self {
+        let (words, said) = watch::channel("starting".to_owned());
+        let period =
             sd_notify::watchdog_enabled().map_or(Duration::from_secs(10), |limit| limit / 3);
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let told = tell(said, pulses.clone(), period, |states| {
+            let _ = sd_notify::notify(states);
+        });
+        let cancel = cancel.clone();
         tasks.spawn(async move {
-            let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
-            loop {
-                let words = said.borrow_and_update().clone();
-                let _ = sd_notify::notify(&[
-                    sd_notify::NotifyState::Status(&words),
-                    sd_notify::NotifyState::Watchdog,
-                ]);
-                tokio::select! {
-                    () = cancel.cancelled() => return,
-                    changed = said.changed() => if changed.is_err() { return },
-                    () = sleep(watchdog) => {}
-                }
-            }
+            cancel.run_until_cancelled(told).await;
         });
         Self { words }
     }
@@ -45,6 +39,30 @@ impl ServiceStatus {
             words.clone_into(present);
             differs
         });
+    }
+}
+
+/// Tells the words when they change, and feeds the watchdog every `period`, unless a loop hangs:
+/// then systemd starts the service again.
+async fn tell(
+    mut said: watch::Receiver<String>,
+    pulses: Pulses,
+    period: Duration,
+    notify: impl Fn(&[NotifyState<'_>]),
+) {
+    loop {
+        let words = said.borrow_and_update().clone();
+        match pulses.stalled() {
+            None => notify(&[NotifyState::Status(&words), NotifyState::Watchdog]),
+            Some(name) => {
+                tracing::error!("{name} hangs; the watchdog is told no more");
+                notify(&[NotifyState::Status(&format!("{name} hangs"))]);
+            }
+        }
+        tokio::select! {
+            changed = said.changed() => if changed.is_err() { return },
+            () = sleep(period) => {}
+        }
     }
 }
 
@@ -71,5 +89,56 @@ pub async fn tell_status(status: ServiceStatus, handle: LeaderHandle, cancel: Ca
             changed = snapshots.changed() => if changed.is_err() { return },
             changed = leadership.changed() => if changed.is_err() { return },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watchdog_is_fed_until_a_loop_hangs() {
+        let pulses = Pulses::default();
+        let (words, said) = watch::channel("leading".to_owned());
+        let told: Arc<Mutex<Vec<String>>> = Arc::default();
+        let heard = Arc::clone(&told);
+        let period = Duration::from_secs(10);
+        tokio::spawn(tell(said, pulses.clone(), period, move |states| {
+            let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
+            heard.lock().unwrap().push(lines.join(" "));
+        }));
+        let told_in = async |time: u64| {
+            told.lock().unwrap().clear();
+            sleep(Duration::from_secs(time)).await;
+            std::mem::take(&mut *told.lock().unwrap())
+        };
+        let waits = pulses.watch("the loop that waits");
+        tokio::spawn(async move { waits.wait(std::future::pending::<()>()).await });
+        let fed = told_in(601).await;
+        assert!(fed.len() >= 60, "{fed:?}");
+        assert!(
+            fed.iter().all(|line| line == "STATUS=leading WATCHDOG=1"),
+            "{fed:?}"
+        );
+        let hangs = pulses.watch("the loop that hangs");
+        told_in(crate::pulse::STALLED.as_secs()).await;
+        // Nothing else that is told feeds it.
+        words.send_replace("following".to_owned());
+        let starved = told_in(600).await;
+        assert!(starved.len() >= 60, "{starved:?}");
+        assert!(
+            starved
+                .iter()
+                .all(|line| line == "STATUS=the loop that hangs hangs"),
+            "{starved:?}"
+        );
+        hangs.beat();
+        let fed = told_in(100).await;
+        assert!(
+            fed.iter().all(|line| line == "STATUS=following WATCHDOG=1"),
+            "{fed:?}"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -13,7 +13,10 @@ use super::{
     paths::UserFolders,
     worker::{Tools, UserDesired, Worker},
 };
-use crate::plan::{USER_BASE, WorkloadUser};
+use crate::{
+    plan::{USER_BASE, WorkloadUser},
+    pulse::Pulses,
+};
 
 /// Pause after the network's files could not be written.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
@@ -26,6 +29,8 @@ pub struct Supervisor {
     pub statuses: Statuses,
     /// `kat-net`'s files.
     pub network: NetworkFiles,
+    /// Where its loop is seen by the watchdog.
+    pub pulses: Pulses,
     workers: BTreeMap<u32, watch::Sender<UserDesired>>,
     tasks: JoinSet<u32>,
     users: BTreeMap<u32, WorkloadUser>,
@@ -38,6 +43,7 @@ impl Supervisor {
             tools,
             statuses,
             network,
+            pulses: Pulses::default(),
             workers: BTreeMap::new(),
             tasks: JoinSet::new(),
             users: BTreeMap::new(),
@@ -46,6 +52,7 @@ impl Supervisor {
 
     /// Follows the desired list.
     pub async fn run(mut self, mut lists: watch::Receiver<Listed>, cancel: CancellationToken) {
+        let pulse = self.pulses.watch("the supervisor of the workers");
         loop {
             let listed = lists.borrow_and_update().clone();
             let again = if self.dispatch(&listed, &cancel) {
@@ -53,25 +60,34 @@ impl Supervisor {
             } else {
                 AFTER_FAILURE
             };
-            tokio::select! {
-                () = cancel.cancelled() => break,
-                changed = lists.changed() => if changed.is_err() { break },
-                () = tokio::time::sleep(again) => {}
-                Some(ended) = self.tasks.join_next() => match ended {
-                    Ok(uid) => {
-                        // Its successor may stand there already.
-                        if self.workers.get(&uid).is_some_and(watch::Sender::is_closed) {
-                            self.workers.remove(&uid);
-                        }
+            let news = async {
+                tokio::select! {
+                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    changed = lists.changed() => match changed {
+                        Ok(()) => ControlFlow::Continue(None),
+                        Err(_) => ControlFlow::Break(()),
+                    },
+                    () = tokio::time::sleep(again) => ControlFlow::Continue(None),
+                    Some(ended) = self.tasks.join_next() => ControlFlow::Continue(Some(ended)),
+                }
+            };
+            match pulse.wait(news).await {
+                ControlFlow::Break(()) => break,
+                ControlFlow::Continue(None) => {}
+                ControlFlow::Continue(Some(Ok(uid))) => {
+                    // Its successor may stand there already.
+                    if self.workers.get(&uid).is_some_and(watch::Sender::is_closed) {
+                        self.workers.remove(&uid);
                     }
-                    Err(error) => {
-                        // A worker that panicked is made anew by the next dispatch.
-                        tracing::error!(%error, "a worker ended early");
-                        self.workers.retain(|_, sender| !sender.is_closed());
-                    }
-                },
+                }
+                ControlFlow::Continue(Some(Err(error))) => {
+                    // A worker that panicked is made anew by the next dispatch.
+                    tracing::error!(%error, "a worker ended early");
+                    self.workers.retain(|_, sender| !sender.is_closed());
+                }
             }
         }
+        drop(pulse);
         while self.tasks.join_next().await.is_some() {}
     }
 

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     leader::LeaderHandle,
     plan::{Observed, Snapshot},
+    pulse::Pulses,
     store::{Committed, Compare, Leadership, Operation},
 };
 
@@ -42,6 +43,8 @@ pub struct ApiConfig {
     pub node_name: String,
     /// What callers may ask for.
     pub limits: Limits,
+    /// Where the loops that take connections are seen by the watchdog.
+    pub pulses: Pulses,
 }
 
 /// Shared by all handlers.

@@ -37,7 +37,7 @@ use super::{
     routes::router,
     stalled::Stalled,
 };
-use crate::pki::peer_identity;
+use crate::{pki::peer_identity, pulse::Pulses};
 
 /// The TLS configuration for the next connection; it changes when certificates are renewed.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
@@ -115,7 +115,7 @@ fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
 /// Answers until `cancel`, then lets requests under way end within
 /// [`Limits::shutdown_timeout`]; streams end at once.
 pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: CancellationToken) {
-    let limits = config.limits.clone();
+    let (limits, pulses) = (config.limits.clone(), config.pulses.clone());
     let api = Api::new(config, cancel.clone());
     let server = Server {
         router: router(&api),
@@ -123,6 +123,7 @@ pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: Cancellation
         by_address: Arc::default(),
         tracker: TaskTracker::new(),
         limits,
+        pulses,
         cancel: cancel.clone(),
     };
     for listener in listeners.tls {
@@ -164,6 +165,7 @@ struct Server {
     open: Arc<Semaphore>,
     by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
     tracker: TaskTracker,
+    pulses: Pulses,
     cancel: CancellationToken,
 }
 
@@ -192,13 +194,16 @@ impl Server {
     async fn accept_tls(self, listener: TlsListener) {
         let TlsListener { listener, config } = listener;
         let mut pause = ACCEPT_PAUSE;
+        let pulse = self.pulses.watch("the API's port");
         loop {
-            let Some(permit) = self.permit().await else {
-                return;
+            // There may be no caller, or no room for one more, for a long time.
+            let next = async {
+                let permit = self.permit().await?;
+                let accepted = self.cancel.run_until_cancelled(listener.accept()).await?;
+                Some((permit, accepted))
             };
-            let accepted = tokio::select! {
-                () = self.cancel.cancelled() => return,
-                accepted = listener.accept() => accepted,
+            let Some((permit, accepted)) = pulse.wait(next).await else {
+                return;
             };
             match accepted {
                 Ok((stream, address)) => {
@@ -225,13 +230,16 @@ impl Server {
     async fn accept_local(self, listener: SocketListener) {
         let SocketListener { listener, access } = listener;
         let mut pause = ACCEPT_PAUSE;
+        let pulse = self.pulses.watch("the API's socket");
         loop {
-            let Some(permit) = self.permit().await else {
-                return;
+            // There may be no caller, or no room for one more, for a long time.
+            let next = async {
+                let permit = self.permit().await?;
+                let accepted = self.cancel.run_until_cancelled(listener.accept()).await?;
+                Some((permit, accepted))
             };
-            let accepted = tokio::select! {
-                () = self.cancel.cancelled() => return,
-                accepted = listener.accept() => accepted,
+            let Some((permit, accepted)) = pulse.wait(next).await else {
+                return;
             };
             match accepted {
                 Ok((stream, _)) => {
@@ -422,6 +430,33 @@ mod tests {
             });
         });
         thread.join().unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_without_callers_or_without_room_does_not_look_hung() {
+        let folder = tempfile::tempdir().unwrap();
+        for room in [0, 8] {
+            let server = Server {
+                router: Router::new(),
+                limits: Limits::default(),
+                open: Arc::new(Semaphore::new(room)),
+                by_address: Arc::default(),
+                tracker: TaskTracker::new(),
+                pulses: Pulses::default(),
+                cancel: CancellationToken::new(),
+            };
+            let path = folder.path().join(format!("{room}.sock"));
+            let local = SocketListener {
+                listener: UnixListener::bind(path).unwrap(),
+                access: SocketAccess::Admin,
+            };
+            let accepting = tokio::spawn(server.clone().accept_local(local));
+            tokio::time::sleep(Duration::from_secs(3600)).await;
+            let pulses = &server.pulses;
+            assert_eq!((pulses.stalled(), pulses.watched().len()), (None, 1));
+            server.cancel.cancel();
+            accepting.await.unwrap();
+        }
     }
 
     #[test]

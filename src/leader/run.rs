@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{LeaderHandle, Reports, SnapshotBuilder};
 use crate::{
     plan::{self, Plan, Snapshot},
+    pulse::{Pulse, Pulses},
     store::{Leadership, Mirror, Operation, StateStore, fenced, keys},
 };
 
@@ -21,6 +22,9 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const SHOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a commit that failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
+
+/// Changes that are written before the loop is seen again.
+const GROUPS_AT_ONCE: usize = 256;
 
 /// What a candidate needs.
 #[derive(Clone)]
@@ -33,6 +37,8 @@ pub struct LeaderConfig {
     pub endpoint: String,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Where its loop is seen by the watchdog, while it leads.
+    pub pulses: Pulses,
 }
 
 /// Follows the store and campaigns until `cancel`; then gives leadership up.
@@ -128,10 +134,13 @@ struct Tenure<'a> {
 impl Tenure<'_> {
     async fn lead(&mut self) {
         let mut snapshots = self.handle.snapshot.clone();
+        let pulse = self.config.pulses.watch("the leader's loop");
         while !self.publish_endpoint().await {
             sleep(AFTER_FAILURE).await;
+            pulse.beat();
         }
         loop {
+            pulse.beat();
             let Some(snapshot) = self.newest(&mut snapshots).await else {
                 continue;
             };
@@ -143,7 +152,7 @@ impl Tenure<'_> {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
             });
             if !plan.changes.is_empty() {
-                if !self.commit(plan).await {
+                if !self.commit(plan, &pulse).await {
                     sleep(AFTER_FAILURE).await;
                 }
                 continue;
@@ -181,7 +190,7 @@ impl Tenure<'_> {
         }
     }
 
-    async fn commit(&mut self, plan: Plan) -> bool {
+    async fn commit(&mut self, plan: Plan, pulse: &Pulse) -> bool {
         let groups: Vec<_> = plan
             .changes
             .into_iter()
@@ -197,30 +206,23 @@ impl Tenure<'_> {
                 }
             })
             .collect();
-        match fenced::commit(
-            self.handle.store.as_ref(),
-            &self.leadership.fence(),
-            &groups,
-        )
-        .await
-        {
-            Ok(fenced::Outcome::Done(revision)) => {
-                self.floor = self.floor.max(revision);
-                true
-            }
-            Ok(fenced::Outcome::Refused { written, .. }) => {
-                tracing::info!(
-                    written,
-                    of = groups.len(),
-                    "a change was refused; planning again"
-                );
-                false
-            }
-            Err(error) => {
-                tracing::warn!(%error, "changes could not be written");
-                false
+        // A long list is no hanging loop.
+        for part in groups.chunks(GROUPS_AT_ONCE) {
+            pulse.beat();
+            let store = self.handle.store.as_ref();
+            match fenced::commit(store, &self.leadership.fence(), part).await {
+                Ok(fenced::Outcome::Done(revision)) => self.floor = self.floor.max(revision),
+                Ok(fenced::Outcome::Refused { .. }) => {
+                    tracing::info!(of = groups.len(), "a change was refused; planning again");
+                    return false;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "changes could not be written");
+                    return false;
+                }
             }
         }
+        true
     }
 
     async fn publish_endpoint(&mut self) -> bool {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    ops::ControlFlow,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -25,6 +26,7 @@ use super::{
     verify::{CgroupReader, VerifyError, verify},
     watch::StateFiles,
 };
+use crate::pulse::Pulse;
 
 /// Longest request, with its end of line.
 const MAXIMUM_REQUEST: usize = 4096;
@@ -177,13 +179,25 @@ impl HookServer {
     }
 
     /// Answers calls until cancelled; calls that wait are dropped then.
-    pub async fn serve(self: Arc<Self>, listener: UnixListener, cancel: CancellationToken) {
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: UnixListener,
+        pulse: Pulse,
+        cancel: CancellationToken,
+    ) {
         let mut tasks = tokio::task::JoinSet::new();
         loop {
-            let accepted = tokio::select! {
-                () = cancel.cancelled() => break,
-                Some(_) = tasks.join_next(), if !tasks.is_empty() => continue,
-                accepted = listener.accept() => accepted,
+            let news = async {
+                tokio::select! {
+                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    Some(_) = tasks.join_next(), if !tasks.is_empty() => ControlFlow::Continue(None),
+                    accepted = listener.accept() => ControlFlow::Continue(Some(accepted)),
+                }
+            };
+            let accepted = match pulse.wait(news).await {
+                ControlFlow::Break(()) => break,
+                ControlFlow::Continue(None) => continue,
+                ControlFlow::Continue(Some(accepted)) => accepted,
             };
             match accepted {
                 Ok((stream, _)) => {
@@ -366,6 +380,23 @@ async fn read_request(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_nobody_calls_does_not_look_hung() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path());
+        let cgroups: CgroupReader = Arc::new(|_| Ok("/".to_owned()));
+        let server = HookServer::new(files, Links::open().unwrap(), cgroups);
+        let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
+        let (pulses, cancel) = (crate::pulse::Pulses::default(), CancellationToken::new());
+        let serving = server.serve(listener, pulses.watch("the socket"), cancel.clone());
+        let serving = tokio::spawn(serving);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!((pulses.stalled(), pulses.watched().len()), (None, 1));
+        cancel.cancel();
+        serving.await.unwrap();
+        assert!(pulses.watched().is_empty());
+    }
 
     #[test]
     fn requests_are_read_strictly() {

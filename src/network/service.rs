@@ -19,7 +19,7 @@ use tokio::{
     net::UnixListener,
     signal::unix::{SignalKind, signal},
     sync::watch,
-    time::{Instant, timeout},
+    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -35,12 +35,13 @@ use super::{
     verify::{CgroupReader, proc_cgroups},
     watch::{Snapshot, StateFiles},
 };
+use crate::pulse::{Pulse, Pulses};
 
 /// Everything is looked at again after this time.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// The same while something is not as it should be.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
-/// A round that takes longer is given up; below the watchdog's time.
+/// A round that takes longer is given up, well before it counts as hanging.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 
 /// Why the service could not start.
@@ -133,14 +134,16 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     let cancel = config.cancel;
     let hook = HookServer::new(Arc::clone(&files), links.clone(), config.cgroups);
     let mut tasks = tokio::task::JoinSet::new();
-    tasks.spawn(hook.serve(listener, cancel.clone()));
+    let pulses = Pulses::default();
+    let pulse = pulses.watch("the hook's socket");
+    tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
     let overlay = config
         .overlay
         .unwrap_or_else(|| Overlay::new(links.clone()));
     let reconciler = Reconciler::new(config.folder, links, overlay, config.resolved);
-    let (beat, beats) = watch::channel(Instant::now());
-    tasks.spawn(keep(reconciler, files, config.dns, beat, cancel.clone()));
+    let pulse = pulses.watch("the rounds");
+    tasks.spawn(keep(reconciler, files, config.dns, pulse, cancel.clone()));
     notify(&[sd_notify::NotifyState::Ready]);
 
     let mut watchdog = watchdog();
@@ -156,10 +159,9 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
                     cancel.cancel();
                 }
             }
-            _ = watchdog.tick() => {
-                if beats.borrow().elapsed() < ROUND_LIMIT + INTERVAL + SHORT_INTERVAL {
-                    notify(&[sd_notify::NotifyState::Watchdog]);
-                }
+            _ = watchdog.tick() => match pulses.stalled() {
+                None => notify(&[sd_notify::NotifyState::Watchdog]),
+                Some(name) => tracing::error!("{name} hangs; the watchdog is told no more"),
             }
         }
     }
@@ -175,7 +177,7 @@ async fn keep(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
     dns: Option<DnsServer>,
-    beat: watch::Sender<Instant>,
+    pulse: Pulse,
     cancel: CancellationToken,
 ) {
     let mut changes = files.subscribe();
@@ -187,7 +189,7 @@ async fn keep(
     let mut shown = String::new();
     let mut removal = Box::pin(links::removal(OVERLAY_LINK));
     loop {
-        beat.send_replace(Instant::now());
+        pulse.beat();
         let snapshot = changes.borrow_and_update().clone();
         let round = timeout(ROUND_LIMIT, reconciler.round(&snapshot)).await;
         let outcome = round.unwrap_or_else(|_| reconciler.gave_up(ROUND_LIMIT));
@@ -202,6 +204,7 @@ async fn keep(
         } else {
             SHORT_INTERVAL
         };
+        pulse.beat();
         tokio::select! {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(wait) => files.refresh(),

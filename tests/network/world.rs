@@ -12,14 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat::network::{
-    hook,
-    links::Links,
-    namespaces::NetworkNamespace,
-    server::HookServer,
-    state::{Gate, InstanceNetwork, Instances, NodeNetwork},
-    verify::CgroupReader,
-    watch::StateFiles,
+use kat::{
+    network::{
+        hook,
+        links::Links,
+        namespaces::NetworkNamespace,
+        server::HookServer,
+        state::{Gate, InstanceNetwork, Instances, NodeNetwork},
+        verify::CgroupReader,
+        watch::StateFiles,
+    },
+    pulse::Pulses,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -242,7 +245,8 @@ impl Machine {
         std::fs::rename(next, self.socket()).unwrap();
         let server = HookServer::new(Arc::clone(&self.files), self.links.clone(), reader);
         self.stop = self.cancel.child_token();
-        tokio::spawn(server.serve(listener, self.stop.clone()));
+        let pulse = Pulses::default().watch("the hook's socket");
+        tokio::spawn(server.serve(listener, pulse, self.stop.clone()));
     }
 
     /// Ends the server of the hook's socket, with the calls that it has.

@@ -19,6 +19,7 @@ use kat::{
     leader::{LeaderHandle, Reports, SnapshotBuilder},
     pki::{Authority, AuthorityKind, Identity, LeafKind, cluster_name, tls},
     plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
+    pulse::Pulses,
     store::{Leadership, MemoryStore, Mirror, Operation, StateStore, keys},
 };
 use reqwest::{Client, Method, Response, StatusCode};
@@ -166,6 +167,7 @@ impl Server {
             clock: Arc::new(Timestamp::now),
             node_name: "n1".to_owned(),
             limits,
+            pulses: Pulses::default(),
         };
         let running = tokio::spawn(serve(api, listeners, cancel.clone()));
         let revision = store.revision();

@@ -12,6 +12,7 @@ use crate::{
         DesiredMeta, IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta,
         WorkloadStatusRecord,
     },
+    pulse::Pulses,
     resource::{Bytes, MilliCpu, ResourceList},
     store::{MemoryStore, Operation, StateStore, fenced, keys, mirror::Entries},
     systemd::UnitManager,
@@ -111,6 +112,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
                 .checked_add(started.elapsed())
                 .unwrap_or(Timestamp::UNIX_EPOCH)
         }),
+        pulses: Pulses::default(),
     };
     start(Arc::new(store.client()), config, cancel.clone())
 }
@@ -217,6 +219,48 @@ async fn applied_changed_and_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
+    let (lists, cancel) = (
+        watch::Sender::new(Listed::default()),
+        CancellationToken::new(),
+    );
+    let bench = Bench::new();
+    let mut supervisor = Supervisor::new(
+        Arc::clone(&bench.tools),
+        Statuses::default(),
+        NetworkFiles::new(bench.root.path().join("net")),
+    );
+    let pulses = Pulses::default();
+    supervisor.pulses = pulses.clone();
+    let supervising = tokio::spawn(supervisor.run(lists.subscribe(), cancel.clone()));
+    let store = MemoryStore::new();
+    seed(&store);
+    let config = LeaderConfig {
+        candidate: "n1".to_owned(),
+        lease: Duration::from_secs(5),
+        endpoint: "n1:9115".to_owned(),
+        clock: Arc::new(|| Timestamp::UNIX_EPOCH),
+        pulses: pulses.clone(),
+    };
+    let leader = start(Arc::new(store.client()), config, cancel.clone());
+    // One that does not lead has no loop that could hang.
+    let other = candidate(&store, "n2", &cancel);
+    let leads = |one: &LeaderHandle| one.leadership.borrow().is_some();
+    bench
+        .until(&store, &[], || leads(&leader) || leads(&other))
+        .await;
+    assert!(leads(&leader));
+    bench.later(Duration::from_secs(3600)).await;
+    let watched = pulses.watched();
+    assert_eq!((pulses.stalled(), watched.len()), (None, 2), "{watched:?}");
+    cancel.cancel();
+    supervising.await.unwrap();
+    bench
+        .until(&store, &[], || pulses.watched().is_empty())
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn another_leader_goes_on_and_the_deposed_one_writes_nothing() {
     let bench = Bench::new();
     let store = MemoryStore::new();
@@ -275,6 +319,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
             lease: Duration::from_secs(5),
             endpoint: "n1:9115".to_owned(),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
+            pulses: Pulses::default(),
         },
         cancel.clone(),
     );
