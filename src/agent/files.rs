@@ -272,7 +272,7 @@ fn write_public(path: &Path, text: &str) -> Result<bool, FilesError> {
 }
 
 /// Makes a folder, and those above it that are missing as 0755.
-fn make_folder(path: &Path, access: Access) -> Result<(), FilesError> {
+pub(super) fn make_folder(path: &Path, access: Access) -> Result<(), FilesError> {
     if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
         make_folder(parent, Access::mode(0o755))?;
     }

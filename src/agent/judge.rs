@@ -39,7 +39,7 @@ pub struct Verdict {
     pub message: String,
     /// Health.
     pub health: Health,
-    /// Times that systemd started the program again.
+    /// Times that the program was started again because of what it did itself.
     pub restarts: u32,
     /// Exit code of the program's last end; 128 and the signal when one killed it.
     pub exit_code: Option<i32>,
@@ -56,6 +56,8 @@ pub struct Circumstances {
     pub fault_is_ours: bool,
     /// The unit ended well since it was last started.
     pub ended: bool,
+    /// Restarts that the agent counted, the one that systemd refused when it gave up included.
+    pub restarts: u32,
     /// Monotonic clock, microseconds.
     pub now: u64,
 }
@@ -68,10 +70,10 @@ pub fn judge(
 ) -> Verdict {
     let exit_code = exit_code(status);
     let policy = &assignment.restart_policy;
-    let restarts = match policy.condition {
-        RestartCondition::MaxCount => status.restarts.min(policy.max_restarts),
-        RestartCondition::Never | RestartCondition::Always => status.restarts,
-    };
+    let gave_up = status.active_state == "failed"
+        && policy.condition == RestartCondition::MaxCount
+        && !circumstances.fault_is_ours;
+    let restarts = circumstances.restarts.saturating_sub(u32::from(gave_up));
     let verdict = |phase, reason, message: String, action| Verdict {
         phase,
         reason,
@@ -84,6 +86,12 @@ pub fn judge(
     };
     match (status.active_state.as_str(), status.sub_state.as_str()) {
         ("active" | "reloading" | "refreshing", _) => running(status, circumstances, verdict),
+        ("activating", _) if circumstances.fault_is_ours => verdict(
+            InstancePhase::Starting,
+            "NetworkNotReady",
+            String::new(),
+            Action::Leave,
+        ),
         ("activating", "auto-restart" | "auto-restart-queued") => verdict(
             InstancePhase::Restarting,
             "CrashLoop",
@@ -148,8 +156,10 @@ fn running(
             .now
             .saturating_sub(status.exec_main_start_monotonic),
     );
-    if status.restarts >= OFTEN && up < SETTLE {
-        let message = format!("started again {} times", status.restarts);
+    // Neither those that were KAT's fault count, nor those before a start by hand.
+    let lately = status.restarts.min(circumstances.restarts);
+    if lately >= OFTEN && up < SETTLE {
+        let message = format!("started again {lately} times");
         let mut verdict = verdict(
             InstancePhase::Restarting,
             "CrashLoop",

@@ -6,6 +6,10 @@ use futures_util::StreamExt;
 
 use crate::systemd::{LogEntry, LogQuery, LogSource};
 
+/// Entries that are read.
+const ENTRIES: u64 = 40;
+/// Entries more for each run that nobody looked at.
+const ENTRIES_OF_A_RUN: u64 = 20;
 /// Lines shown in a reason.
 const LINES: usize = 5;
 /// Longest reason, in bytes.
@@ -20,17 +24,30 @@ pub struct Tail {
     pub lines: String,
     /// The container hook's own words, if it is what ended this run.
     pub hook_error: Option<String>,
+    /// Failures of the hook since the end that was looked at last.
+    pub hook_failures: u32,
 }
 
-/// Reads the last words of a unit whose last main process began at `started`, in microseconds of
-/// the monotonic clock. An unreadable journal gives an empty tail.
+/// What is known of a unit's runs. Times are microseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Runs {
+    /// Begin of the last main process.
+    pub started: u64,
+    /// The end that was looked at last.
+    pub judged: u64,
+    /// Restarts since then.
+    pub missed: u32,
+}
+
+/// Reads the last words of a unit. An unreadable journal gives an empty tail.
 ///
 /// The hook is called after Podman was started, and before conmon takes its place as the main
-/// process: a word of the hook from before `started` is of an earlier run.
-pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, started: u64) -> Tail {
+/// process: a word of the hook from before the main process began is of an earlier run.
+pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tail {
+    let entries = ENTRIES + ENTRIES_OF_A_RUN * u64::from(runs.missed.min(100));
     let query = LogQuery {
         this_boot: true,
-        ..query(uid, unit, Some(40))
+        ..query(uid, unit, Some(entries))
     };
     let Ok(entries) = tokio::time::timeout(LIMIT, collect(logs, &query)).await else {
         return Tail::default();
@@ -38,8 +55,12 @@ pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, started: u64) -> T
     let newest = entries.iter().rev();
     let hook_error = newest
         .clone()
-        .find(|entry| entry.hook_error && entry.monotonic_us >= started)
+        .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started)
         .map(LogEntry::text);
+    let failures = entries
+        .iter()
+        .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
+        .count();
     let mut output: Vec<String> = newest
         .clone()
         .filter(|entry| entry.from_program)
@@ -56,6 +77,7 @@ pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, started: u64) -> T
     Tail {
         lines: shorten(&output.join(" | ")),
         hook_error,
+        hook_failures: u32::try_from(failures).unwrap_or(u32::MAX),
     }
 }
 

@@ -25,6 +25,7 @@ pub mod paths;
 pub mod program;
 mod reporter;
 mod reset;
+mod restarts;
 mod run;
 mod service_status;
 mod statuses;

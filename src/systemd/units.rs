@@ -95,6 +95,13 @@ pub struct UnitStatus {
     pub need_daemon_reload: bool,
 }
 
+impl UnitStatus {
+    /// The program ended and is started again after a delay. The restart is not counted yet.
+    pub fn is_between_runs(&self) -> bool {
+        self.sub_state == "auto-restart"
+    }
+}
+
 /// A unit of the manager that changed, or everything (after a reconnection).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnitEvent {

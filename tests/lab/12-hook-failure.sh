@@ -17,4 +17,8 @@ n1 systemctl start kat-net.socket kat-net.service
 wait_for 90 is web .status.phase Running
 wait_for 10 answers "http://$address/"
 # Its own crash, and nothing else.
-(($(field web .status.restarts) <= 1))
+equal 1 "$(field web .status.restarts)" "restarts"
+# That one was all it had.
+page "http://$address/crash?1" >/dev/null
+wait_for 30 is web .status.phase Failed
+equal 1 "$(field web .status.restarts)" "restarts when it gave up"

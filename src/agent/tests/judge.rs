@@ -92,6 +92,28 @@ fn every_state_by_every_policy() {
             Leave,
         ),
         (
+            "activating",
+            "auto-restart",
+            "exit-code",
+            1,
+            ours,
+            MaxCount,
+            Starting,
+            "NetworkNotReady",
+            Leave,
+        ),
+        (
+            "activating",
+            "start",
+            "exit-code",
+            1,
+            ours,
+            Always,
+            Starting,
+            "NetworkNotReady",
+            Leave,
+        ),
+        (
             "deactivating",
             "stop-sigterm",
             "success",
@@ -209,6 +231,7 @@ fn every_state_by_every_policy() {
             Circumstances {
                 fault_is_ours,
                 ended,
+                restarts,
                 now: 60_000_000,
             },
         );
@@ -226,6 +249,7 @@ fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
     let web = assignment(0, "web");
     let at = |restarts, seconds: u64| {
         let circumstances = Circumstances {
+            restarts,
             now: 1_000_000 + seconds * 1_000_000,
             ..Circumstances::default()
         };
@@ -248,7 +272,11 @@ fn a_program_that_crashed_often_runs_after_ten_quiet_seconds() {
 fn the_refused_start_is_not_counted_and_a_signal_is_named() {
     let web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
     let mut last = status("failed", "failed", "exit-code", 6);
-    let verdict = judge(&web, &last, Circumstances::default());
+    let circumstances = Circumstances {
+        restarts: 6,
+        ..Circumstances::default()
+    };
+    let verdict = judge(&web, &last, circumstances);
     assert_eq!((verdict.restarts, verdict.exit_code), (5, Some(7)));
     (last.exec_main_code, last.exec_main_status) = (2, 9);
     let verdict = judge(&web, &last, Circumstances::default());

@@ -6,6 +6,7 @@ mod adoption;
 mod judge;
 mod lists;
 mod pulls;
+mod restarts;
 mod starts;
 mod stops;
 mod trouble;
@@ -348,7 +349,12 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
         match behaviours.get(&unit) {
             Some(None) => {}
             Some(Some(other)) => {
-                found.insert(unit, other.clone());
+                let mut other = other.clone();
+                if other.rests {
+                    // How often it may start is the unit's own word.
+                    other.start_limit = starts_of(&usual.text);
+                }
+                found.insert(unit, other);
             }
             None => {
                 found.insert(unit, usual);
@@ -356,6 +362,13 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
         }
     }
     found
+}
+
+/// The limit of starts in the text of a unit; 0 where it has none.
+fn starts_of(text: &str) -> u32 {
+    text.lines()
+        .find_map(|line| line.strip_prefix("StartLimitBurst="))
+        .map_or(0, |number| number.parse().unwrap())
 }
 
 /// The first instance of the workload `NAME` with this index.

@@ -89,6 +89,9 @@ impl Worker {
             .entry(assignment.instance.clone())
             .or_default();
         memory.ended = false;
+        if uncounted {
+            self.restarts.of(&assignment.instance).begun_anew(false);
+        }
         self.jobs.spawn(async move {
             if uncounted && let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
                 return (key, JobOutcome::Started(Err(error)));

@@ -26,6 +26,7 @@ use super::{
     backoff::Backoff,
     files::{FilesError, UnitFolder},
     paths::UserFolders,
+    restarts::RestartCounts,
 };
 use crate::{
     agent::accounts::UserAccounts,
@@ -103,9 +104,6 @@ struct Memory {
     pulled: bool,
     judged_exit: Option<u64>,
     fault_is_ours: bool,
-    /// Times that the program's own ends made systemd start it again; systemd's count begins anew
-    /// with every `ResetFailed`.
-    restarts: u32,
     trouble: String,
     start_error: Option<String>,
 }
@@ -133,6 +131,7 @@ pub struct Worker {
     busy: BTreeSet<JobKey>,
     memories: BTreeMap<String, Memory>,
     images: BTreeMap<String, ImageMemory>,
+    restarts: RestartCounts,
     /// Instances of which something was reported.
     reported: BTreeSet<String>,
     /// Why the last pass was cut short.
@@ -149,6 +148,7 @@ impl Worker {
         statuses: Statuses,
     ) -> Self {
         let manager = tools.managers.user(user.uid);
+        let restarts = RestartCounts::read(&tools.root, user.uid);
         let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
         Self {
             manager,
@@ -164,6 +164,7 @@ impl Worker {
             busy: BTreeSet::new(),
             memories: BTreeMap::new(),
             images: BTreeMap::new(),
+            restarts,
             reported: BTreeSet::new(),
             trouble: None,
             wake: LONGEST_SLEEP,
@@ -177,7 +178,11 @@ impl Worker {
         loop {
             self.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();
-            match self.pass(&desired).await {
+            let passed = self.pass(&desired).await;
+            if let Err(error) = self.restarts.store() {
+                tracing::warn!(user = self.user.name, %error, "counts of restarts can't be kept");
+            }
+            match passed {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) => self.report_trouble(&desired, &error),

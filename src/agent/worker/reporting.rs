@@ -10,7 +10,6 @@ use crate::{
     agent::{image, judge::Verdict, limits},
     api::types::{InstancePhase, InstanceReport},
     plan::{Assignment, Wanted},
-    resource::RestartCondition,
     systemd::{SystemdError, UnitStatus},
 };
 
@@ -25,6 +24,8 @@ impl Worker {
             .retain(|report| !gone.contains(&report.instance_id));
         self.memories
             .retain(|instance, _| wanted.contains_key(instance));
+        self.restarts
+            .retain(|instance| wanted.contains_key(instance));
     }
 
     pub(super) fn report_verdict(
@@ -47,14 +48,13 @@ impl Worker {
             };
         }
         let start_error = memory.and_then(|memory| memory.start_error.clone());
-        let counted = memory.map_or(0, |memory| memory.restarts);
         let (reason, message) =
             match start_error.filter(|_| verdict.phase == InstancePhase::Starting) {
                 Some(error) if verdict.reason.is_empty() => ("StartFailed", error),
                 _ => (verdict.reason, message),
             };
         let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
-        report.restarts = own_restarts(assignment, verdict, counted);
+        report.restarts = verdict.restarts;
         report.exit_code = verdict.exit_code;
         report.health_status = verdict.health;
         self.reported.insert(assignment.instance.clone());
@@ -101,6 +101,7 @@ impl Worker {
             memory: status.memory_current,
             cpu: status.cpu_usage,
             conditions: limits::conditions(assignment, self.tools.limits_enforced),
+            restarts: self.restarts.own(&assignment.instance),
             ..InstanceReport::default()
         }
     }
@@ -159,15 +160,5 @@ impl Worker {
                 message.clone(),
             );
         }
-    }
-}
-
-/// What the agent counted, or systemd where it counted more; a program that gave up was not started
-/// again after its last end.
-fn own_restarts(assignment: &Assignment, verdict: &Verdict, counted: u32) -> u32 {
-    let restarts = verdict.restarts.max(counted);
-    match assignment.restart_policy.condition {
-        RestartCondition::MaxCount => restarts.min(assignment.restart_policy.max_restarts),
-        RestartCondition::Never | RestartCondition::Always => restarts,
     }
 }

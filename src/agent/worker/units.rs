@@ -1,5 +1,7 @@
 //! A worker's units: stopped and removed, written, judged.
 
+use std::borrow::Cow;
+
 use tokio::time::Instant;
 
 use super::{UserDesired, Worker, WorkerError, ignore_missing, jobs::JobKey};
@@ -7,7 +9,8 @@ use crate::{
     agent::{
         backoff::Backoff,
         judge::{Action, CONDITION, Circumstances, judge},
-        log_tail,
+        log_tail::{self, Runs},
+        restarts::News,
     },
     api::types::InstancePhase,
     plan::{Assignment, Wanted},
@@ -86,11 +89,7 @@ impl Worker {
             .values()
             .filter(|assignment| assignment.wanted == Wanted::Running)
         {
-            files.extend(
-                self.tools
-                    .renderer
-                    .instance(assignment, &self.tools.settings)?,
-            );
+            files.extend(self.render(assignment)?);
             files.extend(
                 self.tools
                     .renderer
@@ -110,6 +109,22 @@ impl Worker {
         Ok(())
     }
 
+    /// The files of an instance. What its program spent of MaxCount before systemd's count last
+    /// began anew is taken off.
+    fn render(&self, assignment: &Assignment) -> Result<Vec<UnitFile>, WorkerError> {
+        let now = (self.tools.monotonic)();
+        let spent = self
+            .restarts
+            .spent(&assignment.instance, now, window(assignment));
+        let mut assignment = Cow::Borrowed(assignment);
+        if spent > 0 {
+            let policy = &mut assignment.to_mut().restart_policy;
+            policy.max_restarts = policy.max_restarts.saturating_sub(spent);
+        }
+        let (renderer, settings) = (&self.tools.renderer, &self.tools.settings);
+        Ok(renderer.instance(&assignment, settings)?)
+    }
+
     /// Judges one instance that should run, and does what the verdict says.
     pub(super) async fn converge(&mut self, assignment: &Assignment) -> Result<(), WorkerError> {
         let unit = assignment.unit();
@@ -119,7 +134,10 @@ impl Worker {
             self.manager.reload().await?;
             status = self.manager.status(&unit).await?;
         }
-        self.look_at_exit(assignment, &unit, &status).await;
+        if !self.busy.contains(&key) {
+            self.look_at_runs(assignment, &unit, &status).await?;
+        }
+        let restarts = self.restarts.own(&assignment.instance);
         let memory = self
             .memories
             .entry(assignment.instance.clone())
@@ -127,6 +145,7 @@ impl Worker {
         let circumstances = Circumstances {
             fault_is_ours: memory.fault_is_ours,
             ended: memory.ended,
+            restarts,
             now: (self.tools.monotonic)(),
         };
         let verdict = judge(assignment, &status, circumstances);
@@ -175,37 +194,81 @@ impl Worker {
         true
     }
 
-    /// After a new end of the program: whose fault it was, and what it said last.
-    pub(super) async fn look_at_exit(
+    /// After a new end of the program, or restarts that nobody saw: whose fault they were, and what
+    /// was said last.
+    async fn look_at_runs(
         &mut self,
         assignment: &Assignment,
         unit: &str,
         status: &UnitStatus,
-    ) {
-        let exit = status.exec_main_exit_monotonic;
+    ) -> Result<(), WorkerError> {
+        if status.active_state == "deactivating" {
+            // What follows the end is not decided yet.
+            return Ok(());
+        }
+        let ended = status.exec_main_exit_monotonic;
+        let count = self.restarts.of(&assignment.instance);
+        let runs = Runs {
+            started: status.exec_main_start_monotonic,
+            judged: count.judged(),
+            missed: count.missed(status),
+        };
         let memory = self
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        if exit == 0 || memory.judged_exit == Some(exit) {
-            return;
+        let has_ended = ended != 0 && memory.judged_exit != Some(ended);
+        if !has_ended && runs.missed == 0 {
+            return Ok(());
         }
-        let clean = status.active_state == "inactive" && status.result == "success";
-        let started = status.exec_main_start_monotonic;
-        let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, started).await;
-        memory.judged_exit = Some(exit);
-        memory.ended = clean;
-        memory.fault_is_ours = tail.hook_error.is_some();
-        memory.trouble = tail.hook_error.unwrap_or(tail.lines);
-        memory.restarts = memory.restarts.max(status.restarts);
-        if !memory.fault_is_ours && status.active_state == "activating" {
-            memory.restarts = memory.restarts.saturating_add(1);
+        let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, runs).await;
+        let news = News {
+            status,
+            is_ours: has_ended && tail.hook_error.is_some(),
+            hook_failures: tail.hook_failures,
+            now: (self.tools.monotonic)(),
+            window: window(assignment),
+        };
+        if has_ended {
+            memory.judged_exit = Some(ended);
+            memory.ended = status.active_state == "inactive" && status.result == "success";
+            memory.fault_is_ours = news.is_ours;
+            memory.trouble = tail.hook_error.unwrap_or(tail.lines);
         }
-        if memory.fault_is_ours && status.active_state == "activating" {
-            // The refused start must not spend the program's budget of restarts.
-            if let Err(error) = ignore_missing(self.manager.reset_failed(unit).await) {
-                tracing::warn!(unit, %error, "the count of restarts can't be reset");
-            }
+        if count.count(news) {
+            self.make_good(assignment, unit, status).await?;
         }
+        Ok(())
     }
+
+    /// A start that failed by KAT's fault must not spend the program's budget of restarts: systemd
+    /// forgets it, and the unit keeps what the program itself spent.
+    async fn make_good(
+        &mut self,
+        assignment: &Assignment,
+        unit: &str,
+        status: &UnitStatus,
+    ) -> Result<(), WorkerError> {
+        let files = self.render(assignment)?;
+        if self.folder.write(&files, false)? {
+            self.manager.reload().await?;
+        }
+        if status.active_state == "failed" {
+            // The start that follows makes systemd forget.
+            return Ok(());
+        }
+        match ignore_missing(self.manager.reset_failed(unit).await) {
+            Ok(()) => {
+                let count = self.restarts.of(&assignment.instance);
+                count.begun_anew(status.is_between_runs());
+            }
+            Err(error) => tracing::warn!(unit, %error, "the count of restarts can't be reset"),
+        }
+        Ok(())
+    }
+}
+
+/// The time in which restarts are limited, in microseconds, as the unit has it.
+fn window(assignment: &Assignment) -> u64 {
+    u64::from(assignment.restart_policy.reset_seconds.max(1)) * 1_000_000
 }

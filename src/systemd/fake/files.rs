@@ -59,6 +59,7 @@ fn read_unit(path: &Path) -> Behaviour {
         },
         start_takes: Duration::ZERO,
         start_hangs: value("ExecStartPre").is_some(),
+        rests: false,
         restarts: value("Restart").is_some_and(|policy| policy != "no"),
         start_limit: value("StartLimitBurst")
             .and_then(|number| number.parse().ok())

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 pub use self::machine::FakeMachine;
 use self::{
     files::{matches_pattern, read_folder},
-    state::State,
+    state::{State, Unit},
 };
 use super::{
     JobResult, SystemdError, TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error,
@@ -46,6 +46,8 @@ pub struct Behaviour {
     pub start_hangs: bool,
     /// It is started again after a failure (`Restart=on-failure`), at once.
     pub restarts: bool,
+    /// Before that, it rests until [`FakeManager::restart_due`].
+    pub rests: bool,
     /// Starts until it gives up (`StartLimitBurst=`); never when 0.
     pub start_limit: u32,
     /// Text of its file; another text on a reload needs a reload.
@@ -130,10 +132,37 @@ impl FakeManager {
         self.changed(unit);
     }
 
+    /// The unit's program ended with a status, and the unit clears up; [`FakeManager::exits`] with
+    /// the same status says that it has.
+    pub fn clears_up(&self, unit: &str, code: i32) {
+        let now = self.now();
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.exec_main_code = 1;
+                entry.status.exec_main_status = code;
+                entry.status.exec_main_exit_monotonic = now;
+                entry.rest("deactivating", "stop-post", now);
+            }
+        });
+        self.changed(unit);
+    }
+
     /// The unit's program is ended by a signal.
     pub fn killed(&self, unit: &str, signal: i32) {
         let now = self.now();
         self.with(|state| state.ended(unit, 2, signal, now));
+        self.changed(unit);
+    }
+
+    /// The delay before the unit's restart is over.
+    pub fn restart_due(&self, unit: &str) {
+        let now = self.now();
+        self.with(|state| {
+            let rests = |unit: &&mut Unit| unit.status.is_between_runs();
+            if state.units.get_mut(unit).filter(rests).is_some() {
+                state.restart(unit, now);
+            }
+        });
         self.changed(unit);
     }
 

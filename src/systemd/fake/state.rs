@@ -64,33 +64,46 @@ impl State {
     /// The main process ended: 1 by itself, 2 by a signal. Restarts as often as the limit allows.
     pub(super) fn ended(&mut self, name: &str, code: i32, status: i32, now: u64) {
         loop {
-            self.next += 1;
-            let number = self.next;
             let Some(unit) = self.units.get_mut(name) else {
                 return;
             };
             let failed = status != 0 && !(code == 2 && status == SIGTERM);
             unit.status.exec_main_code = code;
             unit.status.exec_main_status = status;
-            unit.status.exec_main_exit_monotonic = now;
+            if unit.status.active_state != "deactivating" {
+                unit.status.exec_main_exit_monotonic = now;
+            }
             if !failed {
                 unit.rest("inactive", "dead", now);
                 return;
             }
             unit.status.result = if code == 1 { "exit-code" } else { "signal" }.to_owned();
             unit.rest("failed", "failed", now);
-            if !unit.behaviour.restarts {
+            if unit.behaviour.rests {
+                unit.rest("activating", "auto-restart", now);
                 return;
             }
-            // systemd counts the start that the limit refuses, too.
-            unit.status.restarts += 1;
-            if unit.behaviour.start_limit > 0 && unit.starts >= unit.behaviour.start_limit {
-                return;
-            }
-            unit.run(number, now);
-            if unit.behaviour.exits.is_none() {
+            let again = unit.behaviour.restarts && unit.behaviour.exits.is_some();
+            if !unit.behaviour.restarts || !self.restart(name, now) || !again {
                 return;
             }
         }
+    }
+
+    /// Starts a unit again whose program failed. False when the limit refuses.
+    pub(super) fn restart(&mut self, name: &str, now: u64) -> bool {
+        self.next += 1;
+        let number = self.next;
+        let Some(unit) = self.units.get_mut(name) else {
+            return false;
+        };
+        // systemd counts the start that the limit refuses, too.
+        unit.status.restarts += 1;
+        if unit.behaviour.start_limit > 0 && unit.starts >= unit.behaviour.start_limit {
+            unit.rest("failed", "failed", now);
+            return false;
+        }
+        unit.run(number, now);
+        true
     }
 }

@@ -1,0 +1,206 @@
+//! How often programs were started again because of what they did themselves.
+//!
+//! systemd counts every start again, and begins anew with each `ResetFailed`, which follows a
+//! failure of KAT's own. So the agent keeps the program's own count, and how much of MaxCount's
+//! budget was spent when systemd last began anew: the unit is then written with what is left of it,
+//! so that systemd gives up where it should, whether the agent runs or not.
+//!
+//! The counts lie below `/run`, and last as long as systemd's: until the machine boots.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::files::{FilesError, make_folder};
+use crate::{
+    host::files::{self, Access},
+    systemd::UnitStatus,
+};
+
+/// Folder of the counts, below the root folder; one file for each uid.
+const FOLDER: &str = "run/kat/restarts";
+/// Largest file of counts.
+const LIMIT: u64 = 4 << 20;
+
+/// The count of one instance. Times are microseconds of the monotonic clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RestartCount {
+    /// Restarts after the program's own ends.
+    own: u32,
+    /// systemd's count as far as it is in `own`, or known not to belong there.
+    seen: u32,
+    /// The last end that was looked at.
+    judged: u64,
+    /// Begin of the window in which restarts are limited.
+    window: u64,
+    /// The program's own restarts in the window.
+    in_window: u32,
+    /// Of those, the ones from before systemd's count last began anew.
+    spent: u32,
+}
+
+/// What happened since the last look.
+#[derive(Debug, Clone, Copy)]
+pub struct News<'a> {
+    /// The unit now.
+    pub status: &'a UnitStatus,
+    /// It was the hook that ended the last run.
+    pub is_ours: bool,
+    /// Failures of the hook since the last end that was looked at, this one included.
+    pub hook_failures: u32,
+    /// Now.
+    pub now: u64,
+    /// Length of the window.
+    pub window: u64,
+}
+
+impl RestartCount {
+    /// The program's own restarts, the one that systemd refused when it gave up included.
+    pub fn own(&self) -> u32 {
+        self.own
+    }
+
+    /// The last end that was looked at; 0 if none was.
+    pub fn judged(&self) -> u64 {
+        self.judged
+    }
+
+    /// Restarts whose cause was not looked at yet.
+    pub fn missed(&self, status: &UnitStatus) -> u32 {
+        status.restarts.saturating_sub(self.seen)
+    }
+
+    /// What is gone of the budget beside what systemd counts itself.
+    pub fn spent(&self, now: u64, window: u64) -> u32 {
+        if self.is_over(now, window) {
+            0
+        } else {
+            self.spent
+        }
+    }
+
+    /// Counts what happened. True when some of it was KAT's fault, for which `ResetFailed` makes
+    /// good.
+    pub fn count(&mut self, news: News<'_>) -> bool {
+        let status = news.status;
+        let ended = status.exec_main_exit_monotonic;
+        let is_new = ended != 0 && ended != self.judged;
+        // systemd counts a restart when its delay is over.
+        let is_pending = is_new && status.is_between_runs();
+        let excused = news
+            .hook_failures
+            .saturating_sub(u32::from(news.is_ours && is_pending));
+        let missed = self.missed(status);
+        let mut own = missed.saturating_sub(excused);
+        if is_pending && !news.is_ours {
+            own += 1;
+        }
+        if own > 0 {
+            if self.window == 0 {
+                self.window = status.exec_main_start_monotonic;
+            }
+            if self.is_over(news.now, news.window) {
+                // systemd's window begins with a start, too, and this restart is its first.
+                (self.window, self.in_window, self.spent) = (news.now, own - 1, 0);
+            } else {
+                self.in_window = self.in_window.saturating_add(own);
+            }
+            self.own = self.own.saturating_add(own);
+        }
+        if is_new {
+            self.judged = ended;
+            self.seen = status.restarts + u32::from(is_pending);
+        } else {
+            self.seen = self.seen.max(status.restarts);
+        }
+        let forgiven = (is_new && news.is_ours) || excused.min(missed) > 0;
+        if forgiven {
+            self.spent = self.in_window;
+        }
+        forgiven
+    }
+
+    /// systemd's count begins anew; a restart that is `pending` will be the first in it.
+    pub fn begun_anew(&mut self, pending: bool) {
+        self.seen = u32::from(pending);
+    }
+
+    fn is_over(&self, now: u64, window: u64) -> bool {
+        now.saturating_sub(self.window) >= window
+    }
+}
+
+/// The counts of one user's instances, and their file.
+#[derive(Debug)]
+pub struct RestartCounts {
+    path: PathBuf,
+    counts: BTreeMap<String, RestartCount>,
+    stored: BTreeMap<String, RestartCount>,
+}
+
+impl RestartCounts {
+    /// What an earlier process of the agent counted since the machine booted. Without a readable
+    /// file it begins with what systemd says.
+    pub fn read(root: &Path, uid: u32) -> Self {
+        let path = root.join(FOLDER).join(format!("{uid}.json"));
+        let counts: BTreeMap<String, RestartCount> = match files::read_text(&path, LIMIT) {
+            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), %error, "counts of restarts can't be read");
+                BTreeMap::new()
+            }),
+            Err(error) if error.is_not_found() => BTreeMap::new(),
+            Err(error) => {
+                tracing::warn!(%error, "counts of restarts can't be read");
+                BTreeMap::new()
+            }
+        };
+        Self {
+            path,
+            stored: counts.clone(),
+            counts,
+        }
+    }
+
+    /// The count of an instance.
+    pub fn of(&mut self, instance: &str) -> &mut RestartCount {
+        self.counts.entry(instance.to_owned()).or_default()
+    }
+
+    /// [`RestartCount::own`] of an instance.
+    pub fn own(&self, instance: &str) -> u32 {
+        self.counts.get(instance).map_or(0, RestartCount::own)
+    }
+
+    /// [`RestartCount::spent`] of an instance.
+    pub fn spent(&self, instance: &str, now: u64, window: u64) -> u32 {
+        let count = self.counts.get(instance);
+        count.map_or(0, |count| count.spent(now, window))
+    }
+
+    /// Forgets instances.
+    pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.counts.retain(|instance, _| keep(instance));
+    }
+
+    /// Writes the file if anything changed, and removes it when nothing is counted.
+    pub fn store(&mut self) -> Result<(), FilesError> {
+        if self.counts == self.stored {
+            return Ok(());
+        }
+        if self.counts.is_empty() {
+            files::remove(&self.path)?;
+        } else {
+            if let Some(folder) = self.path.parent() {
+                make_folder(folder, Access::mode(0o755))?;
+            }
+            let text = serde_json::to_vec(&self.counts).unwrap_or_default();
+            files::write_atomic(&self.path, &text, Access::mode(0o600))?;
+        }
+        self.stored.clone_from(&self.counts);
+        Ok(())
+    }
+}

@@ -1,0 +1,171 @@
+//! Restarts: the program's own, and those that are KAT's fault.
+
+use super::*;
+
+const BURST: u32 = 3;
+
+/// A machine with a program that may be started again twice, and runs.
+async fn running() -> (Bench, Assignment) {
+    let bench = Bench::new();
+    let mut web = with_policy(assignment(0, "web"), RestartCondition::MaxCount);
+    web.restart_policy.max_restarts = BURST - 1;
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    let behaviour = Behaviour {
+        restarts: true,
+        rests: true,
+        ..Behaviour::default()
+    };
+    bench.behave(&web.unit(), Some(behaviour));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 0));
+    assert_eq!(limit(&bench, &web), BURST);
+    (bench, web)
+}
+
+fn shown(bench: &Bench, web: &Assignment) -> (InstancePhase, &'static str, u32) {
+    let report = bench.report(&web.instance).unwrap();
+    let reasons = ["", "CrashLoop", "NetworkNotReady", "RestartsExhausted"];
+    let reason = reasons.into_iter().find(|one| *one == report.reason);
+    (report.phase, reason.unwrap(), report.restarts)
+}
+
+/// Starts that the unit's file allows.
+fn limit(bench: &Bench, web: &Assignment) -> u32 {
+    let file = bench.units(web).join("kat-default-web-aaaaa.container");
+    starts_of(&std::fs::read_to_string(file).unwrap())
+}
+
+impl Bench {
+    /// The run ends, by the program itself or by the hook.
+    async fn end(&self, web: &Assignment, by_hook: bool) {
+        let refusal = by_hook.then_some("kat-net does not answer");
+        self.logs.refuse(&web.unit(), refusal);
+        let code = if by_hook { 126 } else { 3 };
+        // Podman takes the container away before systemd decides what follows.
+        self.manager(web).clears_up(&web.unit(), code);
+        self.soon().await;
+        self.manager(web).exits(&web.unit(), code);
+        self.soon().await;
+        self.logs.refuse(&web.unit(), None);
+    }
+
+    /// The delay before the next run is over.
+    async fn restart_due(&self, web: &Assignment) {
+        self.manager(web).restart_due(&web.unit());
+        self.soon().await;
+    }
+
+    async fn stop_agent(&mut self) {
+        self.cancel.cancel();
+        self.running.take().unwrap().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
+    use InstancePhase::{Failed, Restarting, Running, Starting};
+    let (mut bench, web) = running().await;
+    bench.end(&web, false).await;
+    assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 1));
+    // As often as it likes.
+    for _ in 0..5 {
+        bench.restart_due(&web).await;
+        bench.end(&web, true).await;
+        assert_eq!(shown(&bench, &web), (Starting, "NetworkNotReady", 1));
+    }
+    assert_eq!(limit(&bench, &web), BURST - 1, "one run is over");
+    bench.restart_due(&web).await;
+    assert_eq!(shown(&bench, &web), (Running, "", 1));
+    // Another process of the agent knows it, too.
+    bench.manager(&web).clear_calls();
+    bench.restart().await;
+    bench.soon().await;
+    assert_eq!(shown(&bench, &web), (Running, "", 1));
+    assert_eq!(bench.manager(&web).calls(), Vec::<String>::new());
+    bench.end(&web, false).await;
+    assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 2));
+    bench.restart_due(&web).await;
+    assert_eq!(shown(&bench, &web), (Running, "", 2));
+    // That was the third run, and the last.
+    bench.end(&web, false).await;
+    bench.restart_due(&web).await;
+    assert_eq!(shown(&bench, &web), (Failed, "RestartsExhausted", 2));
+    bench.restart().await;
+    bench.later(Duration::from_secs(600)).await;
+    assert_eq!(shown(&bench, &web), (Failed, "RestartsExhausted", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_program_spent_is_forgotten_after_its_window() {
+    let (bench, web) = running().await;
+    bench.end(&web, false).await;
+    bench.restart_due(&web).await;
+    bench.end(&web, true).await;
+    bench.restart_due(&web).await;
+    assert_eq!(limit(&bench, &web), BURST - 1);
+    bench.later(Duration::from_secs(3540)).await;
+    assert_eq!(limit(&bench, &web), BURST - 1);
+    bench.later(Duration::from_secs(90)).await;
+    assert_eq!(limit(&bench, &web), BURST);
+    assert_eq!(shown(&bench, &web).2, 1, "it did happen");
+    // A failure in the next window counts in that alone.
+    bench.end(&web, false).await;
+    bench.restart_due(&web).await;
+    bench.end(&web, true).await;
+    assert_eq!(limit(&bench, &web), BURST);
+    assert_eq!(shown(&bench, &web).2, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_the_hook_that_the_agent_did_not_see_are_not_the_programs() {
+    let (mut bench, web) = running().await;
+    let (unit, manager) = (web.unit(), bench.manager(&web));
+    bench.stop_agent().await;
+    manager.exits(&unit, 3);
+    for _ in 1..BURST {
+        manager.restart_due(&unit);
+        bench.logs.say(&unit, "kat-net does not answer", true);
+        bench.later(Duration::from_secs(1)).await;
+        manager.exits(&unit, 126);
+    }
+    // systemd gave up, and counted all of them.
+    manager.restart_due(&unit);
+    bench.begin();
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 1));
+    assert_eq!(limit(&bench, &web), BURST - 1);
+    // The same where there was room for one more start, and it runs again already.
+    bench.stop_agent().await;
+    manager.exits(&unit, 3);
+    manager.restart_due(&unit);
+    bench.logs.say(&unit, "kat-net does not answer", true);
+    bench.later(Duration::from_secs(1)).await;
+    manager.exits(&unit, 126);
+    manager.define(
+        &unit,
+        bench.behaviours.lock().unwrap()[&unit].clone().unwrap(),
+    );
+    manager.restart_due(&unit);
+    bench.begin();
+    bench.later(Duration::from_secs(20)).await;
+    assert_eq!(shown(&bench, &web), (InstancePhase::Running, "", 2));
+    assert_eq!(limit(&bench, &web), BURST - 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_go_with_their_instances() {
+    let (bench, web) = running().await;
+    bench.end(&web, false).await;
+    bench.restart_due(&web).await;
+    let uid = web.user.uid;
+    let file = bench
+        .root
+        .path()
+        .join(format!("run/kat/restarts/{uid}.json"));
+    assert!(file.exists());
+    bench.list(true, &[]);
+    bench.soon().await;
+    assert!(bench.accounts.all().is_empty());
+    assert!(!file.exists());
+}
