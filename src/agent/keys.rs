@@ -1,7 +1,7 @@
 //! This machine's keys and certificates: made at init, renewed before they run out.
 //!
 //! A machine that holds etcd has the authorities and issues its own leaves, before etcd starts
-//! (DESIGN.md, Identity).
+//! (ARCHITECTURE.md, Identity).
 
 use std::{
     net::{IpAddr, Ipv4Addr},
@@ -60,7 +60,7 @@ impl Keys {
         }
     }
 
-    /// Makes the three authorities, unless they are there (K071).
+    /// Makes the three authorities, unless they are there (RFC 4.1.1).
     pub fn ensure_authorities(&self, cluster_uid: &str, now: Timestamp) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
             if !self.folder.join(format!("{}.key", kind.name())).exists() {

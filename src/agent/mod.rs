@@ -1,4 +1,4 @@
-//! The loop that makes the machine match its desired list (DESIGN.md, invariant 4).
+//! The loop that makes the machine match its desired list (ARCHITECTURE.md, invariant 4).
 //!
 //! Level-triggered: every pass compares what should be with what is. One worker for each workload
 //! user does the work, so a slow pull of one holds up no other.

@@ -1,4 +1,4 @@
-//! Where things lie (DESIGN.md, Files; the table in `ARCHITECTURE.md`).
+//! Where things lie (ARCHITECTURE.md, Files).
 
 use std::path::{Path, PathBuf};
 

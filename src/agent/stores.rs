@@ -17,7 +17,7 @@ pub enum StoresError {
     Store(#[from] StoreError),
 }
 
-/// As the leader's user, which is etcd's superuser (X03).
+/// As the leader's user, which is etcd's superuser.
 pub async fn leader(identity: &Identity, keys: &Keys) -> Result<EtcdStore, StoresError> {
     Ok(EtcdStore::connect(&options(identity, keys, "leader-etcd")?).await?)
 }

@@ -1,4 +1,4 @@
-//! The one table that says which caller may use which route (DESIGN.md, Who may call what).
+//! The one table that says which caller may use which route (ARCHITECTURE.md, Who may call what).
 
 use super::{
     caller::{Caller, SocketAccess},

@@ -1,4 +1,4 @@
-//! Who calls: a token, a certificate, or the local socket (DESIGN.md, Who may call what).
+//! Who calls: a token, a certificate, or the local socket (ARCHITECTURE.md, Who may call what).
 
 use std::net::SocketAddr;
 

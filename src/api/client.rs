@@ -5,7 +5,7 @@
 //! can be repeated are repeated with capped backoff until a deadline; a call that made something
 //! twice when repeated (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
 //! trusts the cluster's authority alone and expects the name `kat.<cluster uid>`, whatever the
-//! address (DESIGN.md, Who may call what).
+//! address (ARCHITECTURE.md, Who may call what).
 
 mod calls;
 mod error;

@@ -1,4 +1,4 @@
-//! Bounds of calls: how often, how large, how long (DESIGN.md, invariant 8).
+//! Bounds of calls: how often, how large, how long (ARCHITECTURE.md, invariant 8).
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 

@@ -2,7 +2,7 @@
 //!
 //! One task for each connection; handshakes never queue behind one another. Everything that waits
 //! for a client has a deadline, and connections are counted, so that a client can hold up nobody
-//! but itself (DESIGN.md, invariant 8).
+//! but itself (ARCHITECTURE.md, invariant 8).
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! What goes over the API and what `katcall -o json` prints (DESIGN.md, What users see).
+//! What goes over the API and what `katcall -o json` prints (ARCHITECTURE.md, The API).
 //!
 //! Field names are stable from the first release.
 
@@ -380,7 +380,7 @@ pub struct ApplyResult {
     pub metadata: Metadata,
 }
 
-/// What a caller may do (DESIGN.md, Who may call what).
+/// What a caller may do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Scope {

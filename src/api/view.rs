@@ -1,4 +1,4 @@
-//! The stored state as users see it (DESIGN.md, What users see). Values of environment variables
+//! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables
 //! never get past here.
 
 use std::collections::{BTreeMap, BTreeSet};

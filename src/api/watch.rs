@@ -1,4 +1,5 @@
-//! Lists, and watches that go on from them: `?watch=true&resourceVersion=N` (DESIGN.md, API).
+//! Lists, and watches that go on from them: `?watch=true&resourceVersion=N` (ARCHITECTURE.md, The
+//! API).
 //!
 //! A watch compares the items of two snapshots. A client that reads slowly misses intermediate
 //! states, never the last one, and nothing is buffered for it but the lines of one comparison. One

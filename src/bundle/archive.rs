@@ -1,8 +1,8 @@
 //! Archives of `*.kat` files: tar in gzip, read with suspicion, written the same every time.
 //!
-//! What is refused (checklist K095): other formats, bytes after the end, too many bytes or
-//! entries, paths that leave the archive, links and devices, the same file twice, names and texts
-//! that are not UTF-8. Owners, modes and times are not read.
+//! What is refused: other formats, bytes after the end, too many bytes or entries, paths that leave
+//! the archive, links and devices, the same file twice, names and texts that are not UTF-8. Owners,
+//! modes and times are not read.
 
 use std::io::{self, Read};
 

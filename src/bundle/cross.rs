@@ -1,4 +1,4 @@
-//! What the files of a bundle must be to each other (checklist K057, K059, K093).
+//! What the files of a bundle must be to each other (RFC 3.4, 3.5 and 4.2).
 
 use super::{
     Bundle, Mode,

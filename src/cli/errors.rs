@@ -4,7 +4,7 @@ use std::io;
 
 use crate::api::client::ClientError;
 
-/// Exit codes (DESIGN.md, Exit codes of katcall).
+/// Exit codes (ARCHITECTURE.md, The API).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exit {
     Failed = 1,

@@ -1,8 +1,8 @@
 //! The data path of `kat-net`: WireGuard, links, the container hook, firewall and DNS.
 //!
-//! `kat-net` runs from the files of [`state`] alone (DESIGN.md, invariant 5). The container's side
-//! is [`hook`], the socket that it speaks to is [`server`], which checks the caller ([`verify`])
-//! and puts the network in place ([`attach`]). [`service`] joins all parts.
+//! `kat-net` runs from the files of [`state`] alone (ARCHITECTURE.md, invariant 5). The container's
+//! side is [`hook`], the socket that it speaks to is [`server`], which checks the caller
+//! ([`verify`]) and puts the network in place ([`attach`]). [`service`] joins all parts.
 
 pub mod attach;
 mod budget;

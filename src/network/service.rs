@@ -2,7 +2,7 @@
 //!
 //! It serves the hook from the first moment, and keeps everything else as the agent's files say:
 //! on every change, and every thirty seconds. When it ends it leaves all of it in place
-//! (DESIGN.md, invariant 5).
+//! (ARCHITECTURE.md, invariant 5).
 
 use std::{
     future::Future,

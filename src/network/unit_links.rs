@@ -2,7 +2,7 @@
 //!
 //! The unit files of a user lie in `/var/lib/kat/units/UID` and are linked one by one into the
 //! real folder `/etc/containers/systemd/users/UID`. The folder itself is never a link: Podman 5.4
-//! then loads its files for every user (DESIGN.md, Quadlets).
+//! then loads its files for every user.
 
 use std::{
     collections::BTreeSet,

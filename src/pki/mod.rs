@@ -1,7 +1,7 @@
 //! Authorities, certificates, tokens and sealed keys.
 //!
 //! A cluster has three authorities from its first `init` on ([`AuthorityKind`]), so that a
-//! certificate for one purpose opens nothing else (DESIGN.md, Identity). Leaves live 30 days
+//! certificate for one purpose opens nothing else (ARCHITECTURE.md, Identity). Leaves live 30 days
 //! ([`LEAF_LIFETIME`]) and are renewed after two thirds of it. Nothing here reads the clock: the
 //! time comes in as an argument. Nothing here starts a task or opens a connection either;
 //! [`tls`] only prepares configurations for those who do.

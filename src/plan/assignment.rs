@@ -9,8 +9,8 @@ use crate::resource::{Container, Port, RestartPolicy, WorkloadType};
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///
-/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (DESIGN.md, Contracts).
-/// Readers ignore fields that they do not know.
+/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (ARCHITECTURE.md, Keys in
+/// etcd). Readers ignore fields that they do not know.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Assignment {
@@ -66,7 +66,7 @@ pub enum Wanted {
     Stopped,
 }
 
-/// The host user of a workload, the same on every machine (DESIGN.md, Users).
+/// The host user of a workload, the same on every machine (ARCHITECTURE.md, Files).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WorkloadUser {
@@ -82,7 +82,7 @@ pub struct WorkloadUser {
     pub subordinate_count: u32,
 }
 
-/// First uid of workload users (DESIGN.md, Users).
+/// First uid of workload users (ARCHITECTURE.md, Files).
 pub const USER_BASE: u32 = 20_000;
 /// First subordinate id of workload users.
 pub const SUBORDINATE_BASE: u32 = 1_879_048_192;

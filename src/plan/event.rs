@@ -1,4 +1,4 @@
-//! Events: at most [`LIMIT`], the oldest dropped in the same transaction, repeats counted (G40).
+//! Events: at most [`LIMIT`], the oldest dropped in the same transaction, repeats counted.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! The leader's decisions. Pure: a snapshot and a time in, a list of changes out.
 //!
-//! Architecture invariant: no input or output, no clock, no await (DESIGN.md, invariant 1).
+//! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
 
 mod address;
 mod assignment;

@@ -1,7 +1,7 @@
 //! Objects that the leader stores, each with the version of its schema.
 //!
-//! Readers ignore fields that they do not know; the leader writes at the lowest version among the
-//! agents (DESIGN.md, invariant 10). Times are RFC 3339, UTC.
+//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339,
+//! UTC.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 

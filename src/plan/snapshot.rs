@@ -149,7 +149,7 @@ impl Snapshot {
     }
 }
 
-/// What the agents last reported; in the leader's memory only (DESIGN.md, invariant 3).
+/// What the agents last reported; in the leader's memory only (ARCHITECTURE.md, invariant 3).
 #[derive(Debug, Clone, Default)]
 pub struct Observed {
     /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.

@@ -73,7 +73,7 @@ struct Pair {
     value: String,
 }
 
-/// The restart policy in systemd's words (checklist X09).
+/// The restart policy in systemd's words (systemd.service(5), systemd.unit(5)).
 #[derive(Debug, Serialize)]
 struct RestartValues {
     restart: &'static str,

@@ -1,4 +1,5 @@
-//! The keys of the store (RFC 5.2; DESIGN.md, Contracts). Every key is made here and nowhere else.
+//! The keys of the store (RFC 5.2; ARCHITECTURE.md, Keys in etcd). Every key is made here and
+//! nowhere else.
 
 /// Everything of KAT.
 pub const ROOT: &str = "/kat/";

@@ -138,7 +138,7 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// The condition that every transaction of this leader carries (DESIGN.md, invariant 2).
+    /// The condition that every transaction of this leader carries (ARCHITECTURE.md, invariant 2).
     pub fn fence(&self) -> Compare {
         Compare::CreateRevision(self.key.clone(), self.create_revision)
     }

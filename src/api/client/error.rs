@@ -1,4 +1,4 @@
-//! What a call can come to, and the exit code of each (DESIGN.md, Exit codes).
+//! What a call can come to, and the exit code of each (ARCHITECTURE.md, The API).
 
 use std::time::Duration;
 

@@ -81,7 +81,7 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
 }
 
 /// The commands that work for another user's unit: as root, `journalctl --user-unit` shows nothing
-/// of it (DESIGN.md, Users).
+/// of it (ARCHITECTURE.md, Files).
 pub(super) fn commands(sheet: &mut Sheet, item: &InstanceItem) {
     let status = &item.status;
     if status.unit.is_empty() || status.user.is_empty() {

@@ -9,7 +9,7 @@ use crate::{
     resource::name::check_label,
 };
 
-/// Oldest systemd (checklist X02).
+/// Oldest systemd: the first with `RestartSteps=`.
 const SYSTEMD: Version = Version::new(254, 0, 0);
 /// Oldest Podman: the first with `.build` quadlets.
 const PODMAN: Version = Version::new(5, 2, 0);

@@ -2,7 +2,7 @@
 //!
 //! Users have no passwords: the common name of a client's certificate is its user. `leader:NAME`
 //! has etcd's root role, because snapshots, defragmentation and members need it; `node:NAME` reads
-//! what DESIGN.md, invariant 2, lets it read. etcd itself insists on a user `root`, which has no
+//! what ARCHITECTURE.md, Identity, says. etcd itself insists on a user `root`, which has no
 //! password, and no certificate is ever issued for it.
 
 use etcd_client::{Error as ClientError, Permission, RoleRevokePermissionOptions, UserAddOptions};
