@@ -17,6 +17,7 @@ use std::{
 };
 
 use kat::{
+    network::firewall,
     plan::Assignment,
     render::{EtcdUnit, RenderSettings, Renderer},
 };
@@ -80,13 +81,19 @@ fn rendered_host() -> BTreeMap<String, String> {
     let etcd = EtcdUnit::new("n1", address, 2379, 2380, "/var/lib/kat/pki");
     let resolv = renderer.resolv_conf("default", "kat.cluster.local", address, &settings);
     let delegation = renderer.user_delegation(&cases()["minimal"]).unwrap();
+    let subnet = "10.100.0.0/23".parse().unwrap();
+    let cluster = "10.100.0.0/16".parse().unwrap();
+    let rules = firewall::ruleset(firewall::TEMPLATE, subnet, cluster).unwrap();
     let mut files = renderer.host_files(&settings).unwrap();
     files.extend([renderer.etcd(&etcd).unwrap(), resolv.unwrap()]);
     files
         .into_iter()
         .map(|file| (file.path.display().to_string(), file.text))
         .map(|(path, text)| (path.trim_start_matches('/').replace('/', "!"), text))
-        .chain([("user@20000.service.d!50-kat.conf".to_owned(), delegation)])
+        .chain([
+            ("user@20000.service.d!50-kat.conf".to_owned(), delegation),
+            ("kat.nft".to_owned(), rules),
+        ])
         .collect()
 }
 

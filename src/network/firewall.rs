@@ -1,14 +1,14 @@
 //! KAT's own nftables table: the way out of containers, and nobody else's way in.
 //!
-//! One table, `inet kat`, replaced as a whole in one transaction through `nft -j -f -`
-//! (libnftables-json(5)). It drops nothing but traffic to the overlay that comes in on a link that
-//! is not KAT's, and it filters nothing that this machine itself sends. An accept in it does not
-//! undo a drop in somebody else's table: see [`obstacles`](super::obstacles).
+//! One table, `inet kat`, is rendered from `unit-templates/kat.nft` and replaced as a whole in one
+//! transaction through `nft -f -` (nft(8)). An accept in it does not undo a drop in somebody
+//! else's table: see [`obstacles`](super::obstacles).
 
-use std::{process::Stdio, sync::Mutex, time::Duration};
+use std::{borrow::Cow, io::ErrorKind, process::Stdio, sync::Mutex, time::Duration};
 
 use ipnet::Ipv4Net;
-use serde_json::{Value, json};
+use serde::Serialize;
+use tera::Tera;
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
 use super::state::NodeNetwork;
@@ -17,13 +17,18 @@ use super::state::NodeNetwork;
 pub const FAMILY: &str = "inet";
 /// Name of the table.
 pub const TABLE: &str = "kat";
-/// KAT's links: `kat0` and the veths.
-const LINKS: &str = "kat*";
+/// The compiled-in template of the rules.
+pub const TEMPLATE: &str = include_str!("../../unit-templates/kat.nft");
+/// What an administrator may change; it stands in for the compiled-in template.
+const INSTALLED: &str = "/usr/share/kat/unit-templates/kat.nft";
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Why the rules are not in place.
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
+    /// The template is wrong.
+    #[error("template kat.nft: {0}")]
+    Template(#[from] tera::Error),
     /// The program can't be run.
     #[error("can't run nft: {0}; is the package nftables installed?")]
     Run(#[source] std::io::Error),
@@ -39,28 +44,60 @@ pub enum FirewallError {
 }
 
 /// Keeps the table as it should be.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Firewall {
-    applied: Mutex<Option<Value>>,
+    template: Cow<'static, str>,
+    applied: Mutex<Option<Applied>>,
+}
+
+/// What was put in place, and how nft lists it.
+#[derive(Debug, PartialEq, Eq)]
+struct Applied {
+    rules: String,
+    listed: Option<String>,
+}
+
+impl Default for Firewall {
+    /// With the compiled-in template.
+    fn default() -> Self {
+        Self {
+            template: Cow::Borrowed(TEMPLATE),
+            applied: Mutex::default(),
+        }
+    }
 }
 
 impl Firewall {
+    /// With the template of the package if it is there. It is read once: after an upgrade the next
+    /// `kat-net` reads the next one.
+    pub fn installed() -> Self {
+        let mut firewall = Self::default();
+        match std::fs::read_to_string(INSTALLED) {
+            Ok(text) => firewall.template = Cow::Owned(text),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = INSTALLED, %error, "the template can't be read"),
+        }
+        firewall
+    }
+
     /// Puts the rules in place unless they are. Gives whether something was done.
     ///
     /// # Errors
     /// See [`FirewallError`]; the rules from before hold then.
     pub async fn ensure(&self, node: &NodeNetwork) -> Result<bool, FirewallError> {
-        let wanted = ruleset(node.subnet, node.cluster_cidr);
-        let same = self
-            .applied
-            .lock()
-            .is_ok_and(|applied| applied.as_ref() == Some(&wanted));
-        if same && present_rules().await? == rules_in(&wanted) {
+        let rules = ruleset(&self.template, node.subnet, node.cluster_cidr)?;
+        let present = Some(Applied {
+            rules: rules.clone(),
+            listed: listed().await?,
+        });
+        let same = self.applied.lock().is_ok_and(|applied| *applied == present);
+        if same {
             return Ok(false);
         }
-        nft(&["-j", "-f", "-"], &wanted.to_string()).await?;
+        nft(&["-f", "-"], &rules).await?;
+        let listed = listed().await?;
         if let Ok(mut applied) = self.applied.lock() {
-            *applied = Some(wanted);
+            *applied = Some(Applied { rules, listed });
         }
         Ok(true)
     }
@@ -71,110 +108,38 @@ impl Firewall {
 /// # Errors
 /// See [`FirewallError`].
 pub async fn remove() -> Result<(), FirewallError> {
-    let table = json!({ "table": { "family": FAMILY, "name": TABLE } });
-    let commands = json!({ "nftables": [{ "add": table }, { "delete": table }] });
-    nft(&["-j", "-f", "-"], &commands.to_string()).await?;
+    let commands = format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n");
+    nft(&["-f", "-"], &commands).await?;
     Ok(())
 }
 
-/// The whole transaction.
-pub fn ruleset(subnet: Ipv4Net, cluster: Ipv4Net) -> Value {
-    let table = json!({ "table": { "family": FAMILY, "name": TABLE } });
-    let chain = |name: &str, kind: &str, hook: &str, priority: i32| {
-        json!({ "add": { "chain": {
-            "family": FAMILY, "table": TABLE, "name": name, "type": kind,
-            "hook": hook, "prio": priority, "policy": "accept",
-        } } })
+#[derive(Debug, Serialize)]
+struct Values {
+    subnet: Ipv4Net,
+    cluster: Ipv4Net,
+}
+
+/// The whole transaction, for a machine's part of the overlay.
+///
+/// # Errors
+/// The template is wrong.
+pub fn ruleset(template: &str, subnet: Ipv4Net, cluster: Ipv4Net) -> Result<String, tera::Error> {
+    let values = Values {
+        subnet: subnet.trunc(),
+        cluster: cluster.trunc(),
     };
-    let rule = |chain: &str, comment: &str, expression: Value| {
-        json!({ "add": { "rule": {
-            "family": FAMILY, "table": TABLE, "chain": chain,
-            "comment": comment, "expr": expression,
-        } } })
-    };
-    let drop_strangers = |chain: &str| {
-        rule(
-            chain,
-            "to the overlay, but not from it",
-            json!([
-                matching("==", address("daddr"), prefix(cluster)),
-                matching("!=", meta("iifname"), json!(LINKS)),
-                matching("!=", meta("iifname"), json!("lo")),
-                { "drop": null },
-            ]),
-        )
-    };
-    let accept_answers = |chain: &str| {
-        let states = json!(["established", "related"]);
-        rule(
-            chain,
-            "answers to what was begun from here",
-            json!([
-                matching("in", json!({ "ct": { "key": "state" } }), states),
-                { "accept": null },
-            ]),
-        )
-    };
-    json!({ "nftables": [
-        { "add": table },
-        { "delete": table },
-        { "add": table },
-        chain("egress", "nat", "postrouting", 100),
-        chain("forward", "filter", "forward", 0),
-        chain("input", "filter", "input", 0),
-        rule("egress", "containers to the outside", json!([
-            matching("==", address("saddr"), prefix(subnet)),
-            matching("!=", address("daddr"), prefix(cluster)),
-            matching("!=", meta("oifname"), json!(LINKS)),
-            matching("!=", meta("oifname"), json!("lo")),
-            { "masquerade": null },
-        ])),
-        accept_answers("forward"),
-        drop_strangers("forward"),
-        accept_answers("input"),
-        drop_strangers("input"),
-    ] })
+    let mut templates = Tera::new();
+    templates.add_raw_template("kat.nft", template)?;
+    templates.render("kat.nft", &tera::Context::from_serialize(&values)?)
 }
 
-fn matching(operator: &str, left: Value, right: Value) -> Value {
-    json!({ "match": { "op": operator, "left": left, "right": right } })
-}
-
-fn address(field: &str) -> Value {
-    json!({ "payload": { "protocol": "ip", "field": field } })
-}
-
-fn meta(key: &str) -> Value {
-    json!({ "meta": { "key": key } })
-}
-
-fn prefix(net: Ipv4Net) -> Value {
-    json!({ "prefix": { "addr": net.network(), "len": net.prefix_len() } })
-}
-
-/// Number of rules that a transaction adds.
-fn rules_in(commands: &Value) -> usize {
-    let list = commands.get("nftables").and_then(Value::as_array);
-    list.map_or(0, |list| {
-        list.iter()
-            .filter(|command| command.pointer("/add/rule").is_some())
-            .count()
-    })
-}
-
-/// Number of rules in KAT's table now; 0 without a table.
-async fn present_rules() -> Result<usize, FirewallError> {
-    let text = match nft(&["-j", "list", "table", FAMILY, TABLE], "").await {
-        Err(FirewallError::Refused(_)) => return Ok(0),
-        other => other?,
-    };
-    let listed: Value = serde_json::from_str(&text).map_err(FirewallError::Malformed)?;
-    let list = listed.get("nftables").and_then(Value::as_array);
-    Ok(list.map_or(0, |list| {
-        list.iter()
-            .filter(|item| item.get("rule").is_some())
-            .count()
-    }))
+/// KAT's table as nft lists it, without what counts; nothing without a table.
+async fn listed() -> Result<Option<String>, FirewallError> {
+    match nft(&["-j", "-s", "list", "table", FAMILY, TABLE], "").await {
+        Ok(text) => Ok(Some(text)),
+        Err(FirewallError::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Runs `nft` with a text on its standard input; gives what it printed.
@@ -211,21 +176,32 @@ mod tests {
 
     #[test]
     fn the_table_is_replaced_whole_and_nothing_else_is_named() {
-        let commands = ruleset(
+        let rules = ruleset(
+            TEMPLATE,
             "10.90.1.0/24".parse().unwrap(),
             "10.90.0.0/16".parse().unwrap(),
+        )
+        .unwrap();
+        let tables: Vec<&str> = rules
+            .lines()
+            .filter(|line| !line.starts_with('#') && line.contains("table "))
+            .collect();
+        assert_eq!(
+            tables,
+            [
+                "table inet kat",
+                "delete table inet kat",
+                "table inet kat {"
+            ]
         );
-        let list = commands["nftables"].as_array().unwrap();
-        assert!(list[0].pointer("/add/table").is_some());
-        assert!(list[1].pointer("/delete/table").is_some());
-        assert_eq!(rules_in(&commands), 5);
-        for command in list {
-            let text = command.to_string();
-            assert!(text.contains("\"kat\""), "{text}");
-        }
-        assert!(
-            !commands.to_string().contains("\"output\""),
-            "own traffic is not filtered"
-        );
+        assert!(!rules.contains("hook output"), "own traffic is filtered");
+    }
+
+    #[test]
+    fn a_wrong_template_is_named() {
+        let any = Ipv4Net::default();
+        let error = ruleset("table inet {{ nothing }}", any, any).unwrap_err();
+        let message = FirewallError::from(error).to_string();
+        assert!(message.starts_with("template kat.nft: "), "{message}");
     }
 }

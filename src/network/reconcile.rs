@@ -64,7 +64,7 @@ impl Reconciler {
             folder,
             links,
             overlay,
-            firewall: Firewall::default(),
+            firewall: Firewall::installed(),
             checked: None,
             tracker: Tracker::default(),
             resolved,

@@ -57,6 +57,8 @@ fn compiled_in_templates_are_those_of_the_folder() {
     let mut names: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        // kat-net renders its rules itself, without this room.
+        .filter(|name| name != "kat.nft")
         .collect();
     names.sort();
     assert_eq!(names, TEMPLATES.map(|(name, _)| name));

@@ -148,6 +148,14 @@ fn the_table_is_put_back_and_others_are_left_alone() {
             "somebody flushed it"
         );
         assert_eq!(run("nft list table inet kat"), text);
+        run("nft flush chain inet kat input");
+        run("nft add rule inet kat input accept");
+        run("nft add rule inet kat input accept");
+        assert!(
+            firewall.ensure(&node()).await.unwrap(),
+            "somebody changed it, and the number of rules is the same"
+        );
+        assert_eq!(run("nft list table inet kat"), text);
         run("nft delete table inet kat");
         assert!(
             firewall.ensure(&node()).await.unwrap(),
