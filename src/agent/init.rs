@@ -12,9 +12,9 @@ use jiff::Timestamp;
 
 use super::{
     bootstrap::{self, Beginnings},
-    forwarding,
+    forwarding, host_files,
     identity::Identity,
-    keys::{ETCD_PKI, Keys},
+    keys::Keys,
     look::check_machine,
     machine::{default_addresses, wait_ready},
     network_files::NetworkFiles,
@@ -36,7 +36,7 @@ use crate::{
         wireguard,
     },
     plan,
-    render::{EtcdUnit, HostFile, RenderSettings, Renderer},
+    render::{HostFile, RenderSettings, Renderer},
     resource::{AgentConfig, ClusterConfiguration, name},
     store::{EtcdStore, StoreError, etcd_admin},
     systemd::{JobResult, ManagerSource, Managers, UnitManager},
@@ -123,17 +123,9 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     }
 
     say("starting etcd");
-    let spec = &identity.cluster.spec;
-    let unit = EtcdUnit::new(
-        &node,
-        identity.overlay_address(),
-        spec.etcd_client_port,
-        spec.etcd_peer_port,
-        ETCD_PKI,
-    );
-    write_host_file(&renderer.etcd(&unit)?)?;
+    write_host_file(&host_files::etcd(&renderer, &identity)?)?;
     system.reload().await?;
-    start(system.as_ref(), "kat-etcd.service").await?;
+    start(system.as_ref(), host_files::ETCD).await?;
     let store = stores::leader(&identity, &keys).await?;
     wait_for_etcd(&store).await?;
 

@@ -10,6 +10,7 @@ mod bus;
 pub mod desired;
 mod files;
 mod forwarding;
+mod host_files;
 pub mod identity;
 mod image;
 mod init;

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NetworkFiles, Reporter, Statuses,
     desired::{self, Desired},
+    host_files,
     identity::Identity,
     init::{read_agent_config, read_identity, render_settings},
     keys::Keys,
@@ -60,10 +61,8 @@ pub async fn run() -> anyhow::Result<()> {
     let network = NetworkFiles::new(state::FOLDER.into());
     network.write_node(&super::init::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &managers).await?);
-    // What init put in place follows an upgrade, and comes back when somebody removed it.
-    for file in tools.renderer.host_files(&tools.settings)? {
-        files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))?;
-    }
+    let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity)?;
+    host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
     tasks.spawn(supervisor.run(listed.clone(), cancel.clone()));
@@ -79,10 +78,7 @@ pub async fn run() -> anyhow::Result<()> {
         tracing::info!(?renewed, "certificates were renewed");
     }
     status.say("starting etcd");
-    let started = managers
-        .system()
-        .start("kat-etcd.service", ETCD_LIMIT)
-        .await;
+    let started = managers.system().start(host_files::ETCD, ETCD_LIMIT).await;
     if !matches!(started, Ok(crate::systemd::JobResult::Done)) {
         tracing::error!(
             ?started,

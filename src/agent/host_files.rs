@@ -1,0 +1,104 @@
+//! What init puts in place beside KAT's own folders; every start of the agent renews it, so that it
+//! follows an upgrade and comes back when somebody removed it.
+
+use super::{identity::Identity, keys::ETCD_PKI};
+use crate::{
+    host::files::{self, Access, FileError},
+    render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer},
+    systemd::{SystemdError, UnitManager},
+};
+
+/// The store of this cluster.
+pub const ETCD: &str = "kat-etcd.service";
+
+/// Everything that this machine is to have.
+pub fn wanted(
+    renderer: &Renderer,
+    settings: &RenderSettings,
+    identity: &Identity,
+) -> Result<Vec<HostFile>, RenderError> {
+    let mut files = renderer.host_files(settings)?;
+    if identity.etcd {
+        files.push(etcd(renderer, identity)?);
+    }
+    Ok(files)
+}
+
+/// The unit of the store.
+pub fn etcd(renderer: &Renderer, identity: &Identity) -> Result<HostFile, RenderError> {
+    let spec = &identity.cluster.spec;
+    renderer.etcd(&EtcdUnit::new(
+        &identity.node,
+        identity.overlay_address(),
+        spec.etcd_client_port,
+        spec.etcd_peer_port,
+        ETCD_PKI,
+    ))
+}
+
+/// Writes what differs. A changed unit is read by systemd and takes effect at its next start;
+/// nothing is restarted.
+pub async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Result<(), FileError> {
+    for file in files {
+        if files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))? {
+            tracing::info!(path = %file.path.display(), "a file of this machine was renewed");
+        }
+    }
+    if let Err(error) = reload_if_needed(system).await {
+        tracing::warn!(%error, "systemd has not read the units anew");
+    }
+    Ok(())
+}
+
+/// Asks systemd, so that a reload that failed is made up for the next time.
+async fn reload_if_needed(system: &dyn UnitManager) -> Result<(), SystemdError> {
+    match system.status(ETCD).await {
+        Ok(status) if status.need_daemon_reload => system.reload().await,
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::systemd::fake::FakeManager;
+
+    fn store(folder: &std::path::Path, program: &str) -> HostFile {
+        HostFile {
+            path: folder.join(ETCD),
+            text: format!("[Service]\nExecStart=/usr/bin/sleep {program}\n"),
+            mode: 0o644,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_unit_is_read_anew_and_not_restarted() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = store(folder.path(), "1");
+        std::fs::write(&old.path, &old.text).unwrap();
+        let system = FakeManager::with_folder("the system", folder.path());
+        system.reload().await.unwrap();
+        system.start(ETCD, Duration::from_secs(1)).await.unwrap();
+        let before = system.status(ETCD).await.unwrap();
+        system.clear_calls();
+
+        renew(std::slice::from_ref(&old), &system).await.unwrap();
+        assert!(system.calls().is_empty(), "nothing differs");
+
+        let new = store(folder.path(), "2");
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&new.path).unwrap(), new.text);
+        assert_eq!(system.calls(), ["reload"]);
+        let after = system.status(ETCD).await.unwrap();
+        assert_eq!(after.main_pid, before.main_pid);
+
+        std::fs::write(&new.path, "[Service]\nExecStart=/usr/bin/sleep 3\n").unwrap();
+        system.fail_next("reload", SystemdError::NoSuchUnit(String::new()));
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        assert!(!system.status(ETCD).await.unwrap().need_daemon_reload);
+    }
+}
