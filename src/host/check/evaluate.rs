@@ -1,6 +1,6 @@
 //! Judges what was seen. Pure.
 
-use super::{CheckInput, ClockState, Facts, Finding, Stage};
+use super::{CheckInput, ClockState, Facts, Finding, Stage, packages::Package};
 use crate::{
     host::facts::{
         Version,
@@ -49,10 +49,6 @@ pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn install(package: &str) -> String {
-    format!("sudo apt install {package}")
-}
-
 /// One program that must be there in a version.
 fn program(
     findings: &mut Vec<Finding>,
@@ -78,6 +74,7 @@ fn program(
 }
 
 fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
+    let install = |package: Package| package.install(facts.family);
     program(findings, "systemd", facts.systemd, SYSTEMD, None);
     if facts.systemd.is_some() && !facts.runs_systemd {
         findings.push(Finding::problem(
@@ -89,37 +86,37 @@ fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
         "Podman",
         facts.podman,
         PODMAN,
-        Some(install("podman")),
+        Some(install(Package::Podman)),
     );
     program(
         findings,
         "etcd",
         facts.etcd,
         ETCD,
-        Some(install("etcd-server")),
+        Some(install(Package::Etcd)),
     );
     program(
         findings,
         "nftables",
         facts.nft,
         Version::default(),
-        Some(install("nftables")),
+        Some(install(Package::Nftables)),
     );
     for (there, what, package) in [
         (
             facts.has_etcdutl,
             "etcdutl, which restores backups,",
-            "etcd-client",
+            Package::EtcdTools,
         ),
         (
             facts.has_newuidmap,
             "newuidmap, without which no container runs as its own user,",
-            "uidmap",
+            Package::IdMaps,
         ),
         (
             facts.has_shadow,
             "useradd, which makes the workloads' users,",
-            "passwd",
+            Package::Accounts,
         ),
     ] {
         let name = what.split(',').next().unwrap_or(what);
@@ -132,7 +129,7 @@ fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
     findings.push(match &facts.runtime {
         Some(name) => Finding::ok(format!("{name} runs the containers")),
         None => Finding::problem("no container runtime is there, crun or runc is needed")
-            .mended_by(install("crun")),
+            .mended_by(install(Package::Crun)),
     });
 }
 

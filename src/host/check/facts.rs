@@ -1,5 +1,6 @@
 //! What the check saw of the machine.
 
+use super::packages::Family;
 use crate::host::{
     facts::{
         Version,
@@ -35,6 +36,8 @@ pub struct UnitFileState {
 pub struct Facts {
     /// The host's name, up to the first dot.
     pub hostname: String,
+    /// How its distribution installs packages, where that is known.
+    pub family: Option<Family>,
     /// Whether pid 1 is systemd.
     pub runs_systemd: bool,
     /// systemd's version.
@@ -95,6 +98,7 @@ impl Default for Facts {
     fn default() -> Self {
         Self {
             hostname: String::new(),
+            family: None,
             runs_systemd: false,
             systemd: None,
             podman: None,

@@ -10,7 +10,7 @@ use std::{
 use tokio::time::timeout;
 use zbus::OwnedVariant;
 
-use super::{CheckInput, ClockState, Facts, UnitFileState, evaluate::wanted_ports};
+use super::{CheckInput, ClockState, Facts, Family, UnitFileState, evaluate::wanted_ports};
 use crate::{
     host::{
         commands::Invocation,
@@ -49,6 +49,7 @@ pub async fn gather(input: &CheckInput) -> Facts {
     let all = |programs: &[&str]| programs.iter().all(|program| find(program).is_some());
     Facts {
         hostname: hostname(),
+        family: Family::of(&os_release()),
         runs_systemd: Path::new("/run/systemd/system").is_dir(),
         systemd,
         podman,
@@ -88,6 +89,15 @@ fn text(path: &str) -> String {
 
 fn words(path: &str) -> Vec<String> {
     text(path).split_whitespace().map(str::to_owned).collect()
+}
+
+/// The second is read where the first is missing (os-release(5)).
+fn os_release() -> String {
+    ["/etc/os-release", "/usr/lib/os-release"]
+        .into_iter()
+        .map(text)
+        .find(|text| !text.is_empty())
+        .unwrap_or_default()
 }
 
 fn hostname() -> String {

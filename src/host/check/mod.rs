@@ -7,12 +7,14 @@
 mod evaluate;
 mod facts;
 mod gather;
+mod packages;
 mod render;
 
 pub use self::{
     evaluate::evaluate,
     facts::{ClockState, Facts, UnitFileState},
     gather::gather,
+    packages::Family,
     render::render,
 };
 use crate::resource::{AgentConfig, ClusterSpec};

@@ -18,6 +18,7 @@ fn sound() -> Facts {
     let three = || ["cpu", "memory", "pids"].map(str::to_owned).to_vec();
     Facts {
         hostname: "n1".to_owned(),
+        family: Some(Family::Debian),
         runs_systemd: true,
         systemd: Some(Version::new(257, 0, 0)),
         podman: Some(Version::new(5, 4, 2)),
@@ -69,6 +70,20 @@ fn a_sound_machine_is_ready() {
     let all = evaluate(&input(Stage::BeforeInit), &sound());
     assert_eq!(worst(&all), Level::Ok);
     assert!(render(&all, false).ends_with("This machine is ready.\n"));
+}
+
+#[test]
+fn what_installs_a_program_is_said_in_the_distributions_words() {
+    for (family, command) in [
+        (Some(Family::Fedora), "sudo dnf install podman"),
+        (None, "install the package podman"),
+    ] {
+        let found = findings_of(Stage::BeforeInit, |facts| {
+            facts.podman = None;
+            facts.family = family;
+        });
+        assert_eq!(found[0].mend.as_deref(), Some(command));
+    }
 }
 
 #[test]
