@@ -20,7 +20,7 @@ use kat::{
     api::{
         Limits,
         client::{Change, Client, EventQuery, Options, Route},
-        types::{Connection, NodeReport, WorkloadItem},
+        types::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
     },
     pki::LeafKind,
     plan::{NodeStatusRecord, WorkloadMeta},
@@ -94,6 +94,49 @@ async fn an_apply_is_stored_once_and_changed_by_its_content_alone() {
         .map(|event| event["reason"].clone())
         .collect();
     assert_eq!(reasons, [json!("Created"), json!("Updated")]);
+}
+
+#[tokio::test]
+async fn a_namespaces_events_have_those_of_machines_but_for_deploy_tokens() {
+    let server = Server::start().await;
+    let event = |id: &str, kind: &str, name: &str, namespace: &str| {
+        let involved_object = ObjectReference {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            namespace: namespace.to_owned(),
+            uid: String::new(),
+        };
+        let event = Event {
+            id: id.to_owned(),
+            involved_object,
+            ..Event::default()
+        };
+        put(keys::event(id), &event)
+    };
+    server
+        .write(&[
+            event("test-1", "Node", "n9", ""),
+            event("test-2", "Workload", "web", "shop"),
+            event("test-3", "Workload", "web", "other"),
+            event("test-4", "Namespace", "shop", ""),
+            event("test-5", "Namespace", "other", ""),
+        ])
+        .await;
+    for (token, expected) in [
+        (&server.read, vec!["test-1", "test-2", "test-4"]),
+        (&server.deploy, vec!["test-2", "test-4"]),
+    ] {
+        let (status, found) = server.get(token, "/v1alpha1/events?namespace=shop").await;
+        assert_eq!(status, 200, "{found}");
+        let ids: Vec<_> = found["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|event| event["id"].as_str())
+            .filter(|id| id.starts_with("test-"))
+            .collect();
+        assert_eq!(ids, expected);
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use axum::{Extension, extract::State, response::Response};
 use serde::Deserialize;
 
 use super::{
+    access::{self, Access, Target},
     caller::Caller,
     context::Api,
     errors::ApiError,
@@ -35,17 +36,20 @@ pub(super) async fn list(
         watch: query.watch,
         resource_version: query.resource_version.clone(),
     };
+    // What befalls a machine matters to all that runs there; a deploy token sees its namespace alone.
+    let all = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
     let select = Arc::new(move |view: &View<'_>| {
         let events = view.snapshot.events.values();
         events
-            .filter(|stored| matches(&query, &stored.value))
+            .filter(|stored| matches(&query, &stored.value, all))
             .map(|stored| Event::clone(&stored.value))
             .collect()
     });
     answer(&api, &caller, &list, select).await
 }
 
-fn matches(query: &EventQuery, event: &Event) -> bool {
+/// The events of a namespace are those in it, those about it, and with `all` those of machines.
+fn matches(query: &EventQuery, event: &Event, all: bool) -> bool {
     let object = &event.involved_object;
     let kind = query.resource_type.as_ref();
     kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&object.kind))
@@ -54,8 +58,8 @@ fn matches(query: &EventQuery, event: &Event) -> bool {
             .as_ref()
             .is_none_or(|name| *name == object.name)
         && query.namespace.as_ref().is_none_or(|namespace| {
-            // The events of a namespace are those in it and those about it.
             *namespace == object.namespace
                 || (object.kind == "Namespace" && *namespace == object.name)
+                || (all && object.kind == "Node")
         })
 }

@@ -173,7 +173,10 @@ fn query_parameter(name: &str) -> Value {
         "format" => ("string", "`json` or `prometheus`"),
         "resourceType" => ("string", "Kind of what the event is about"),
         "resourceName" => ("string", "Name of what the event is about"),
-        "namespace" => ("string", "Namespace of what the event is about"),
+        "namespace" => (
+            "string",
+            "Namespace of what the event is about; events of machines are among those of each, for who may read the cluster",
+        ),
         _ => ("string", ""),
     };
     json!({"name": name, "in": "query", "schema": {"type": kind}, "description": description})
