@@ -164,11 +164,7 @@ pub async fn run() -> anyhow::Result<()> {
     ));
     tasks.spawn(tell_status(status, handle, cancel.clone()));
 
-    tokio::select! {
-        ended = wait_for_end() => ended?,
-        // A half agent must not look like a whole one: systemd starts it again.
-        ended = tasks.join_next() => anyhow::bail!("a task of the agent ended early: {ended:?}"),
-    }
+    whole_until(wait_for_end(), &mut tasks).await?;
     tracing::info!("stopping; workloads run on");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     cancel.cancel();
@@ -180,6 +176,18 @@ pub async fn run() -> anyhow::Result<()> {
         tracing::warn!("some tasks did not end in time");
     }
     Ok(())
+}
+
+/// Waits for `end` while every task runs. A half agent must not look like a whole one: when a task
+/// ends before, the agent does too, and systemd starts it again.
+async fn whole_until(
+    end: impl Future<Output = anyhow::Result<()>>,
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<()> {
+    tokio::select! {
+        ended = end => ended,
+        ended = tasks.join_next() => anyhow::bail!("a task of the agent ended early: {ended:?}"),
+    }
 }
 
 async fn wait_for_end() -> anyhow::Result<()> {
@@ -382,5 +390,57 @@ async fn renew(
         if let Err(error) = used {
             tracing::error!(%error, "renewed certificates can't be used yet");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+    use crate::{
+        leader::{LeaderHandle, Reports},
+        store::MemoryStore,
+    };
+
+    #[tokio::test]
+    async fn the_agent_ends_with_any_of_its_tasks() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(pending());
+        whole_until(ready(Ok(())), &mut tasks).await.unwrap();
+        tasks.spawn(async {});
+        let early = whole_until(pending(), &mut tasks).await.unwrap_err();
+        assert!(early.to_string().contains("ended early"), "{early}");
+        tasks.spawn(async { panic!("as a task may") });
+        let panicked = whole_until(pending(), &mut tasks).await.unwrap_err();
+        assert!(panicked.to_string().contains("ended early"), "{panicked}");
+    }
+
+    /// The leader's loops run beside the others: the status line ends with them.
+    #[tokio::test]
+    async fn the_agent_ends_with_the_leaders_loop() {
+        let (snapshots, snapshot) = watch::channel(None);
+        let (leaderships, leadership) = watch::channel(None);
+        let handle = LeaderHandle {
+            store: Arc::new(MemoryStore::default()),
+            snapshot,
+            leadership,
+            reports: Reports::default(),
+        };
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let status = ServiceStatus::start(&mut tasks, &Pulses::default(), &cancel);
+        tasks.spawn(tell_status(status, handle, cancel));
+        drop(leaderships);
+        let early = whole_until(pending(), &mut tasks).await.unwrap_err();
+        assert!(early.to_string().contains("ended early"), "{early}");
+        drop(snapshots);
+    }
+
+    #[test]
+    fn systemd_starts_an_agent_again_that_ended() {
+        let unit = include_str!("../../packaging/systemd/kat-agent.service");
+        assert!(unit.lines().any(|line| line == "Restart=always"));
+        assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"));
     }
 }
