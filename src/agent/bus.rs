@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{identity::Identity, supervisor::Listed};
 use crate::{
-    api::types::{InstanceReport, NodeReport},
+    api::types::{InstanceReport, NodePhase, NodeReport},
     leader::LeaderHandle,
     plan::Assignment,
     systemd::publish::{self, PublishedInstance, PublishedState},
@@ -62,11 +63,11 @@ fn published(
         node: identity.node.clone(),
         leader,
         cluster: identity.cluster.metadata.name.clone(),
-        status: if listed.confirmed {
-            "Ready".to_owned()
+        status: word(&if listed.confirmed {
+            NodePhase::Ready
         } else {
-            "Unconfirmed".to_owned()
-        },
+            NodePhase::NotReady
+        }),
         instances: instances.collect(),
     }
 }
@@ -75,19 +76,13 @@ fn published_instance(
     report: &InstanceReport,
     assignment: Option<&Assignment>,
 ) -> PublishedInstance {
-    let word = |value: serde_json::Result<serde_json::Value>| {
-        value
-            .ok()
-            .and_then(|value| value.as_str().map(str::to_owned))
-            .unwrap_or_default()
-    };
     let mut published = PublishedInstance {
         namespace: report.namespace.clone(),
         workload: report.workload_name.clone(),
-        phase: word(serde_json::to_value(report.phase)),
+        phase: word(&report.phase),
         reason: report.reason.clone(),
         restarts: report.restarts,
-        health: word(serde_json::to_value(report.health_status)),
+        health: word(&report.health_status),
         ..PublishedInstance::default()
     };
     if let Some(assignment) = assignment {
@@ -99,4 +94,41 @@ fn published_instance(
         published.generation = assignment.generation;
     }
     published
+}
+
+/// A phase or a health as users see it.
+fn word(value: &impl Serialize) -> String {
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_a_phase_of_the_contract() {
+        let contract = include_str!("../../dbus/rip.dws.kat1.xml");
+        let identity = Identity {
+            schema: 1,
+            node: "n1".to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: crate::resource::ClusterConfiguration::default(),
+            subnet: "10.100.0.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: true,
+        };
+        for (confirmed, phase) in [(true, "Ready"), (false, "NotReady")] {
+            let listed = Listed {
+                confirmed,
+                ..Listed::default()
+            };
+            let state = published(&identity, &listed, false, &NodeReport::default());
+            assert_eq!(state.status, phase);
+            assert!(contract.contains(&format!(" {phase}: ")), "{phase}");
+        }
+    }
 }
