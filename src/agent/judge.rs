@@ -52,7 +52,7 @@ pub struct Verdict {
 /// What is known beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Circumstances {
-    /// The last failure was the hook's or the image's, not the program's.
+    /// The last failure was the container hook's, not the program's.
     pub fault_is_ours: bool,
     /// The unit ended well since it was last started.
     pub ended: bool,

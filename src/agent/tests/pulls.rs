@@ -48,20 +48,40 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
 
 #[tokio::test(start_paused = true)]
 async fn an_image_pruned_by_hand_is_pulled_again() {
+    for tag in ["1", "latest"] {
+        let bench = Bench::new();
+        let mut web = assignment(0, "web");
+        web.image = format!("registry.lab:5000/web:{tag}");
+        let pull = format!("start {}", image_unit(&bench, &web));
+        bench.list(true, std::slice::from_ref(&web));
+        bench.soon().await;
+        assert_eq!(bench.calls(&web, &pull), 1);
+        bench.manager(&web).define(&web.unit(), fails());
+        bench.manager(&web).killed(&web.unit(), 9);
+        bench.later(Duration::from_secs(2)).await;
+        assert!(
+            bench.calls(&web, &pull) >= 2,
+            "{:?}",
+            bench.manager(&web).calls()
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_fails_with_its_image_on_the_disk_pulls_nothing() {
     let bench = Bench::new();
-    let web = assignment(0, "web");
+    let mut web = assignment(0, "web");
+    web.image = "registry.lab:5000/web:latest".to_owned();
+    bench.images(&web, &[&web.image]);
     let pull = format!("start {}", image_unit(&bench, &web));
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
     assert_eq!(bench.calls(&web, &pull), 1);
     bench.manager(&web).define(&web.unit(), fails());
     bench.manager(&web).killed(&web.unit(), 9);
-    bench.later(Duration::from_secs(2)).await;
-    assert!(
-        bench.calls(&web, &pull) >= 2,
-        "{:?}",
-        bench.manager(&web).calls()
-    );
+    bench.later(Duration::from_secs(10)).await;
+    assert!(bench.calls(&web, &format!("start {}", web.unit())) >= 2);
+    assert_eq!(bench.calls(&web, &pull), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -43,7 +43,7 @@ impl Worker {
         let ready = match policy {
             ImagePullPolicy::Never => true,
             ImagePullPolicy::IfNotPresent => known,
-            ImagePullPolicy::Always => pulled,
+            ImagePullPolicy::Always => pulled && known,
         };
         if ready {
             return true;
@@ -157,7 +157,7 @@ impl Worker {
                 if let Ok(JobResult::Done) = result {
                     return;
                 }
-                // The image may have been taken away by hand: look again.
+                // The image may have been taken away by hand: the next start looks on the disk.
                 if let Some(assignment) = self.desired.borrow().assignments.get(&instance)
                     && let Some(image) = self.images.get_mut(&assignment.image)
                 {
