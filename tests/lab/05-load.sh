@@ -1,4 +1,4 @@
-# No request is lost while the agent is killed, stopped, masked and upgraded
+# No request is lost, by address or by name, while the agent is killed, stopped, masked and upgraded
 # shellcheck shell=bash
 mkdir -p "$LAB_WORK/upgrade/bin"
 dpkg-deb --extract "$LAB_DEB" "$LAB_WORK/upgrade/tree"
@@ -19,6 +19,11 @@ agent_again() {
 
 began=$SECONDS
 start_load "$address" 80 100
+# Each of these asks KAT's DNS for the name first.
+start_load "web.default.$DOMAIN@$(kat get nodes n1 -o json | jq -r .status.overlayAddress)" 80 50 by-name
+# As if an earlier version had written it.
+etcd=$(n1 systemctl show --property=MainPID --value kat-etcd.service)
+n1 sh -c 'echo "# of an earlier version" >>/etc/systemd/system/kat-etcd.service'
 before=$(agent_pid)
 n1 systemctl kill --signal=KILL kat-agent.service
 wait_for 30 agent_again "$before"
@@ -36,7 +41,12 @@ n1 env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o D
 wait_for 30 agent_again "$before"
 equal "$version" "$(n1 dpkg-query --show --showformat='${Version}' kat)" "version"
 equal "$net" "$(n1 systemctl show --property=MainPID --value kat-net.service)" "kat-net, whose data path did not change"
-# Nor while kat-net itself starts anew.
+# The store's unit is the newer version's too; etcd takes it at its own next start.
+refused n1 grep -q "of an earlier version" /etc/systemd/system/kat-etcd.service
+equal no "$(n1 systemctl show --property=NeedDaemonReload --value kat-etcd.service)" "a unit that systemd has not read"
+equal "$etcd" "$(n1 systemctl show --property=MainPID --value kat-etcd.service)" "etcd's process"
+no_request_lost $(((SECONDS - began) * 40)) by-name
+# By address not even while kat-net, and DNS with it, starts anew.
 n1 systemctl restart kat-net.service
 before=$(agent_pid)
 n1 env DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --quiet -o Dpkg::Use-Pty=0 --allow-downgrades /root/older.deb

@@ -116,27 +116,50 @@ node_is_ready() {
 }
 is_active() { [[ $(n1 systemctl is-active "$1" || true) == active ]]; }
 
-# start_load ADDRESS PORT RATE: asks it from n1, in the background, until no_request_lost or the end of the test.
+# start_load ADDRESS PORT RATE [WHICH]: asks it from n1, in the background, until no_request_lost or the end of the
+# test. An ADDRESS such as NAME@SERVER is resolved anew for each request.
+declare -A load_pids=()
 start_load() {
-    n1 rm -f /run/stop-load
-    lab exec n1 -- /root/web load "$1" "$2" "$3" 200 /run/stop-load </dev/null >"$LAB_WORK/load.json" 2>"$LAB_WORK/load.log" &
-    load_pid=$!
-    trap 'kill "$load_pid" 2>/dev/null || true' EXIT
+    local which=${4:-load}
+    n1 rm -f "/run/stop-$which"
+    lab exec n1 -- /root/web load "$1" "$2" "$3" 200 "/run/stop-$which" </dev/null \
+        >"$LAB_WORK/$which.json" 2>"$LAB_WORK/$which.log" &
+    load_pids[$which]=$!
+    trap 'kill "${load_pids[@]}" 2>/dev/null || true' EXIT
 }
-# no_request_lost LEAST: ends the load; it must have sent that many.
+# no_request_lost LEAST [WHICH]: ends the load; it must have sent that many.
 no_request_lost() {
-    local code=0
-    n1 touch /run/stop-load
-    wait "$load_pid" || code=$?
-    cat "$LAB_WORK/load.log" >&2
-    echo "load: exit code $code, $(cat "$LAB_WORK/load.json")"
+    local code=0 which=${2:-load}
+    n1 touch "/run/stop-$which"
+    wait "${load_pids[$which]}" || code=$?
+    unset "load_pids[$which]"
+    cat "$LAB_WORK/$which.log" >&2
+    echo "$which: exit code $code, $(cat "$LAB_WORK/$which.json")"
     # jq takes an empty file for true.
-    if ((code != 0)) || [[ ! -s $LAB_WORK/load.json ]] ||
-        ! jq -e --argjson least "$1" '.failed == 0 and .ok == .sent and .sent >= $least' "$LAB_WORK/load.json" >/dev/null; then
+    if ((code != 0)) || [[ ! -s $LAB_WORK/$which.json ]] ||
+        ! jq -e --argjson least "$1" '.failed == 0 and .ok == .sent and .sent >= $least' "$LAB_WORK/$which.json" >/dev/null; then
         echo "expected at least $1 requests and none lost" >&2
         return 1
     fi
 }
+
+# What lies on the machine, but for what tests put there and what changes by itself.
+trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|network/))'; }
+# no_trace STATUS ID: nothing is left of a workload whose instance had this status and id.
+no_trace() {
+    local status=$1 id=$2 user uid address
+    user=$(jq -r .user <<<"$status") uid=$(jq -r .uid <<<"$status") address=$(jq -r .ip <<<"$status")
+    refused n1 getent passwd "$user"
+    refused n1 grep -q "^$user:" /etc/subuid /etc/subgid
+    equal "" "$(n1 ps -u "$uid" -o pid= || true)" "processes of uid $uid"
+    equal "" "$(n1 ls -d "/run/user/$uid" "/var/lib/systemd/linger/$user" "/var/lib/kat/users/$user" "/var/lib/kat/units/$uid" \
+        "/etc/containers/systemd/users/$uid" "/etc/systemd/system/user@$uid.service.d" 2>/dev/null || true)" "folders"
+    lacks "$(n1 ip -4 route)" "$address"
+    lacks "$(n1 nft list ruleset)" "$address"
+    lacks "$(n1 sh -c 'cat /var/lib/kat/network/*.json')" "$id"
+    refused n1 curl --silent --max-time 1 "http://$address/"
+}
+not_resolved() { ! n1 getent ahostsv4 "$1.default.$DOMAIN"; }
 
 # Every workload goes, of every namespace.
 delete_all() {

@@ -2,7 +2,8 @@
  *
  *   web                                         serves HTTP on $PORT (8080)
  *   web load ADDRESS PORT RATE SECONDS [STOP]   asks it RATE times a second, until SECONDS have passed or the
- *                                               file STOP exists; prints counts
+ *                                               file STOP exists; prints counts. ADDRESS may be NAME@SERVER:
+ *                                               then each request first asks that DNS server for the name
  *
  * GET /           one line: host, uid, $VERSION, and how many requests it answered
  * GET /env?NAME   the value of a variable; 404 when it is not set
@@ -149,7 +150,61 @@ static int serve(void) {
     return 0;
 }
 
-static struct sockaddr_in target;
+static struct sockaddr_in target, name_server;
+static unsigned char question[300];
+static size_t question_size;
+
+/* Makes the question for the A records of a name (RFC 1035, 4.1); 0 when it is no name. */
+static int make_question(const char *name) {
+    static const unsigned char head[12] = {0, 0, 1, 0, 0, 1}, tail[5] = {0, 0, 1, 0, 1};
+    size_t at = sizeof head;
+    memcpy(question, head, sizeof head);
+    while (*name) {
+        size_t label = strcspn(name, ".");
+        if (label < 1 || label > 63 || at + label + 1 + sizeof tail > sizeof question) return 0;
+        question[at] = (unsigned char)label;
+        memcpy(question + at + 1, name, label);
+        at += label + 1;
+        name += label + (name[label] == '.');
+    }
+    memcpy(question + at, tail, sizeof tail);
+    question_size = at + sizeof tail;
+    return at > sizeof head;
+}
+
+/* The first A record of an answer whose answers' names are pointers to the question's; 0 when there is none. */
+static int read_answer(const unsigned char *packet, size_t size, struct in_addr *address) {
+    if (size < question_size || packet[3] & 15 || memcmp(packet + 12, question + 12, question_size - 12)) return 0;
+    for (size_t at = question_size; at + 12 <= size && packet[at] >= 0xc0;) {
+        size_t length = (size_t)packet[at + 10] << 8 | packet[at + 11];
+        if (packet[at + 2] == 0 && packet[at + 3] == 1 && length == 4 && at + 16 <= size) {
+            memcpy(address, packet + at + 12, 4);
+            return 1;
+        }
+        at += 12 + length;
+    }
+    return 0;
+}
+
+/* Asks the name server once; what went wrong, or NULL. */
+static const char *resolve(int64_t limit, struct in_addr *address) {
+    unsigned char packet[sizeof question], answer[1500];
+    const char *wrong = NULL;
+    int server = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (server < 0) return "no socket";
+    memcpy(packet, question, question_size);
+    packet[0] = (unsigned char)(server >> 8), packet[1] = (unsigned char)server;
+    struct pollfd waiting = {.fd = server, .events = POLLIN};
+    ssize_t got;
+    if (connect(server, (struct sockaddr *)&name_server, sizeof name_server) ||
+        send(server, packet, question_size, 0) != (ssize_t)question_size) wrong = "can't ask for the name";
+    else if (poll(&waiting, 1, (int)(limit - now_ms())) <= 0) wrong = "no answer for the name in 1 s";
+    else if ((got = recv(server, answer, sizeof answer, 0)) < 12) wrong = "the name server is gone";
+    else if (answer[0] != packet[0] || answer[1] != packet[1]) wrong = "an answer to another question";
+    else if (!read_answer(answer, (size_t)got, address)) wrong = "the name has no address";
+    close(server);
+    return wrong;
+}
 
 /* One request; what went wrong, or NULL. */
 static const char *ask(void) {
@@ -157,10 +212,12 @@ static const char *ask(void) {
     char answer[512] = "";
     size_t have = 0;
     int64_t limit = now_ms() + 1000;
-    const char *wrong = NULL;
+    struct sockaddr_in address = target;
+    const char *wrong = question_size ? resolve(limit, &address.sin_addr) : NULL;
+    if (wrong) return wrong;
     int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (connection < 0) return "no socket";
-    if (connect(connection, (struct sockaddr *)&target, sizeof target) && errno != EINPROGRESS) wrong = strerror(errno);
+    if (connect(connection, (struct sockaddr *)&address, sizeof address) && errno != EINPROGRESS) wrong = strerror(errno);
     int sent = 0;
     while (!wrong) {
         int64_t left = limit - now_ms();
@@ -206,10 +263,17 @@ static int load(int count, char **arguments) {
         fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP]\n");
         return 2;
     }
+    char *server = strchr(arguments[0], '@');
+    if (server) {
+        *server = 0;
+        name_server.sin_family = AF_INET;
+        name_server.sin_port = htons(53);
+        if (inet_pton(AF_INET, server + 1, &name_server.sin_addr) != 1 || !make_question(arguments[0])) return 2;
+    }
     long port = number(arguments[1], 0), rate = number(arguments[2], 0), seconds = number(arguments[3], 0), sent = 0;
     target.sin_family = AF_INET;
     target.sin_port = htons((uint16_t)port);
-    if (inet_pton(AF_INET, arguments[0], &target.sin_addr) != 1 || port < 1 || rate < 1 || seconds < 1) return 2;
+    if ((!server && inet_pton(AF_INET, arguments[0], &target.sin_addr) != 1) || port < 1 || rate < 1 || seconds < 1) return 2;
     int64_t began = now_ms();
     while (!terminated && sent < rate * seconds) {
         int64_t due = began + sent * 1000 / rate, early = due - now_ms();

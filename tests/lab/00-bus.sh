@@ -1,0 +1,49 @@
+# Right after init, root and the group kat read rip.dws.kat1 and hear of changes, and nobody else does
+# shellcheck shell=bash
+bus() { as "$1" busctl --system --json=short "${@:2}"; }
+manager() { bus "$1" call rip.dws.kat1 /rip/dws/kat1 rip.dws.kat1.Manager "${@:2}"; }
+property() { bus "$1" get-property rip.dws.kat1 "$2" "$3" "$4" | jq -r .data; }
+no_strangers() { n1 sh -c 'userdel member; userdel outsider' 2>/dev/null || true; }
+trap no_strangers EXIT
+n1 useradd --no-create-home --uid 3001 --groups kat member
+n1 useradd --no-create-home --uid 3002 outsider
+for user in root member; do
+    equal "n1 kat true Ready" "$(for name in Node ClusterName Leader Status; do
+        property "$user" /rip/dws/kat1 rip.dws.kat1.Manager "$name"
+    done | paste -sd' ')" "the node as $user sees it"
+    equal '[]' "$(manager "$user" ListInstances | jq -c '.data[0]')" "instances before there are any"
+done
+
+run web --port 80 --env SECRET=of-the-program
+status=$(field web .status) id=$(field web .metadata.name)
+expected=$(jq -c --arg id "$id" '[$id, "default", "web", "Running", .health, .unit, .uid]' <<<"$status")
+is_listed() { equal "[$expected]" "$(manager "$1" ListInstances | jq -c '[.data[0][] | .[:7]]')" "instances as $1 sees them"; }
+for user in root member; do
+    wait_for 10 is_listed "$user"
+    path=$(manager "$user" GetInstance s "$id" | jq -r '.data[0]')
+    equal "$(jq -r '"\(.user) \(.ip) \(.image)"' <<<"$status")" "$(for name in User Address Image; do
+        property "$user" "$path" rip.dws.kat1.Instance "$name"
+    done | paste -sd' ')" "the instance as $user sees it"
+done
+lacks "$(bus root call rip.dws.kat1 /rip/dws/kat1 org.freedesktop.DBus.ObjectManager GetManagedObjects)" of-the-program
+
+refused manager outsider ListInstances
+refused property outsider /rip/dws/kat1 rip.dws.kat1.Manager Node
+refused property outsider "$path" rip.dws.kat1.Instance Phase
+
+# A signal for each change. Nothing says when the listeners are there, so the program crashes until one hears it.
+listen() { as "$1" timeout 60 busctl --system --json=short wait /rip/dws/kat1 rip.dws.kat1.Manager InstanceChanged >"$LAB_WORK/heard-$1" & }
+listen outsider
+deaf=$!
+for user in root member; do
+    listen "$user"
+    heard() {
+        crash web || true
+        [[ -s $LAB_WORK/heard-$user ]]
+    }
+    wait_for 40 heard
+    equal "[\"$id\",\"$path\"]" "$(jq -c '.data[:2]' "$LAB_WORK/heard-$user")" "what $user heard"
+done
+kill -0 "$deaf"
+equal "" "$(<"$LAB_WORK/heard-outsider")" "what a stranger heard"
+kill "$deaf"

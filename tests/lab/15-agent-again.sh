@@ -1,0 +1,13 @@
+# An agent that ends with an error is started again, and is whole as soon as it can be
+# shellcheck shell=bash
+run web --port 80
+pid=$(unit_property web MainPID)
+n1 sh -c 'cp -p /var/lib/kat/node.json /root/node.json && echo no-identity >/var/lib/kat/node.json'
+n1 systemctl kill --signal=KILL kat-agent.service
+tried() { (($(n1 systemctl show --property=NRestarts --value kat-agent.service) >= 3)); }
+wait_for 40 tried
+answers "http://$(n1 jq -r '.instances[].address' /var/lib/kat/network/instances.json)/"
+n1 mv /root/node.json /var/lib/kat/node.json
+is_whole() { is_active kat-agent.service && node_is_ready && is web .status.phase Running; }
+wait_for 60 is_whole
+equal "$pid" "$(unit_property web MainPID)" "the container's process"

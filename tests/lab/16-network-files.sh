@@ -1,0 +1,18 @@
+# An instance whose network files are gone does not start, says so, and comes back with them
+# shellcheck shell=bash
+run web --port 80
+run fine --port 80
+n1 rm /var/lib/kat/hooks.d/kat.json /var/lib/kat/resolv/default.conf
+page "http://$(field web .status.ip)/crash?1" >/dev/null
+wait_for 40 is web .status.reason NetworkFilesMissing
+equal Starting "$(field web .status.phase)" "phase"
+contains "$(field web .status.message)" "a file of KAT's that the container's network needs is missing"
+contains "$(kat describe workload web)" NetworkFilesMissing
+refused n1 curl --silent --max-time 1 "http://$(field web .status.ip)/"
+# What runs, runs on.
+answers "http://$(field fine .status.ip)/"
+n1 systemctl restart kat-agent.service
+n1 test -e /var/lib/kat/hooks.d/kat.json
+wait_for 60 is web .status.phase Running
+wait_for 10 answers "http://$(field web .status.ip)/"
+wait_for 10 inside web wget -q -T 3 -O- "http://fine.default.$DOMAIN/"

@@ -1,0 +1,28 @@
+# A delete goes on after the agent was killed in its middle, and leaves nothing
+# shellcheck shell=bash
+run first --port 80
+kat delete workload first --wait
+trace >"$LAB_WORK/before"
+# It takes no notice of a TERM, so that its stop takes its whole time.
+kat apply --wait -f "$(workload slow --container 'entrypoint: ["/bin/sh", "-c"]' \
+    --container "command: [\"trap '' TERM; while :; do sleep 1; done\"]" --container 'terminationGraceSeconds: 10')"
+status=$(field slow .status) id=$(field slow .metadata.name)
+kill_agent() { n1 systemctl kill --signal=KILL kat-agent.service; }
+again() { is_active kat-agent.service && kat get nodes >/dev/null; }
+kat delete workload slow
+wait_for 20 is slow .status.phase Stopping
+kill_agent
+wait_for 30 again
+# Once more, as soon as the unit's files are gone and the user is not yet.
+going() { ! n1 test -e "/etc/containers/systemd/users/$(jq .uid <<<"$status")/$(jq -r '.unit | rtrimstr(".service")' <<<"$status").container"; }
+wait_for 40 going
+kill_agent
+gone() { again && [[ $(kat get workloads -o json | jq '.items | length') == 0 ]]; }
+wait_for 60 gone
+equal "[]" "$(instances slow)" "instances"
+no_trace "$status" "$id"
+wait_for 10 not_resolved slow
+diff "$LAB_WORK/before" <(trace)
+# Its index is free again.
+run web --port 80
+equal "$(jq .uid <<<"$status")" "$(field web .status.uid)" "uid"

@@ -1,0 +1,54 @@
+# What is not KAT's is left alone by apply, delete and reset
+# leaves no cluster
+# shellcheck shell=bash
+quadlet() { printf '[Container]\nImage=%s\nContainerName=mine\nNetwork=none\n[Quadlet]\nDefaultDependencies=false\n' "$WEB_IMAGE"; }
+put() { lab exec n1 -- sh -c 'mkdir -p "${1%/*}" && cat >"$1"' sh "$1"; }
+# The uid that the workload will have.
+uid=20000
+# Files and a unit with names like KAT's, in folders that KAT writes to.
+quadlet | put "/etc/containers/systemd/users/$uid/kat-default-web-mine.container"
+quadlet | put /etc/containers/systemd/users/others.container
+printf '[Unit]\nDocumentation=man:mine\n' | put "/etc/systemd/system/user@$uid.service.d/60-mine.conf"
+printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | put /etc/systemd/system/kat-mine.service
+echo '# mine' | put /etc/sysctl.d/61-mine.conf
+echo '# mine' | put /etc/kat/mine.conf
+n1 systemctl daemon-reload
+n1 systemctl start kat-mine.service
+# A container of root's, and one of a person who lingers and has a quadlet.
+n1 podman run --quiet --detach --network none --name kat-default-web-mine "$WEB_IMAGE"
+n1 useradd --create-home --uid 3003 dora
+n1 loginctl enable-linger dora
+n1 systemctl start user@3003.service
+quadlet | put /home/dora/.config/containers/systemd/mine.container
+n1 chown -R dora:dora /home/dora
+as dora systemctl --user daemon-reload
+as dora systemctl --user start mine.service
+# A table, a link and a route.
+n1 nft 'add table inet mine; add chain inet mine keep { type filter hook forward priority 0; }; add rule inet mine keep accept comment "mine"'
+n1 ip link add katmine type veth peer name katmine-end
+n1 ip route add unreachable 10.99.0.0/16
+strangers() {
+    n1 sh -c 'sha256sum /etc/containers/systemd/users/'$uid'/kat-default-web-mine.container /etc/containers/systemd/users/others.container \
+        /etc/systemd/system/user@'$uid'.service.d/60-mine.conf /etc/systemd/system/kat-mine.service /etc/sysctl.d/61-mine.conf \
+        /etc/kat/mine.conf; systemctl show --property=MainPID,ActiveState kat-mine.service
+        podman ps --all --format "{{.ID}} {{.Names}} {{.State}}"; nft list table inet mine
+        ip -o link show dev katmine | sed "s/@.*//"; ip -4 route show 10.99.0.0/16; getent passwd dora; grep dora /etc/subuid'
+    as dora sh -c 'systemctl --user show --property=MainPID,ActiveState,NRestarts mine.service; podman ps --format "{{.ID}} {{.Names}} {{.State}}"
+        sha256sum ~/.config/containers/systemd/mine.container'
+}
+strangers >"$LAB_WORK/strangers"
+cat "$LAB_WORK/strangers"
+equal 2 "$(grep -c ' mine running$\| kat-default-web-mine running$' "$LAB_WORK/strangers")" "containers that run"
+
+run web --port 80
+equal "$uid" "$(field web .status.uid)" "the workload's uid"
+diff "$LAB_WORK/strangers" <(strangers)
+kat delete workload web --wait
+diff "$LAB_WORK/strangers" <(strangers)
+run web --port 80
+n1 kat-agent reset --yes
+diff "$LAB_WORK/strangers" <(strangers)
+# The control: KAT's own are gone.
+refused n1 test -e /var/lib/kat/node.json
+refused n1 nft list table inet kat
+refused n1 getent passwd "$uid"
