@@ -90,6 +90,8 @@ pub struct Options {
     pub socket: PathBuf,
     /// journald's socket.
     pub journal: PathBuf,
+    /// Where its own control group stands (cgroups(7)).
+    pub cgroup: PathBuf,
     /// For everything.
     pub timeout: Duration,
 }
@@ -104,6 +106,7 @@ impl Default for Options {
         Self {
             socket: HOOK_SOCKET.into(),
             journal: JOURNAL_SOCKET.into(),
+            cgroup: "/proc/self/cgroup".into(),
             timeout: Duration::from_secs(seconds),
         }
     }
@@ -130,7 +133,8 @@ pub fn run(input: impl Read, options: &Options) -> Result<(), HookError> {
         ask(&request, options, start)
     });
     if let Err(error) = &outcome {
-        let entry = journal_entry(&error.to_string(), instance.as_deref());
+        let cgroup = std::fs::read_to_string(&options.cgroup).unwrap_or_default();
+        let entry = journal_entry(&error.to_string(), instance.as_deref(), unit_of(&cgroup));
         report(&options.journal, &entry);
     }
     outcome
@@ -264,15 +268,26 @@ fn connect(socket: &Path, limit: Duration) -> io::Result<UnixStream> {
     Ok(UnixStream::from(descriptor))
 }
 
-/// One journal entry in the native protocol; every value is one line.
-fn journal_entry(message: &str, instance: Option<&str>) -> String {
+/// The unit of an instance that a control group belongs to.
+fn unit_of(cgroup: &str) -> Option<&str> {
+    cgroup
+        .trim_end()
+        .rsplit('/')
+        .find(|part| part.starts_with("kat-") && part.ends_with(".service"))
+}
+
+/// One journal entry in the native protocol; every value is one line. It names the unit as the
+/// user's manager does: journald, which would add it, may come to look when the hook is gone.
+fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) -> String {
     let one_line = |text: &str| text.replace(['\n', '\r', '\0'], " ");
     let mut entry = format!(
         "MESSAGE=network of the container: {}\nPRIORITY=3\nSYSLOG_IDENTIFIER=kat-hook\n{HOOK_JOURNAL_FIELD}=1\n",
         one_line(message)
     );
-    if let Some(instance) = instance {
-        entry.push_str(&format!("KAT_INSTANCE={}\n", one_line(instance)));
+    for (field, value) in [("KAT_INSTANCE", instance), ("USER_UNIT", unit)] {
+        if let Some(value) = value {
+            entry.push_str(&format!("{field}={}\n", one_line(value)));
+        }
     }
     entry
 }
@@ -326,6 +341,7 @@ mod tests {
         Options {
             socket: folder.join("net.sock"),
             journal: folder.join("journal.sock"),
+            cgroup: folder.join("cgroup"),
             timeout: Duration::from_millis(400),
         }
     }
@@ -334,6 +350,8 @@ mod tests {
     fn a_refusal_reaches_the_journal() {
         let folder = tempfile::tempdir().unwrap();
         let options = options(folder.path());
+        let cgroup = "0::/user.slice/user-20001.slice/user@20001.service/app.slice/kat-default-web-ab12c.service/runtime\n";
+        std::fs::write(&options.cgroup, cgroup).unwrap();
         let journal = UnixDatagram::bind(&options.journal).unwrap();
         let listener = UnixListener::bind(&options.socket).unwrap();
         let server = std::thread::spawn(move || {
@@ -358,6 +376,7 @@ mod tests {
         assert!(lines.contains(&"PRIORITY=3"));
         assert!(lines.contains(&"KAT_HOOK_ERROR=1"));
         assert!(lines.contains(&"KAT_INSTANCE=web-ab12c"));
+        assert!(lines.contains(&"USER_UNIT=kat-default-web-ab12c.service"));
         assert!(!lines.iter().any(|line| line.starts_with("KAT_FORGED")));
     }
 

@@ -5,7 +5,7 @@ folder=$(workload bad --container 'entrypoint: ["/bin/sh", "-c"]' \
 kat apply -f "$folder"
 loops() {
     status=$(field bad .status)
-    jq -e '.reason == "CrashLoop" and .restarts >= 2 and .exitCode == 3 and (.message | contains("but this is why it ends"))' <<<"$status"
+    jq -e '.reason == "CrashLoop" and .restarts >= 3 and .exitCode == 3 and (.message | contains("but this is why it ends"))' <<<"$status"
 }
 wait_for 60 loops
 lacks "Succeeded Stopped Pending Pulling" "$(jq -r .phase <<<"$status")"

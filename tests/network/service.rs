@@ -224,6 +224,7 @@ impl Host {
         let options = network::hook::Options {
             socket: self.socket(),
             journal: "/nowhere".into(),
+            cgroup: "/proc/self/cgroup".into(),
             timeout: Duration::from_secs(20),
         };
         let state =

@@ -295,6 +295,7 @@ impl Machine {
         let options = hook::Options {
             socket: self.socket(),
             journal: self.folder.path().join("no-journal"),
+            cgroup: "/proc/self/cgroup".into(),
             timeout: Duration::from_secs(20),
         };
         let state = format!(
