@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::identity::Identity;
 use crate::{
-    plan::{DesiredMeta, NamespaceRecord, NodeRegistration, TokenRecord},
+    plan::{Applicant, NamespaceRecord, TokenRecord},
     store::{Committed, Compare, Operation, StateStore, StoreError, keys},
 };
 
@@ -33,7 +33,6 @@ pub async fn write(
     now: Timestamp,
 ) -> Result<bool, StoreError> {
     let identity = beginnings.identity;
-    let node = identity.node.as_str();
     let mut operations = vec![
         Operation::Put(keys::SCHEMA_VERSION.to_owned(), b"v1.0".to_vec()),
         Operation::Put(
@@ -45,48 +44,18 @@ pub async fn write(
             keys::OVERLAY_CIDR.to_owned(),
             identity.cluster.spec.cluster_cidr.to_string().into_bytes(),
         ),
-        Operation::Put(
-            keys::network_node(node, "subnet"),
-            identity.subnet.to_string().into_bytes(),
-        ),
-        Operation::Put(
-            keys::network_node(node, "wg_pubkey"),
-            beginnings.public_key.as_bytes().to_vec(),
-        ),
-        json(
-            keys::network_node(node, "wg_endpoints"),
-            &beginnings.endpoints,
-        )?,
-        json(
-            keys::desired_meta(node),
-            &DesiredMeta {
-                schema: 1,
-                revision: 1,
-                count: 0,
-            },
-        )?,
         json(keys::token(&beginnings.token.0), &beginnings.token.1)?,
     ];
-    let labels = BTreeMap::from([
-        ("kat.dws.rip/nodeName".to_owned(), node.to_owned()),
-        (
-            "kat.dws.rip/arch".to_owned(),
-            beginnings.architecture.clone(),
-        ),
-        ("kat.dws.rip/os".to_owned(), "linux".to_owned()),
-    ]);
-    let registration = NodeRegistration {
-        schema: 1,
-        uid: identity.node_uid.clone(),
+    let first = Applicant {
+        name: identity.node.clone(),
         identity_key: beginnings.identity_key.clone(),
-        labels,
-        taints: Vec::new(),
-        draining: false,
+        public_key: beginnings.public_key.to_owned(),
+        endpoints: beginnings.endpoints.clone(),
+        advertise: identity.advertise.clone(),
         architecture: beginnings.architecture.clone(),
         etcd: identity.etcd,
-        created: now,
     };
-    operations.push(json(keys::registration(node), &registration)?);
+    operations.extend(first.first_keys(&identity.node_uid, identity.subnet, now));
     for name in ["default", "kat-core"] {
         let record = NamespaceRecord {
             schema: 1,

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::{identity::Identity, paths::PKI};
 use crate::{
+    api::types::Certificates,
     host::files::{self, Access, FileError},
     pki::{self, Authority, AuthorityKind, LeafKind, PkiError},
 };
@@ -68,6 +69,46 @@ impl Keys {
             }
         }
         Ok(())
+    }
+
+    /// A certificate request for the key of a machine that holds no authority; the key is made if it
+    /// is missing. One key serves for both of the machine's certificates.
+    pub fn machine_request(&self, node: &str) -> Result<String, KeysError> {
+        let name = format!("node:{node}");
+        let path = self.folder.join("node.key");
+        match files::read_text(&path, LIMIT) {
+            Ok(key_pem) => Ok(pki::create_request_for_key(&name, &key_pem)?),
+            Err(error) if error.is_not_found() => {
+                let (request, key_pem) = pki::create_request(&name)?;
+                files::ensure_folder(&self.folder, Access::mode(0o700))?;
+                pki::write_secret(&path, key_pem.as_bytes())?;
+                Ok(request)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps what the leader signed for [`Self::machine_request`].
+    pub fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
+        let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
+        pki::write_secret(&self.folder.join("node-etcd.key"), key.as_bytes())?;
+        for (name, pem) in [
+            ("cluster-ca", &certificates.cluster_authority),
+            ("etcd-client-ca", &certificates.etcd_authority),
+            ("node-etcd", &certificates.etcd),
+            ("node", &certificates.node),
+        ] {
+            pki::write_public(&self.folder.join(format!("{name}.crt")), pem.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the certificates of a machine that holds no authority should be renewed.
+    pub fn machine_due(&self, now: Timestamp) -> bool {
+        ["node", "node-etcd"].iter().any(|name| {
+            let certificate = self.certificate(name).ok();
+            certificate.is_none_or(|pem| pki::renew_due(&pem, now).unwrap_or(true))
+        })
     }
 
     /// Issues every leaf that is missing or due (after two thirds of its life, or not valid yet by

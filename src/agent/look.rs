@@ -4,7 +4,7 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 
-use super::{init::Say, paths};
+use super::{paths, setup::Say};
 use crate::{
     host::check::{self, CheckInput, Finding, Level, Stage},
     network::obstacles,
@@ -15,9 +15,10 @@ use crate::{
 pub async fn check_machine(
     cluster: &ClusterConfiguration,
     config: &AgentConfig,
+    stage: Stage,
     say: Say<'_>,
 ) -> anyhow::Result<()> {
-    let findings = find(cluster, config, Stage::BeforeInit).await;
+    let findings = find(cluster, config, stage).await;
     let worse: Vec<Finding> = findings
         .into_iter()
         .filter(|finding| finding.level != Level::Ok)

@@ -13,6 +13,7 @@ use super::{
     MachineFacts, ReportSink,
     identity::Identity,
     keys::{Keys, KeysError},
+    known::{Known, KnownNow},
 };
 use crate::{
     api::{
@@ -154,13 +155,15 @@ impl MachineFacts for ThisMachine {
 pub struct LeaderApi {
     identity: Arc<Identity>,
     keys: Keys,
+    known: KnownNow,
     client: tokio::sync::Mutex<Option<Client>>,
 }
 
 impl LeaderApi {
     /// Nothing is connected until the first report.
-    pub fn new(identity: &Arc<Identity>, keys: &Keys) -> Self {
+    pub fn new(identity: &Arc<Identity>, keys: &Keys, known: KnownNow) -> Self {
         Self {
+            known,
             identity: Arc::clone(identity),
             keys: keys.clone(),
             client: tokio::sync::Mutex::default(),
@@ -169,27 +172,40 @@ impl LeaderApi {
 
     /// A client with the present certificate.
     fn connect(&self) -> Result<Client, LeaderApiError> {
-        let leaf = self.keys.leaf("node")?;
-        let endpoint =
-            SocketAddr::from(([127, 0, 0, 1], self.identity.cluster.spec.api_port)).to_string();
-        let options = Options {
-            request_timeout: Duration::from_secs(5),
-            ..Options::default()
-        };
-        Ok(Client::from_identity(
-            &[endpoint],
-            &self.identity.cluster_uid,
-            &self.keys.cluster_authority()?,
-            &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
-            options,
-        )?)
+        let known = self.known.borrow().clone();
+        client_of(&self.identity, &known, &self.keys)
     }
 }
 
+/// A client of the leader's API with this machine's certificate. A machine that holds etcd asks
+/// its own port, which passes on what is not for it.
+fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
+    let leaf = keys.leaf("node")?;
+    let endpoints = if identity.etcd {
+        vec![SocketAddr::from(([127, 0, 0, 1], identity.cluster.spec.api_port)).to_string()]
+    } else {
+        known.api()
+    };
+    let options = Options {
+        request_timeout: Duration::from_secs(5),
+        ..Options::default()
+    };
+    Ok(Client::from_identity(
+        &endpoints,
+        &identity.cluster_uid,
+        &keys.cluster_authority()?,
+        &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+        options,
+    )?)
+}
+
+/// Why there is no client.
 #[derive(Debug, thiserror::Error)]
-enum LeaderApiError {
+pub enum LeaderApiError {
+    /// Keys.
     #[error(transparent)]
     Keys(#[from] KeysError),
+    /// The client.
     #[error(transparent)]
     Client(#[from] ClientError),
 }
@@ -215,8 +231,36 @@ impl ReportSink for LeaderApi {
 
 /// Waits until the API on this machine's socket says that the machine is Ready.
 pub async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
-    use crate::api::types::NodePhase;
     let client = Client::from_unix_socket(Path::new(super::paths::API_SOCKET), Options::default())?;
+    wait_ready_at(&client, identity, limit).await
+}
+
+/// Waits until the leader says that this machine is Ready.
+pub async fn wait_joined(
+    identity: &Identity,
+    known: &Known,
+    keys: &Keys,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    let client = client_of(identity, known, keys)?;
+    wait_ready_at(&client, identity, limit).await
+}
+
+/// Tells the leader that this machine leaves for good.
+pub async fn leave(identity: &Identity) -> anyhow::Result<()> {
+    let client = client_of(identity, &Known::stored(), &Keys::new(None))?;
+    match client.delete_node(&identity.node).await {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+async fn wait_ready_at(
+    client: &Client,
+    identity: &Identity,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    use crate::api::types::NodePhase;
     let deadline = tokio::time::Instant::now() + limit;
     loop {
         let phase = client

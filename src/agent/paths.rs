@@ -12,6 +12,10 @@ pub const ADMIN_CONNECTION: &str = "/etc/kat/admin.conf";
 pub const STATE: &str = "/var/lib/kat";
 /// Who this machine is ([`super::identity::Identity`]).
 pub const IDENTITY: &str = "/var/lib/kat/node.json";
+/// The same while it joins: it is in the cluster already, and not set up yet.
+pub const JOINING: &str = "/var/lib/kat/joining.json";
+/// Where the cluster was last seen ([`super::known::Known`]).
+pub const KNOWN: &str = "/var/lib/kat/cluster.json";
 /// The last confirmed desired list, 0600.
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
 /// Authorities, certificates and keys, 0700.

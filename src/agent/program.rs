@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::{init, look, reset, run};
+use super::{init, join, look, reset, run, setup};
 use crate::network;
 
 /// KAT on one machine.
@@ -26,6 +26,21 @@ enum Command {
         #[arg(long, value_name = "ADDRESS|INTERFACE")]
         advertise_address: Vec<String>,
         /// Name of this machine in the cluster
+        #[arg(long, value_name = "NAME")]
+        node_name: Option<String>,
+    },
+    /// Makes this machine part of a cluster; `katcall token create --join` prints the whole command
+    Join {
+        /// `host:port` of the API of any machine of the cluster
+        #[arg(long, value_name = "HOST:PORT")]
+        leader_api: String,
+        /// The token, which names the cluster's authority too
+        #[arg(long, env = "KAT_JOIN_TOKEN", hide_env_values = true)]
+        token: String,
+        /// Address or interface at which other machines reach this one
+        #[arg(long, value_name = "ADDRESS|INTERFACE")]
+        advertise_address: Vec<String>,
+        /// Name of this machine in the cluster; the host's name without it
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
     },
@@ -102,6 +117,24 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             }))?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::Join {
+            leader_api,
+            token,
+            advertise_address,
+            node_name,
+        } => {
+            start_logging();
+            let options = join::JoinOptions {
+                leader_api,
+                token,
+                advertise: advertise_address,
+                node_name,
+            };
+            runtime()?.block_on(join::run(options, &|sentence| {
+                anstream::eprintln!("{sentence}")
+            }))?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Check { config } => runtime()?.block_on(check(config)),
         Command::Reset { yes } => {
             start_logging();
@@ -151,8 +184,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn check(config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
-    let cluster = init::read_cluster(config.as_deref())?;
-    let machine = init::read_agent_config()?;
+    let cluster = setup::read_cluster(config.as_deref())?;
+    let machine = setup::read_agent_config()?;
     Ok(look::print_findings(&cluster, &machine).await)
 }
 

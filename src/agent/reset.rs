@@ -9,9 +9,8 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     files::remove_every_users,
-    forwarding,
-    init::{Say, read_identity, render_settings},
-    machine, paths,
+    forwarding, machine, paths,
+    setup::{Say, read_identity, read_joined, render_settings},
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{
@@ -52,6 +51,16 @@ pub async fn run(say: Say<'_>) -> anyhow::Result<()> {
     let tools = Arc::new(tools(&managers)?);
     for uid in tools.accounts.all() {
         note(&format!("user {uid}"), remove_user(&tools, uid).await);
+    }
+
+    if let Some(identity) = read_joined().filter(|identity| !identity.etcd) {
+        say("telling the cluster that this machine leaves");
+        if let Err(error) = machine::leave(&identity).await {
+            say(&format!(
+                "the cluster does not know that this machine left ({error}); `katcall delete node {}` tells it",
+                identity.node
+            ));
+        }
     }
 
     say("removing the overlay, etcd and their files");
@@ -148,7 +157,12 @@ fn remove_files() -> anyhow::Result<()> {
     }
     // A home whose user could not be removed stays: something may be mounted in it.
     let _ = std::fs::remove_dir(crate::host::users::HOMES);
-    for file in [paths::DESIRED, paths::IDENTITY] {
+    for file in [
+        paths::DESIRED,
+        paths::KNOWN,
+        paths::JOINING,
+        paths::IDENTITY,
+    ] {
         files::remove(Path::new(file))?;
     }
     // These stay if the administrator keeps something there.

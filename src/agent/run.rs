@@ -1,48 +1,42 @@
 //! `kat-agent run`: the service that decides and converges.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::Context;
 use jiff::Timestamp;
-use tokio::{net::UnixListener, sync::watch, task::JoinSet, time::sleep};
+use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, Reporter, Statuses,
-    desired::{self, Desired},
+    desired::Desired,
+    follow::{follow_desired, follow_known, follow_network},
     host_files,
     identity::Identity,
-    init::{read_agent_config, read_identity, render_settings},
     keys::Keys,
+    known::Known,
+    listeners::{leader_source, listeners},
+    local,
     logs::JournalLogs,
     machine::{LeaderApi, ThisMachine},
-    network_files, paths,
+    member::{Member, etcd_group},
+    paths,
+    renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
+    setup::{self, read_agent_config, read_identity, render_settings},
     stores,
     supervisor::{Listed, Supervisor},
     worker::Tools,
 };
 use crate::{
-    api::{self, ApiConfig, Limits, Listeners, SocketAccess, SocketListener, TlsListener},
-    host::{
-        files::{self, Access},
-        users::{Users, accounts::Accounts},
-    },
-    leader::{self, LeaderConfig},
+    api::{self, ApiConfig, Limits},
+    host::{files, users::Users},
     network::state,
     pki,
     pulse::Pulses,
     render::Renderer,
-    store::{EtcdStore, Mirror, StateStore, keys},
     systemd::{Journal, Logind, ManagerSource, Managers},
 };
 
-/// Time to live of a leadership without a renewal.
-const LEASE: Duration = Duration::from_secs(5);
-/// Longest start of etcd.
-const ETCD_LIMIT: Duration = Duration::from_secs(90);
-/// Between two looks at the certificates.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 /// Largest stored desired list.
 const DESIRED_LIMIT: u64 = 64 << 20;
 
@@ -59,7 +53,7 @@ pub async fn run() -> anyhow::Result<()> {
     let (lists, listed) = watch::channel(read_stored_desired());
     let statuses = Statuses::default();
     let network = NetworkFiles::new(state::FOLDER.into());
-    network.write_node(&super::init::node_network(&identity, &config))?;
+    network.write_node(&setup::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &managers).await?);
     let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
@@ -67,48 +61,35 @@ pub async fn run() -> anyhow::Result<()> {
     supervisor.pulses = pulses.clone();
     tasks.spawn(supervisor.run(listed.clone(), cancel.clone()));
 
-    let keys = Keys::new(
-        Users::new()
-            .accounts()?
-            .group(crate::render::ETCD_USER)
-            .map(|group| group.gid),
-    );
-    let renewed = keys.renew(&identity, Timestamp::now())?;
-    if !renewed.is_empty() {
-        tracing::info!(?renewed, "certificates were renewed");
-    }
-    status.say("starting etcd");
-    let started = managers.system().start(host_files::ETCD, ETCD_LIMIT).await;
-    if !matches!(started, Ok(crate::systemd::JobResult::Done)) {
-        tracing::error!(
-            ?started,
-            "etcd did not start; workloads run on, nothing can be changed"
-        );
-    }
-    let leader_store = stores::leader(&identity, &keys).await?;
-    let node_store = stores::node(&identity, &keys).await?;
-
+    let (known_now, known) = watch::channel(Arc::new(Known::stored()));
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
-    let endpoint = identity
-        .advertise
-        .first()
-        .context("the machine has no address")?;
-    let handle = leader::start(
-        Arc::new(leader_store.clone()),
-        LeaderConfig {
-            candidate: identity.node.clone(),
-            lease: LEASE,
-            endpoint: std::net::SocketAddr::new(*endpoint, identity.cluster.spec.api_port)
-                .to_string(),
-            clock: Arc::clone(&clock),
-            pulses: pulses.clone(),
-        },
-        cancel.clone(),
-    );
+    let (published, reports) = watch::channel(Arc::default());
+    let keys = Keys::new(etcd_group(&identity)?);
+    let member = if identity.etcd {
+        let clock = Arc::clone(&clock);
+        let system = managers.system();
+        status.say("starting etcd");
+        let start = Member::start(&identity, &keys, system.as_ref(), clock, &pulses, &cancel);
+        Some(start.await?)
+    } else {
+        None
+    };
+    let node_store = stores::node(&identity, &keys, &Known::stored()).await?;
+    let handle = match &member {
+        Some(member) => member.handle.clone(),
+        None => local::start(
+            Arc::new(node_store.clone()),
+            Arc::clone(&identity),
+            listed.clone(),
+            reports.clone(),
+            cancel.clone(),
+        ),
+    };
 
     let certificate =
         pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
-    let listeners = listeners(&identity, &keys, &certificate)?;
+    let leader = leader_source(&identity, &handle, &known);
+    let listeners = listeners(&identity, &keys, &certificate, leader)?;
     let api_config = ApiConfig {
         handle: handle.clone(),
         logs: Arc::new(JournalLogs {
@@ -119,6 +100,7 @@ pub async fn run() -> anyhow::Result<()> {
         node_name: identity.node.clone(),
         limits: Limits::default(),
         pulses,
+        joining: member.as_ref().map(|member| member.joining.clone()),
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 
@@ -134,14 +116,20 @@ pub async fn run() -> anyhow::Result<()> {
         network,
         cancel.clone(),
     ));
-    let (published, reports) = watch::channel(Arc::default());
+    tasks.spawn(follow_known(
+        identity.clone(),
+        node_store.clone(),
+        keys.clone(),
+        known_now,
+        cancel.clone(),
+    ));
     let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
     let lists_for_bus = listed.clone();
     let reporter = Reporter {
         identity: Arc::clone(&identity),
         statuses,
         lists: listed,
-        sink: Arc::new(LeaderApi::new(&identity, &keys)),
+        sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
         facts: Arc::new(ThisMachine::new(&config, Arc::clone(&managers)).await?),
         published,
         clock,
@@ -154,15 +142,16 @@ pub async fn run() -> anyhow::Result<()> {
         reports,
         cancel.clone(),
     ));
-    tasks.spawn(renew(
-        Arc::clone(&identity),
+    let renewal = Renewal {
+        identity: Arc::clone(&identity),
         keys,
         certificate,
-        leader_store,
+        leader_store: member.map(|member| member.store),
         node_store,
-        cancel.clone(),
-    ));
-    tasks.spawn(tell_status(status, handle, cancel.clone()));
+        known,
+    };
+    tasks.spawn(renewal.run(cancel.clone()));
+    tasks.spawn(tell_status(status, handle, identity.etcd, cancel.clone()));
 
     whole_until(wait_for_end(), &mut tasks).await?;
     tracing::info!("stopping; workloads run on");
@@ -239,160 +228,6 @@ async fn tools(identity: &Identity, managers: &Arc<dyn ManagerSource>) -> anyhow
     })
 }
 
-/// Follows this machine's list, keeps it on the disk, and hands it on.
-async fn follow_desired(
-    identity: Arc<Identity>,
-    store: EtcdStore,
-    lists: watch::Sender<Listed>,
-    cancel: CancellationToken,
-) {
-    let prefix = keys::node_desired(&identity.node);
-    let store: Arc<dyn StateStore> = Arc::new(store);
-    let mut mirror = Mirror::start(store, &prefix, cancel.clone());
-    while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
-        if !state.confirmed {
-            continue;
-        }
-        let desired = match desired::read(&state.entries, &identity.node) {
-            Ok(desired) => Arc::new(desired),
-            Err(error) => {
-                tracing::warn!(%error, "the desired list is not taken");
-                continue;
-            }
-        };
-        let before = lists.borrow().clone();
-        if before.confirmed && before.desired == desired {
-            continue;
-        }
-        if let Err(error) = store_desired(&desired) {
-            tracing::error!(%error, "the desired list can't be kept on the disk");
-        }
-        lists.send_replace(Listed {
-            known: true,
-            confirmed: true,
-            desired,
-        });
-    }
-}
-
-fn store_desired(desired: &Desired) -> anyhow::Result<()> {
-    let content = serde_json::to_vec(desired)?;
-    files::write_if_changed(Path::new(paths::DESIRED), &content, Access::mode(0o600))?;
-    Ok(())
-}
-
-/// Keeps `kat-net`'s files of names and peers.
-async fn follow_network(
-    identity: Arc<Identity>,
-    store: EtcdStore,
-    network: NetworkFiles,
-    cancel: CancellationToken,
-) {
-    let store: Arc<dyn StateStore> = Arc::new(store);
-    let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
-    let mut machines = Mirror::start(store, keys::NETWORK, cancel.clone());
-    loop {
-        let written = tokio::select! {
-            () = cancel.cancelled() => return,
-            Ok(state) = names.changed() => {
-                if !state.confirmed { continue }
-                network.write_dns(&network_files::dns_records(&state.entries, state.revision))
-            }
-            Ok(state) = machines.changed() => {
-                if !state.confirmed { continue }
-                network.write_peers(&network_files::peers(&state.entries, &identity.node))
-            }
-            else => return,
-        };
-        if let Err(error) = written {
-            tracing::error!(%error, "the network's files can't be written");
-        }
-    }
-}
-
-fn listeners(
-    identity: &Identity,
-    keys: &Keys,
-    certificate: &Arc<pki::tls::CurrentIdentity>,
-) -> anyhow::Result<Listeners> {
-    let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
-    let port = identity.cluster.spec.api_port;
-    let tls = TlsListener {
-        listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
-        config: Arc::new(move || Arc::clone(&config)),
-    };
-    let access = if identity.etcd {
-        SocketAccess::Admin
-    } else {
-        SocketAccess::ThisMachine
-    };
-    Ok(Listeners {
-        tls: vec![tls],
-        sockets: vec![SocketListener {
-            listener: api_socket()?,
-            access,
-        }],
-    })
-}
-
-/// The socket for root and the group `kat`.
-fn api_socket() -> anyhow::Result<UnixListener> {
-    let path = Path::new(paths::API_SOCKET);
-    files::ensure_folder(Path::new(paths::RUN), Access::mode(0o755))?;
-    files::remove(path)?;
-    let listener = UnixListener::bind(path).with_context(|| paths::API_SOCKET.to_owned())?;
-    let group = Accounts::read(Path::new("/"))?
-        .group("kat")
-        .map(|group| group.gid);
-    nix::unistd::chown(path, None, group.map(nix::unistd::Gid::from_raw))
-        .context(paths::API_SOCKET)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
-        .context(paths::API_SOCKET)?;
-    Ok(listener)
-}
-
-/// Renews leaves before they run out and uses them at once.
-async fn renew(
-    identity: Arc<Identity>,
-    keys: Keys,
-    certificate: Arc<pki::tls::CurrentIdentity>,
-    leader_store: EtcdStore,
-    node_store: EtcdStore,
-    cancel: CancellationToken,
-) {
-    let mut unused = false;
-    while cancel
-        .run_until_cancelled(sleep(RENEWAL_INTERVAL))
-        .await
-        .is_some()
-    {
-        let renewed = match keys.renew(&identity, Timestamp::now()) {
-            Ok(renewed) if renewed.is_empty() && !unused => continue,
-            Ok(renewed) => renewed,
-            Err(error) => {
-                tracing::error!(%error, "certificates can't be renewed");
-                continue;
-            }
-        };
-        tracing::info!(?renewed, "certificates were renewed");
-        let used = async {
-            certificate.replace(&keys.leaf("node")?)?;
-            leader_store
-                .reconnect(&stores::options(&identity, &keys, "leader-etcd")?)
-                .await?;
-            node_store
-                .reconnect(&stores::options(&identity, &keys, "node-etcd")?)
-                .await?;
-            anyhow::Ok(())
-        };
-        let used = used.await;
-        unused = used.is_err();
-        if let Err(error) = used {
-            tracing::error!(%error, "renewed certificates can't be used yet");
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::{pending, ready};
@@ -430,7 +265,7 @@ mod tests {
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let status = ServiceStatus::start(&mut tasks, &Pulses::default(), &cancel);
-        tasks.spawn(tell_status(status, handle, cancel));
+        tasks.spawn(tell_status(status, handle, true, cancel));
         drop(leaderships);
         let early = whole_until(pending(), &mut tasks).await.unwrap_err();
         assert!(early.to_string().contains("ended early"), "{early}");

@@ -67,7 +67,13 @@ async fn tell(
 }
 
 /// Tells what the leader's handle shows, until `cancel`.
-pub async fn tell_status(status: ServiceStatus, handle: LeaderHandle, cancel: CancellationToken) {
+/// A machine that is no member of etcd sees itself alone.
+pub async fn tell_status(
+    status: ServiceStatus,
+    handle: LeaderHandle,
+    member: bool,
+    cancel: CancellationToken,
+) {
     let mut snapshots = handle.snapshot.clone();
     let mut leadership = handle.leadership.clone();
     loop {
@@ -75,12 +81,20 @@ pub async fn tell_status(status: ServiceStatus, handle: LeaderHandle, cancel: Ca
         let words = match snapshots.borrow_and_update().as_ref() {
             None => "waiting for etcd; workloads run on".to_owned(),
             Some(snapshot) => {
-                let role = if leads { "leading" } else { "following" };
-                format!(
-                    "{role}; {} instances, {} machines",
-                    snapshot.instances.len(),
-                    snapshot.nodes.len()
-                )
+                let role = match (leads, member) {
+                    (true, _) => "leading",
+                    (false, true) => "following",
+                    (false, false) => "working",
+                };
+                let instances = snapshot.instances.len();
+                if member {
+                    format!(
+                        "{role}; {instances} instances, {} machines",
+                        snapshot.nodes.len()
+                    )
+                } else {
+                    format!("{role}; {instances} instances on this machine")
+                }
             }
         };
         status.say(&words);

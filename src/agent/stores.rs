@@ -1,10 +1,16 @@
 //! Connections to etcd, as the leader's user and as the machine's own.
 
+use async_trait::async_trait;
+
 use super::{
     identity::Identity,
     keys::{Keys, KeysError},
+    known::Known,
 };
-use crate::store::{EtcdOptions, EtcdStore, EtcdTls, StoreError};
+use crate::{
+    api::NodeUsers,
+    store::{EtcdOptions, EtcdStore, EtcdTls, StoreError, etcd_admin},
+};
 
 /// What could not be connected.
 #[derive(Debug, thiserror::Error)]
@@ -19,25 +25,43 @@ pub enum StoresError {
 
 /// As the leader's user, which is etcd's superuser.
 pub async fn leader(identity: &Identity, keys: &Keys) -> Result<EtcdStore, StoresError> {
-    Ok(EtcdStore::connect(&options(identity, keys, "leader-etcd")?).await?)
+    let known = Known::default();
+    Ok(EtcdStore::connect(&options(identity, keys, &known, "leader-etcd")?).await?)
 }
 
 /// As this machine's user, which reads its own list and the network.
-pub async fn node(identity: &Identity, keys: &Keys) -> Result<EtcdStore, StoresError> {
-    Ok(EtcdStore::connect(&options(identity, keys, "node-etcd")?).await?)
+pub async fn node(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+) -> Result<EtcdStore, StoresError> {
+    Ok(EtcdStore::connect(&options(identity, keys, known, "node-etcd")?).await?)
+}
+
+/// The machines' users are etcd's, one for each certificate's name.
+#[async_trait]
+impl NodeUsers for EtcdStore {
+    async fn admit(&self, node: &str) -> Result<(), StoreError> {
+        etcd_admin::add_node_user(self, node).await
+    }
+
+    async fn remove(&self, node: &str) -> Result<(), StoreError> {
+        etcd_admin::remove_node_user(self, node).await
+    }
 }
 
 /// How this machine reaches etcd with one of its leaves.
-pub fn options(identity: &Identity, keys: &Keys, leaf: &str) -> Result<EtcdOptions, KeysError> {
+pub fn options(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+    leaf: &str,
+) -> Result<EtcdOptions, KeysError> {
     let client = keys.leaf(leaf)?;
     let tls = EtcdTls {
         authority: keys.etcd_authority()?,
         certificate: client.certificate_pem,
         key: client.key_pem,
     };
-    let endpoint = format!(
-        "https://127.0.0.1:{}",
-        identity.cluster.spec.etcd_client_port
-    );
-    Ok(EtcdOptions::new(vec![endpoint], Some(tls)))
+    Ok(EtcdOptions::new(known.etcd(identity), Some(tls)))
 }

@@ -18,6 +18,8 @@ pub enum Access {
     /// As [`Access::ReadCluster`]; on a machine without etcd its local users too, who see this
     /// machine's part alone.
     ReadMachine,
+    /// As [`Access::ReadMachine`]; and the machine that the path names, by its certificate.
+    ReadNode,
     /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
     ReadNamespace,
     /// Reads of files as written, which hold values of environment variables: `admin` and
@@ -29,6 +31,15 @@ pub enum Access {
     Admin,
     /// The machine that the path names, by its certificate.
     Report,
+    /// `admin`, or the machine that the path names, by its certificate: it leaves.
+    Leave,
+    /// What a machine may see before it joins: as [`Access::ReadCluster`], and tokens for joining.
+    BeforeJoin,
+    /// A token for joining.
+    Join,
+    /// Whoever proves to own a machine's known key, which the handler checks: such a machine's
+    /// certificate may have run out.
+    KnownKey,
 }
 
 /// What a call is about.
@@ -53,8 +64,10 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
         return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
     }
     let (needed, hint) = match access {
-        Access::Anyone | Access::Authenticated => ("a token or a certificate", None),
-        Access::ReadCluster | Access::ReadMachine => (
+        Access::Anyone | Access::Authenticated | Access::KnownKey => {
+            ("a token or a certificate", None)
+        }
+        Access::ReadCluster | Access::ReadMachine | Access::ReadNode | Access::BeforeJoin => (
             "the scope `admin` or `read`",
             Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
         ),
@@ -68,7 +81,15 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
         ),
         Access::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
         Access::Admin => ("the scope `admin`", None),
+        Access::Leave => (
+            "the scope `admin`, or the certificate of this very machine",
+            None,
+        ),
         Access::Report => ("the certificate of this very machine", None),
+        Access::Join => (
+            "a token for joining",
+            Some("`katcall token create --join` makes one"),
+        ),
     };
     Err(ApiError::Forbidden {
         message: format!("`{caller}` may not do this; it needs {needed}"),
@@ -77,33 +98,40 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
 }
 
 fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
-    if access == Access::Anyone {
+    if matches!(access, Access::Anyone | Access::KnownKey) {
         return true;
     }
     let reads = [
         Access::Authenticated,
         Access::ReadCluster,
         Access::ReadMachine,
+        Access::ReadNode,
         Access::ReadNamespace,
+        Access::BeforeJoin,
     ];
+    let machines = [Access::Report, Access::Join];
     match caller {
         Caller::Anonymous => false,
         Caller::Node(name) => match access {
-            Access::Report => target.node == Some(name),
+            Access::Report | Access::ReadNode | Access::Leave => target.node == Some(name),
             other => other == Access::Authenticated,
         },
         Caller::Leader(_) => access == Access::Authenticated,
         Caller::Socket {
             access: SocketAccess::ThisMachine,
             ..
-        } => matches!(access, Access::Authenticated | Access::ReadMachine),
+        } => matches!(
+            access,
+            Access::Authenticated | Access::ReadMachine | Access::ReadNode
+        ),
         Caller::Admin(_)
         | Caller::Socket {
             access: SocketAccess::Admin,
             ..
-        } => access != Access::Report,
+        } => !machines.contains(&access),
         Caller::Token { scope, .. } => match scope {
-            Scope::Admin => access != Access::Report,
+            Scope::Admin => !machines.contains(&access),
+            Scope::Join => matches!(access, Access::BeforeJoin | Access::Join),
             Scope::Read => reads.contains(&access),
             Scope::Deploy { namespace } => match access {
                 Access::Authenticated => true,
@@ -144,7 +172,7 @@ mod tests {
 
     /// Letters: `x` nobody, `a` admin, `r` read, `d` deploy of the namespace, `o` deploy of
     /// another, `n` the machine itself, `m` another machine, `l` the leader's certificate, `s` a
-    /// local user on a machine without etcd.
+    /// local user on a machine without etcd, `j` a token for joining.
     fn letters(access: Access) -> String {
         let target = Target {
             namespace: Some("shop"),
@@ -160,6 +188,7 @@ mod tests {
             ('m', Caller::Node("n2".to_owned())),
             ('l', Caller::Leader("n1".to_owned())),
             ('s', socket(SocketAccess::ThisMachine)),
+            ('j', token(Scope::Join)),
         ];
         for admin in [
             Caller::Admin("root".to_owned()),
@@ -180,8 +209,8 @@ mod tests {
     #[test]
     fn every_route_lets_in_whom_it_should_and_nobody_else() {
         let table = [
-            ("GET", "/healthz", "xardonmls"),
-            ("GET", "/version", "xardonmls"),
+            ("GET", "/healthz", "xardonmlsj"),
+            ("GET", "/version", "xardonmlsj"),
             ("GET", "/openapi.json", "ardonmls"),
             ("GET", "/metrics", "ar"),
             ("GET", "/v1alpha1/namespaces", "ar"),
@@ -222,10 +251,13 @@ mod tests {
             ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
             ("GET", "/v1alpha1/nodes", "ars"),
-            ("GET", "/v1alpha1/nodes/{node}", "ars"),
+            ("GET", "/v1alpha1/nodes/{node}", "arns"),
+            ("DELETE", "/v1alpha1/nodes/{node}", "an"),
             ("POST", "/v1alpha1/nodes/{node}/status", "n"),
+            ("POST", "/v1alpha1/nodes/{node}/certificates", "xardonmlsj"),
+            ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
-            ("GET", "/v1alpha1/config/cluster", "ar"),
+            ("GET", "/v1alpha1/config/cluster", "arj"),
             ("GET", "/v1alpha1/tokens", "a"),
             ("POST", "/v1alpha1/tokens", "a"),
             ("DELETE", "/v1alpha1/tokens/{token}", "a"),

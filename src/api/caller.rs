@@ -169,19 +169,26 @@ pub(super) fn not_ready() -> ApiError {
 }
 
 fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, ApiError> {
-    // A join token has one part more, and opens nothing here.
+    // A token for joining has one part more, which is for the machine that joins and never sent.
     let token = Token::parse(text)
         .ok()
         .filter(|token| token.authority().is_none());
     let token = token.ok_or_else(|| {
         ApiError::Unauthorized("the token is not of the form `kat1.<id>.<secret>`".to_owned())
     })?;
-    let hash = token.hash();
-    let unknown = || ApiError::Unauthorized("the token is not known or has expired".to_owned());
+    let unknown =
+        || ApiError::Unauthorized("the token is not known; it may have been revoked".to_owned());
     let record = &snapshot.tokens.get(token.id()).ok_or_else(unknown)?.value;
-    let same = verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes()).is_ok();
-    if !same || expired(record, now) {
+    let hash = token.hash();
+    if verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes()).is_err() {
         return Err(unknown());
+    }
+    // Only who knows the secret is told this.
+    if expired(record, now) {
+        let id = token.id();
+        return Err(ApiError::Unauthorized(format!(
+            "the token `{id}` has expired"
+        )));
     }
     Ok(Caller::Token {
         id: token.id().to_owned(),
@@ -234,6 +241,7 @@ mod tests {
             name: "dashboard".to_owned(),
             created: Timestamp::UNIX_EPOCH,
             expires: expires.map(|text| text.parse().unwrap()),
+            uses: None,
         };
         let stored = Stored {
             revision: 1,

@@ -118,6 +118,23 @@ impl Client {
         Ok(Self::new(endpoints, options))
     }
 
+    /// A client for a machine that joins: it knows the hash of the authority's certificate and a
+    /// token, both from the join token.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn for_joining(
+        endpoint: &str,
+        fingerprint: &str,
+        token: &str,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::pinned(endpoint, fingerprint, options)?;
+        let mut client = Self::new(vec![endpoint], options);
+        client.authorization = Some(format!("Bearer {token}").into());
+        Ok(client)
+    }
+
     /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's mode is the guard.
     ///
     /// # Errors

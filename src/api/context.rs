@@ -11,6 +11,7 @@ use super::{
     errors::ApiError,
     history::History,
     instances::InstanceLogs,
+    joining::Joining,
     limits::{Limits, RateLimits},
     metrics::Counters,
     view::View,
@@ -45,6 +46,8 @@ pub struct ApiConfig {
     pub limits: Limits,
     /// Where the loops that take connections are seen by the watchdog.
     pub pulses: Pulses,
+    /// What lets machines join; only machines that hold the authorities' keys have it.
+    pub joining: Option<Joining>,
 }
 
 /// Shared by all handlers.
@@ -83,6 +86,13 @@ impl Api {
             history: History::default(),
             shutdown,
             started: Instant::now(),
+        })
+    }
+
+    /// What lets machines join.
+    pub(super) fn joining(&self) -> Result<&Joining, ApiError> {
+        self.config.joining.as_ref().ok_or_else(|| {
+            ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
         })
     }
 

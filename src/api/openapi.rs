@@ -195,19 +195,24 @@ fn who(access: Access) -> &'static str {
         Access::Anyone => "For everybody.",
         Access::Authenticated => "For everybody who proves who they are.",
         Access::ReadCluster => "For the scopes admin and read.",
-        Access::ReadMachine => {
+        Access::ReadMachine | Access::ReadNode => {
             "For the scopes admin and read; local users of a machine without etcd see that machine."
         }
         Access::ReadNamespace => "For the scopes admin, read, and deploy of the namespace.",
         Access::ReadFiles | Access::Deploy => "For the scopes admin, and deploy of the namespace.",
         Access::Admin => "For the scope admin.",
         Access::Report => "For the machine itself, by its certificate.",
+        Access::Leave => "For the scope admin, and the machine itself, by its certificate.",
+        Access::BeforeJoin => "For the scopes admin, read and join.",
+        Access::Join => "For the scope join.",
+        Access::KnownKey => "For whoever owns the machine's known key, which the body proves.",
     }
 }
 
 fn security(access: Access) -> Value {
     match access {
-        Access::Anyone => json!([]),
+        Access::Anyone | Access::KnownKey => json!([]),
+        Access::Join => json!([{"token": []}]),
         Access::Report => json!([{"certificate": []}]),
         _ => json!([{"token": []}, {"certificate": []}]),
     }

@@ -34,6 +34,7 @@ use super::{
     caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
     limits::{Limits, address_group},
+    pass::{LeaderSource, pass},
     routes::router,
     stalled::Stalled,
 };
@@ -48,6 +49,8 @@ pub struct TlsListener {
     pub listener: TcpListener,
     /// TLS 1.3, with optional client certificates of the cluster's authority.
     pub config: TlsSource,
+    /// Where connections go that are not for this machine.
+    pub leader: LeaderSource,
 }
 
 /// A local socket. Its mode and group say who may connect.
@@ -192,7 +195,11 @@ impl Drop for AddressSlot {
 
 impl Server {
     async fn accept_tls(self, listener: TlsListener) {
-        let TlsListener { listener, config } = listener;
+        let TlsListener {
+            listener,
+            config,
+            leader,
+        } = listener;
         let mut pause = ACCEPT_PAUSE;
         let pulse = self.pulses.watch("the API's port");
         loop {
@@ -214,9 +221,13 @@ impl Server {
                     };
                     let server = self.clone();
                     let acceptor = TlsAcceptor::from(config());
+                    let leader = leader();
                     self.tracker.spawn(async move {
                         let _held = (permit, slot);
-                        let done = server.tls_connection(stream, address, acceptor).await;
+                        let done = match leader {
+                            Some(leader) => server.pass_on(stream, &leader).await,
+                            None => server.tls_connection(stream, address, acceptor).await,
+                        };
                         if let Err(error) = done {
                             tracing::debug!(%address, %error, "a connection ended early");
                         }
@@ -310,6 +321,13 @@ impl Server {
         };
         self.converse(stream, peer).await;
         Ok(())
+    }
+
+    async fn pass_on(&self, stream: TcpStream, leader: &str) -> io::Result<()> {
+        tokio::select! {
+            () = self.cancel.cancelled() => Ok(()),
+            passed = pass(stream, leader, &self.limits) => passed,
+        }
     }
 
     async fn local_connection(&self, stream: UnixStream, access: SocketAccess) {

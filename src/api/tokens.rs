@@ -57,7 +57,17 @@ pub fn new_token(
     expires: Option<Timestamp>,
 ) -> Result<NewToken, TokenError> {
     let token = Token::generate(None)?;
-    Ok(NewToken {
+    Ok(record(&token, scope, name, now, expires))
+}
+
+fn record(
+    token: &Token,
+    scope: Scope,
+    name: &str,
+    now: Timestamp,
+    expires: Option<Timestamp>,
+) -> NewToken {
+    NewToken {
         id: token.id().to_owned(),
         token: token.reveal(),
         record: TokenRecord {
@@ -67,8 +77,9 @@ pub fn new_token(
             name: name.to_owned(),
             created: now,
             expires,
+            uses: None,
         },
-    })
+    }
 }
 
 pub(super) async fn list(
@@ -105,8 +116,22 @@ pub(super) async fn create(
             )));
         }
     };
-    let new = new_token(request.scope, &request.name, now, expires)
+    let joining = request.scope == Scope::Join;
+    match request.uses {
+        Some(_) if !joining => {
+            return Err(ApiError::invalid(
+                "uses: only a token for joining is used up",
+            ));
+        }
+        Some(0) => return Err(ApiError::invalid("uses is 0, expected at least 1, or none")),
+        _ => {}
+    }
+    let authority = joining.then(|| api.joining()).transpose()?;
+    let authority = authority.map(|joining| joining.authorities.fingerprint());
+    let token = Token::generate(authority.as_deref())
         .map_err(|error| ApiError::Internal(error.to_string()))?;
+    let mut new = record(&token, request.scope, &request.name, now, expires);
+    new.record.uses = request.uses;
     api.write(|snapshot| {
         if let Scope::Deploy { namespace } = &new.record.scope
             && !snapshot.namespaces.contains_key(namespace)
@@ -129,6 +154,9 @@ pub(super) async fn create(
     .await?;
     let mut view = token_view(&new.id, &new.record);
     view.token = Some(new.token);
+    if joining {
+        view.leader_api = api.snapshot()?.leader_endpoint.clone();
+    }
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }
 

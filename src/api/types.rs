@@ -9,9 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::resource::{VirtualLoadBalancerSpec, WorkloadSpec};
 
+mod join;
 mod node;
 mod report;
 
+pub use join::*;
 pub use node::*;
 pub use report::*;
 
@@ -393,6 +395,8 @@ pub enum Scope {
     },
     /// Reads.
     Read,
+    /// Lets machines join, and nothing else.
+    Join,
 }
 
 /// Asks for a token.
@@ -407,6 +411,9 @@ pub struct TokenRequest {
     /// Seconds that it lives; for good without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
+    /// How many machines may join with it, if it is for joining; any number without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
 }
 
 /// A token as it is listed; the secret is shown once, when it is made.
@@ -424,9 +431,15 @@ pub struct TokenView {
     /// RFC 3339, UTC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
+    /// How many more machines may join with it; any number without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uses: Option<u32>,
     /// The whole token, only in the answer to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
+    /// `host:port` of the API where a machine joins with it, only in the answer to its creation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader_api: Option<String>,
 }
 
 /// `/etc/kat/admin.conf` and katcall's contexts: how to reach a cluster.

@@ -288,7 +288,9 @@ pub fn token_view(id: &str, record: &TokenRecord) -> TokenView {
         scope: record.scope.clone(),
         created: record.created.to_string(),
         expires: record.expires.map(|expires| expires.to_string()),
+        uses: record.uses,
         token: None,
+        leader_api: None,
     }
 }
 

@@ -146,6 +146,8 @@ pub(super) enum DeletedKind {
     Workload,
     #[value(alias = "namespaces", alias = "ns")]
     Namespace,
+    #[value(alias = "nodes")]
+    Node,
 }
 
 /// What can be created by name alone.
@@ -279,12 +281,23 @@ pub(super) enum TokenCommand {
     /// Make a token; its secret is printed once
     Create {
         /// admin, read, or deploy:NAMESPACE
-        #[arg(long, value_parser = super::token::parse_scope)]
-        scope: crate::api::types::Scope,
+        #[arg(
+            long,
+            value_parser = super::token::parse_scope,
+            required_unless_present = "join",
+            conflicts_with = "join"
+        )]
+        scope: Option<crate::api::types::Scope>,
+        /// For a machine that joins: prints the command to paste there
+        #[arg(long)]
+        join: bool,
+        /// With --join: how many machines may join with it [default: 1]
+        #[arg(long, value_name = "N", requires = "join", value_parser = clap::value_parser!(u32).range(1..))]
+        uses: Option<u32>,
         /// A name for people
         #[arg(long, default_value = "")]
         name: String,
-        /// How long it lives, such as 12h or 30d; for good without it
+        /// How long it lives, such as 12h or 30d; for good without it, or 1h with --join
         #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
         ttl: Option<Duration>,
         /// Print the whole answer

@@ -10,7 +10,7 @@ use super::{
     get, names,
     wait::{self, Target},
 };
-use crate::api::types::{NamespaceItem, WorkloadItem};
+use crate::api::types::{NamespaceItem, NodeItem, WorkloadItem};
 
 pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(), CliError> {
     let deadline = Instant::now() + arguments.timeout;
@@ -23,11 +23,12 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
             let name = names::namespace(name).map_err(CliError::usage)?;
             vec![Thing::Namespace { name }]
         }
+        (Some(DeletedKind::Node), Some(name)) => vec![Thing::Node { name: name.clone() }],
         _ => of_folders(session, arguments)?,
     };
     for thing in &things {
         match thing {
-            Thing::Workload { .. } if arguments.cascade => {
+            Thing::Workload { .. } | Thing::Node { .. } if arguments.cascade => {
                 return Err(CliError::usage("`--cascade` is for namespaces only"));
             }
             Thing::Workload { namespace, name } => {
@@ -35,6 +36,13 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
             }
             Thing::Namespace { name } => {
                 namespace(session, arguments, deadline, name).await?;
+            }
+            // It is gone when this is answered.
+            Thing::Node { name } => {
+                if let Err(error) = session.client.delete_node(name).await {
+                    return Err(get::missing::<NodeItem>(session, error, None, name).await);
+                }
+                session.console.line(&format!("node/{name} deleted"))?;
             }
         }
     }
@@ -45,6 +53,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
 enum Thing {
     Workload { namespace: String, name: String },
     Namespace { name: String },
+    Node { name: String },
 }
 
 /// The workloads of folders. A namespace goes only where its file stands alone: what else is in it

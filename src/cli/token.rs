@@ -1,5 +1,7 @@
 //! `katcall token`.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use super::{
@@ -8,8 +10,12 @@ use super::{
     errors::CliError,
     get::{self, Columns, Listed, rows},
     output::{self, json::Items},
+    time,
 };
 use crate::api::types::{Scope, TokenRequest, TokenView};
+
+/// How long a token for joining lives, unless something else is said.
+const JOIN_TTL: Duration = Duration::from_secs(3600);
 
 /// Reads `admin`, `read` or `deploy:NAMESPACE`.
 pub(super) fn parse_scope(text: &str) -> Result<Scope, String> {
@@ -29,14 +35,25 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), 
     match &arguments.command {
         TokenCommand::Create {
             scope,
+            join,
+            uses,
             name,
             ttl,
             output,
         } => {
+            let (scope, ttl, uses) = match scope {
+                Some(scope) if !join => (scope.clone(), *ttl, None),
+                _ => (
+                    Scope::Join,
+                    Some(ttl.unwrap_or(JOIN_TTL)),
+                    Some(uses.unwrap_or(1)),
+                ),
+            };
             let request = TokenRequest {
-                scope: scope.clone(),
+                scope,
                 name: name.clone(),
                 ttl_seconds: ttl.map(|ttl| ttl.as_secs()),
+                uses,
             };
             create(session, &request, *output).await
         }
@@ -67,9 +84,24 @@ async fn create(
         ))
         .hinted(format!("`katcall token revoke {}` ends it", made.id)));
     };
-    match format {
-        Some(format) => output::document(console, format, &made)?,
-        None => console.line(secret)?,
+    match (format, &made.leader_api) {
+        (Some(format), _) => output::document(console, format, &made)?,
+        (None, Some(leader)) => console.line(&format!(
+            "sudo kat-agent join --leader-api {leader} --token {secret}"
+        ))?,
+        (None, None) => console.line(secret)?,
+    }
+    if let (Some(uses), Some(seconds)) = (made.uses, request.ttl_seconds) {
+        let machines = match uses {
+            1 => "one machine".to_owned(),
+            uses => format!("{uses} machines"),
+        };
+        let until = time::rounded(seconds);
+        console.note(&format!(
+            "{machines} may join with it; it expires in {until}, and `katcall token revoke {}` ends it earlier",
+            made.id
+        ));
+        return Ok(());
     }
     console.note(&format!(
         "token `{}` with scope {}; it is shown this once",

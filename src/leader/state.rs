@@ -10,9 +10,9 @@ use crate::{
     api::types::Event,
     bundle::{self, Mode, SourceFile},
     plan::{
-        Allocation, Assignment, DesiredMeta, IndexRecord, InstanceEntry, NamespaceRecord,
-        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Stored,
-        TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+        Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, InstanceEntry,
+        NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot,
+        Stored, TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -86,6 +86,12 @@ impl SnapshotBuilder {
             snapshot.cluster = value.value;
         }
         snapshot.leader_endpoint = entries.get(keys::LEADER_ENDPOINT).map(|entry| text(entry));
+        snapshot.endpoints = entries
+            .get(keys::ENDPOINTS)
+            .and_then(|entry| self.json::<ClusterEndpoints>(entry));
+        snapshot.overlay_revision = entries
+            .get(keys::OVERLAY_CIDR)
+            .map_or(0, |entry| entry.mod_revision);
     }
 
     fn read_nodes(&mut self, entries: &Entries, snapshot: &mut Snapshot) {

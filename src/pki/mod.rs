@@ -6,6 +6,7 @@
 //! time comes in as an argument. Nothing here starts a task or opens a connection either;
 //! [`tls`] only prepares configurations for those who do.
 
+mod admission;
 mod authority;
 mod files;
 mod leaf;
@@ -18,6 +19,7 @@ mod validity;
 use std::path::PathBuf;
 
 pub use self::{
+    admission::{Authorities, MachineCertificates},
     authority::{Authority, AuthorityKind},
     files::{write_public, write_secret},
     leaf::{Identity, LeafKind},

@@ -2,12 +2,13 @@
 
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SubjectPublicKeyInfo};
 use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject};
+use sha2::{Digest, Sha256};
 use x509_parser::{
     certification_request::X509CertificationRequest, oid_registry, prelude::FromDer,
     x509::SubjectPublicKeyInfo as ParsedKey,
 };
 
-use super::{PkiError, authority::generate_key};
+use super::{PkiError, authority::generate_key, hex};
 
 /// Largest request that is read, in bytes of PEM.
 pub const MAX_REQUEST: usize = 16 * 1024;
@@ -18,6 +19,7 @@ pub const MAX_REQUEST: usize = 16 * 1024;
 pub struct CertificateRequest {
     common_name: String,
     public_key: SubjectPublicKeyInfo,
+    key_hash: String,
 }
 
 impl CertificateRequest {
@@ -55,12 +57,19 @@ impl CertificateRequest {
         Ok(Self {
             common_name,
             public_key,
+            key_hash: hex(&Sha256::digest(info.subject_pki.raw)),
         })
     }
 
     /// The common name that it asks for.
     pub fn common_name(&self) -> &str {
         &self.common_name
+    }
+
+    /// SHA-256 of its public key, 64 hexadecimal digits: as
+    /// [`public_key_hash`](super::tls::public_key_hash) of a certificate for that key.
+    pub fn key_hash(&self) -> &str {
+        &self.key_hash
     }
 
     /// Its key.

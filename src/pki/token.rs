@@ -127,11 +127,16 @@ impl Token {
 
     /// The whole token: for its owner's eyes and files.
     pub fn reveal(&self) -> String {
-        let secret = URL_SAFE_NO_PAD.encode(self.secret);
         match &self.authority {
-            Some(hash) => format!("{VERSION}.{}.{secret}.{hash}", self.id),
-            None => format!("{VERSION}.{}.{secret}", self.id),
+            Some(hash) => format!("{}.{hash}", self.bearer()),
+            None => self.bearer(),
         }
+    }
+
+    /// What is sent with a call: the token without the authority, which is its owner's to check.
+    pub fn bearer(&self) -> String {
+        let secret = URL_SAFE_NO_PAD.encode(self.secret);
+        format!("{VERSION}.{}.{secret}", self.id)
     }
 
     /// What the store keeps of its secret: SHA-256, hexadecimal.

@@ -285,6 +285,6 @@ fn key_of(operation: &Operation) -> &str {
 }
 
 /// The stored objects are plain data with text keys, which always serialise.
-fn put<T: Serialize>(key: String, value: &T) -> Operation {
+pub(super) fn put<T: Serialize>(key: String, value: &T) -> Operation {
     Operation::Put(key, serde_json::to_vec(value).unwrap_or_default())
 }

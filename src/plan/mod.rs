@@ -3,11 +3,14 @@
 //! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
 
 mod address;
+mod admission;
 mod assignment;
 mod dns;
 mod draft;
+mod endpoints;
 mod event;
 mod identifier;
+mod leaving;
 mod node;
 mod records;
 mod schedule;
@@ -20,10 +23,13 @@ mod tests;
 use jiff::Timestamp;
 
 pub use address::*;
+pub use admission::*;
 pub use assignment::*;
 pub use draft::{Change, Plan};
+pub use endpoints::*;
 pub use event::*;
 pub use identifier::*;
+pub use node::reported_status;
 pub use records::*;
 pub use schedule::*;
 pub use snapshot::*;
@@ -35,11 +41,15 @@ pub use snapshot::*;
 /// shows them before it plans again.
 pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
     let mut draft = draft::Draft::new(snapshot, now, seed);
+    if leaving::plan_leaving(&mut draft) {
+        return draft.finish();
+    }
     let statuses = node::plan_nodes(&mut draft, observed);
     for (key, entry) in &snapshot.workloads {
         service::plan_workload(&mut draft, key, entry, &statuses);
     }
     dns::plan_dns(&mut draft, &statuses);
+    endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);
     draft.finish()
 }

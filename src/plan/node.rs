@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use jiff::Timestamp;
+
 use super::{
-    EventKind, InstanceRecord, NodeEntry, NodeStatusRecord, ReportedNode,
+    EventKind, InstanceRecord, NodeEntry, NodeStatusRecord,
     draft::{Draft, Group},
 };
 use crate::{
-    api::types::{InstancePhase, InstanceReport, NodePhase, ObjectReference},
+    api::types::{InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference},
     plan::Observed,
     store::keys,
 };
@@ -33,7 +35,7 @@ pub(super) fn plan_nodes(
             .get(name)
             .filter(|reported| reported.report.node_uid == node.registration.value.uid);
         let mut status = match report {
-            Some(reported) => reported_status(draft, &before, reported),
+            Some(reported) => reported_status(&before, &reported.report, draft.now),
             None => NodeStatusRecord {
                 schema: 1,
                 ..before.clone()
@@ -106,17 +108,17 @@ fn set_phase(
     (status.phase, status.reason, status.message) = (phase, reason.to_owned(), message);
 }
 
-fn reported_status(
-    draft: &Draft<'_>,
+/// A machine's status as it reports it; its phase stays as before.
+pub fn reported_status(
     before: &NodeStatusRecord,
-    reported: &ReportedNode,
+    report: &NodeReport,
+    now: Timestamp,
 ) -> NodeStatusRecord {
-    let report = &reported.report;
     let instances = report.workload_instances.iter().map(|instance| {
         let earlier = before.instances.get(&instance.instance_id);
         (
             instance.instance_id.clone(),
-            instance_record(draft, instance, earlier),
+            instance_record(instance, earlier, now),
         )
     });
     NodeStatusRecord {
@@ -134,9 +136,9 @@ fn reported_status(
 }
 
 fn instance_record(
-    draft: &Draft<'_>,
     report: &InstanceReport,
     before: Option<&InstanceRecord>,
+    now: Timestamp,
 ) -> InstanceRecord {
     let since = before
         .filter(|before| before.phase == report.phase)
@@ -147,7 +149,7 @@ fn instance_record(
         message: report.message.clone(),
         health: report.health_status,
         restarts: report.restarts,
-        since: since.or(Some(draft.now)),
+        since: since.or(Some(now)),
         exit_code: report.exit_code,
         image_digest: (!report.image_id.is_empty()).then(|| report.image_id.clone()),
         container_id: report.container_id.clone(),

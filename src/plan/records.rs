@@ -3,7 +3,10 @@
 //! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339,
 //! UTC.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -55,6 +58,12 @@ pub struct NodeRegistration {
     /// It holds etcd.
     #[serde(default)]
     pub etcd: bool,
+    /// Addresses at which others reach it outside the overlay.
+    #[serde(default)]
+    pub advertise: Vec<IpAddr>,
+    /// It is to go, with all that was written for it.
+    #[serde(default)]
+    pub deleting: bool,
     /// When it joined.
     pub created: Timestamp,
 }
@@ -210,4 +219,7 @@ pub struct TokenRecord {
     /// When it ends.
     #[serde(default)]
     pub expires: Option<Timestamp>,
+    /// How many more machines may join with it; any number without it. Nothing else uses tokens up.
+    #[serde(default)]
+    pub uses: Option<u32>,
 }

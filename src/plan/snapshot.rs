@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use ipnet::Ipv4Net;
 
 use super::{
-    Allocation, Assignment, DesiredMeta, IndexRecord, NamespaceRecord, NodeRegistration,
-    NodeStatusRecord, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
+    Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, NamespaceRecord,
+    NodeRegistration, NodeStatusRecord, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
     api::types::{Event, NodeReport},
@@ -108,6 +108,10 @@ pub struct Snapshot {
     pub cluster: ClusterConfiguration,
     /// `host:port` of the leader's API.
     pub leader_endpoint: Option<String>,
+    /// Where machines answer, as it was last written.
+    pub endpoints: Option<Stored<ClusterEndpoints>>,
+    /// Revision at which a subnet was last given away.
+    pub overlay_revision: i64,
     /// Namespaces by name.
     pub namespaces: BTreeMap<String, Stored<NamespaceRecord>>,
     /// Machines by name.

@@ -110,7 +110,7 @@ fn what_is_not_there_or_not_meant_is_refused() {
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["delete", "workload", "webb"]));
     assert_snapshot!(program.run(&["delete", "workload", "web", "--cascade"]));
-    assert_snapshot!(program.run(&["delete", "node", "a"]));
+    assert_snapshot!(program.run(&["delete", "event", "a"]));
     assert_snapshot!(program.run(&["delete"]));
     assert_snapshot!(program.run(&["delete", "workload"]));
 }

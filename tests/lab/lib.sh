@@ -15,10 +15,20 @@ export DOMAIN=kat.cluster.local
 lab() { contrib/lab/kat-lab "$@"; }
 # Standard input is the machine's only where a test says so: loops that read would lose theirs.
 n1() { lab exec n1 -- "$@" </dev/null; }
+on() {
+    local node=$1
+    shift
+    lab exec "$node" -- "$@" </dev/null
+}
 as() {
     local user=$1
     shift
-    lab exec n1 --user "$user" -- "$@" </dev/null
+    as_on n1 "$user" "$@"
+}
+as_on() {
+    local node=$1 user=$2
+    shift 2
+    lab exec "$node" --user "$user" -- "$@" </dev/null
 }
 kat() { n1 katcall "$@"; }
 
@@ -111,6 +121,16 @@ node_is_ready() {
     node=$(kat get nodes n1 -o json)
     [[ $(jq -r .status.phase <<<"$node") == Ready ]] || {
         jq -c .status <<<"$node" >&2
+        return 1
+    }
+}
+# Each of the machines that the test asked for.
+nodes_are_ready() {
+    local nodes
+    nodes=$(kat get nodes -o json)
+    jq -e --argjson count "${LAB_MACHINES:-1}" \
+        '([.items[] | select(.status.phase == "Ready")] | length) == $count and (.items | length) == $count' <<<"$nodes" >/dev/null || {
+        jq -c '.items[] | [.metadata.name, .status.phase, .status.message]' <<<"$nodes" >&2
         return 1
     }
 }

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
@@ -11,16 +12,16 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use kat::{
     api::{
-        ApiConfig, InstanceLogs, Limits, Listeners, LogQuery, LogStream, LogsError, SocketAccess,
-        SocketListener, TlsListener, new_token, serve,
+        ApiConfig, InstanceLogs, Joining, Limits, Listeners, LogQuery, LogStream, LogsError,
+        NodeUsers, SocketAccess, SocketListener, TlsListener, new_token, serve,
         types::{LogLine, Scope},
     },
     bundle::{SourceFile, pack},
     leader::{LeaderHandle, Reports, SnapshotBuilder},
-    pki::{Authority, AuthorityKind, Identity, LeafKind, cluster_name, tls},
+    pki::{Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, tls},
     plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
     pulse::Pulses,
-    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, keys},
+    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, StoreError, keys},
 };
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -71,6 +72,25 @@ impl InstanceLogs for SaidLogs {
     }
 }
 
+/// The store's users, by name.
+#[derive(Default)]
+pub struct SeenUsers {
+    pub names: Mutex<BTreeSet<String>>,
+}
+
+#[async_trait]
+impl NodeUsers for SeenUsers {
+    async fn admit(&self, node: &str) -> Result<(), StoreError> {
+        self.names.lock().unwrap().insert(node.to_owned());
+        Ok(())
+    }
+
+    async fn remove(&self, node: &str) -> Result<(), StoreError> {
+        self.names.lock().unwrap().remove(node);
+        Ok(())
+    }
+}
+
 /// A running API.
 pub struct Server {
     pub port: u16,
@@ -80,6 +100,10 @@ pub struct Server {
     pub handle: LeaderHandle,
     pub leaderships: watch::Sender<Option<Leadership>>,
     pub logs: Arc<SaidLogs>,
+    pub users: Arc<SeenUsers>,
+    /// A port that passes connections on to the first, as a machine does that does not lead.
+    pub passing_port: u16,
+    pub etcd_authority: Authority,
     pub authority: Authority,
     pub identity: Arc<tls::CurrentIdentity>,
     pub folder: tempfile::TempDir,
@@ -100,6 +124,16 @@ impl Server {
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
         let leaf = issue_node(&authority, "n1", now);
         let identity = tls::CurrentIdentity::new(&leaf, authority.certificate_pem()).unwrap();
+        let etcd_authority =
+            Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
+        let pki = tempfile::tempdir().unwrap();
+        authority.store(pki.path()).unwrap();
+        etcd_authority.store(pki.path()).unwrap();
+        let users = Arc::new(SeenUsers::default());
+        let joining = Joining {
+            authorities: Arc::new(Authorities::load(pki.path()).unwrap()),
+            users: Arc::clone(&users) as Arc<dyn NodeUsers>,
+        };
         let config =
             tls::server_config(Arc::clone(&identity), authority.certificate_pem()).unwrap();
         let store = MemoryStore::new();
@@ -144,12 +178,23 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
+        let passing = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let passing_port = passing.local_addr().unwrap().port();
+        let opened = Arc::clone(&config);
         let socket = |name: &str| UnixListener::bind(folder.path().join(name)).unwrap();
         let listeners = Listeners {
-            tls: vec![TlsListener {
-                listener,
-                config: Arc::new(move || Arc::clone(&config)),
-            }],
+            tls: vec![
+                TlsListener {
+                    listener,
+                    config: Arc::new(move || Arc::clone(&config)),
+                    leader: Arc::new(|| None),
+                },
+                TlsListener {
+                    listener: passing,
+                    config: Arc::new(move || Arc::clone(&opened)),
+                    leader: Arc::new(move || Some(format!("127.0.0.1:{port}"))),
+                },
+            ],
             sockets: vec![
                 SocketListener {
                     listener: socket("admin.sock"),
@@ -168,6 +213,7 @@ impl Server {
             node_name: "n1".to_owned(),
             limits,
             pulses: Pulses::default(),
+            joining: Some(joining),
         };
         let running = tokio::spawn(serve(api, listeners, cancel.clone()));
         let revision = store.revision();
@@ -180,6 +226,9 @@ impl Server {
             handle,
             leaderships,
             logs,
+            users,
+            passing_port,
+            etcd_authority,
             authority,
             identity,
             folder,

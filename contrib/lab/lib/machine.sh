@@ -172,4 +172,6 @@ kill_machine() {
     ! lab_is_vm || cgroup_remove "run-$node"
     [[ -z $leader ]] || kill -KILL "$leader" 2>/dev/null || true
     cgroup_remove "$node"
+    # It goes with the machine's network, which the kernel takes down later than its processes.
+    ! link_exists "$node" || in_lab ip link delete dev "$(link_of "$node")" 2>/dev/null || true
 }

@@ -38,10 +38,7 @@ verb_up() {
     done
     [[ $count =~ ^[1-9][0-9]?$ && $count -le $LAB_MAX_NODES ]] ||
         usage_error "--nodes takes a number from 1 to $LAB_MAX_NODES"
-    if [[ ! $bare ]]; then
-        ((count == 1)) || not_yet "a cluster of more than one machine (--bare boots them without KAT)"
-        deb=$(find_deb "$deb")
-    fi
+    [[ $bare ]] || deb=$(find_deb "$deb")
     install_what_is_missing
     lock_lab
     choose_kind "$vm"
@@ -99,10 +96,28 @@ form_cluster() {
         enter "$node" rm -f /root/kat.deb
         echo "$sum" >"$(node_dir "$node")/deb"
     done
-    [[ ! -e $LAB_STATE/formed ]] || return 0
-    say "forming the cluster on n1"
-    enter n1 kat-agent init >&2
-    : >"$LAB_STATE/formed"
+    if [[ ! -e $LAB_STATE/formed ]]; then
+        say "forming the cluster on n1"
+        enter n1 kat-agent init >&2
+        : >"$LAB_STATE/formed"
+    fi
+    # One after the other, as a person would.
+    for node in $(nodes); do
+        if [[ $node != n1 && ! -e $(node_dir "$node")/joined ]]; then
+            say "$node joins the cluster"
+            join_cluster "$node"
+            : >"$(node_dir "$node")/joined"
+        fi
+    done
+}
+
+# The line that is printed is what is run, but for its sudo.
+join_cluster() {
+    local line words
+    line=$(enter n1 katcall token create --join --name "$1")
+    read -ra words <<<"$line"
+    [[ ${words[0]:-} == sudo ]] || die "katcall token create --join printed: $line"
+    enter "$1" "${words[@]:1}" >&2
 }
 
 # parse_user ARGUMENT...: sets in_user, and rest to what follows.

@@ -46,6 +46,8 @@ fn seed(store: &MemoryStore) {
                 draining: false,
                 architecture: "amd64".to_owned(),
                 etcd: true,
+                advertise: Vec::new(),
+                deleting: false,
                 created,
             },
         ),

@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     api::types::{
-        ApplyResult, Event, InstanceItem, List, LogLine, NamespaceItem, NodeItem, NodeReport,
-        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
+        NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion, TokenRequest,
+        TokenView, WatchLine, WorkloadItem,
     },
     resource::{ClusterConfiguration, Namespace},
 };
@@ -328,6 +329,38 @@ impl Client {
     pub async fn report(&self, node: &str, report: &NodeReport) -> Result<(), ClientError> {
         let request = self.json(Method::POST, Route::node_status(node)?, report)?;
         self.send(&request).await.map(|_| ())
+    }
+
+    /// Takes a machine out of the cluster.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(Route::node(name)?).await
+    }
+
+    /// Lets this machine join. Sending it again is safe: the machine's key is known then.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, ClientError> {
+        let mut request = self.json(Method::POST, Route::join(), request)?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// New certificates for a machine's known key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn renew_certificates(
+        &self,
+        node: &str,
+        request: &RenewalRequest,
+    ) -> Result<Certificates, ClientError> {
+        let mut request = self.json(Method::POST, Route::node_certificates(node)?, request)?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
     }
 
     /// Events, oldest first or as the server sorts them.

@@ -139,6 +139,20 @@ impl Route {
         Ok(Self(format!("{node}/status")))
     }
 
+    /// Where a machine renews its certificates.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_certificates(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/certificates")))
+    }
+
+    /// Where machines join.
+    pub fn join() -> Self {
+        Self(format!("{VERSION}/join"))
+    }
+
     /// Events.
     pub fn events() -> Self {
         Self(format!("{VERSION}/events"))

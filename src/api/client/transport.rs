@@ -8,6 +8,7 @@ use reqwest::{
 };
 
 use super::{ClientError, Options, error::PERMISSION};
+use crate::pki;
 
 /// One server.
 pub(super) struct Endpoint {
@@ -70,6 +71,32 @@ pub(super) fn tls(
         });
     }
     Ok(found)
+}
+
+/// An endpoint that must show the authority with this hash.
+pub(super) fn pinned(
+    endpoint: &str,
+    fingerprint: &str,
+    options: Options,
+) -> Result<Endpoint, ClientError> {
+    if !endpoint.contains(':') {
+        return Err(configuration(format!(
+            "endpoint `{endpoint}` is not `host:port`"
+        )));
+    }
+    let mut config = pki::tls::pinned_client_config(fingerprint)
+        .map_err(|error| configuration(error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let builder = common(options)
+        .tls_backend_preconfigured(config)
+        .https_only(true)
+        .dns_resolver(Arc::new(Fixed(endpoint.to_owned())));
+    Ok(Endpoint {
+        label: endpoint.to_owned(),
+        // The name is not compared: what counts is the authority.
+        base: "https://kat.join".to_owned(),
+        http: build(builder)?,
+    })
 }
 
 /// The local socket.

@@ -64,6 +64,17 @@ pub(in crate::cli) fn scope(scope: &Scope) -> String {
         Scope::Admin => "admin".to_owned(),
         Scope::Read => "read".to_owned(),
         Scope::Deploy { namespace } => format!("deploy:{namespace}"),
+        Scope::Join => "join".to_owned(),
+    }
+}
+
+/// The scope, and how often the token may still be used.
+fn scope_and_uses(token: &TokenView) -> String {
+    let scope = scope(&token.scope);
+    match token.uses {
+        None => scope,
+        Some(0) => format!("{scope}, used up"),
+        Some(uses) => format!("{scope}, {uses} left"),
     }
 }
 
@@ -326,7 +337,7 @@ impl Listed for TokenView {
         vec![
             Cell::new(&self.id),
             Cell::new(&self.name),
-            Cell::new(scope(&self.scope)),
+            Cell::new(scope_and_uses(self)),
             Cell::new(time::age(columns.now, &self.created)),
             Cell::new(
                 expires.map_or_else(|| "never".to_owned(), |then| time::until(columns.now, then)),

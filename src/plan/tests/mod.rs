@@ -5,6 +5,7 @@
 
 mod deletion;
 mod failing;
+mod joining;
 mod nodes;
 mod placement;
 mod properties;
@@ -113,6 +114,8 @@ impl World {
             draining: false,
             architecture: "amd64".to_owned(),
             etcd: true,
+            advertise: Vec::new(),
+            deleting: false,
             created: self.now,
         };
         self.write(keys::registration(name), &registration);

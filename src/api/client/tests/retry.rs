@@ -33,6 +33,7 @@ fn request() -> TokenRequest {
         scope: Scope::Read,
         name: String::new(),
         ttl_seconds: None,
+        uses: None,
     }
 }
 

@@ -1,0 +1,146 @@
+//! Where this machine finds the cluster: kept on the disk, and followed in the store.
+
+use std::{net::IpAddr, path::Path, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use super::{identity::Identity, paths};
+use crate::{
+    host::files::{self, Access, FileError},
+    plan::ClusterEndpoints,
+    store::{keys, mirror::Entries},
+};
+
+/// Largest file.
+const LIMIT: u64 = 4 << 20;
+
+/// `/var/lib/kat/cluster.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Known {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// `host:port` of the leader's API.
+    pub leader: Option<String>,
+    /// Where machines answer.
+    pub endpoints: ClusterEndpoints,
+}
+
+impl Known {
+    /// Out of the keys below `/kat/config/`.
+    pub fn read(entries: &Entries) -> Self {
+        let value = |key: &str| entries.get(key).map(|entry| entry.value.as_slice());
+        let leader = value(keys::LEADER_ENDPOINT);
+        let endpoints = value(keys::ENDPOINTS).and_then(|text| serde_json::from_slice(text).ok());
+        Self {
+            schema: 1,
+            leader: leader.map(|text| String::from_utf8_lossy(text).into_owned()),
+            endpoints: endpoints.unwrap_or_default(),
+        }
+    }
+
+    /// `host:port` of APIs to ask, the leader's first.
+    pub fn api(&self) -> Vec<String> {
+        let mut found: Vec<String> = self.leader.iter().cloned().collect();
+        found.extend(self.endpoints.api());
+        let mut seen = std::collections::BTreeSet::new();
+        found.retain(|endpoint| seen.insert(endpoint.clone()));
+        found
+    }
+
+    /// URLs of etcd for this machine: its own by loopback, if it holds one.
+    pub fn etcd(&self, identity: &Identity) -> Vec<String> {
+        let port = identity.cluster.spec.etcd_client_port;
+        if identity.etcd {
+            return vec![format!("https://127.0.0.1:{port}")];
+        }
+        self.endpoints.etcd(port)
+    }
+
+    /// The leader's API, unless that is this machine.
+    pub fn other_leader(&self, identity: &Identity) -> Option<String> {
+        let leader = self.leader.as_ref()?;
+        let host = leader
+            .rsplit_once(':')
+            .map_or(leader.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let own = |address: &IpAddr| host.parse() == Ok(*address);
+        (!identity.advertise.iter().any(own)).then(|| leader.clone())
+    }
+
+    /// Keeps it on the disk.
+    pub fn store(&self) -> Result<(), FileError> {
+        let text = serde_json::to_vec(self).unwrap_or_default();
+        files::write_if_changed(Path::new(paths::KNOWN), &text, Access::mode(0o600)).map(drop)
+    }
+
+    /// As it was last kept; empty where nothing was.
+    pub fn stored() -> Self {
+        let content = match files::read_bounded(Path::new(paths::KNOWN), LIMIT) {
+            Ok(content) => content,
+            Err(error) if error.is_not_found() => return Self::default(),
+            Err(error) => {
+                tracing::error!(%error, "where the cluster was is not known");
+                return Self::default();
+            }
+        };
+        serde_json::from_slice(&content).unwrap_or_else(|error| {
+            tracing::error!(path = paths::KNOWN, %error, "it can't be read");
+            Self::default()
+        })
+    }
+}
+
+/// The present knowledge, for whoever asks.
+pub type KnownNow = watch::Receiver<Arc<Known>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::MachineEndpoints;
+
+    fn known() -> Known {
+        let machine = |api: &[&str], overlay: [u8; 4], etcd| MachineEndpoints {
+            api: api.iter().map(|text| (*text).to_owned()).collect(),
+            overlay: Some(overlay.into()),
+            etcd,
+        };
+        Known {
+            schema: 1,
+            leader: Some("192.0.2.2:9115".to_owned()),
+            endpoints: ClusterEndpoints {
+                schema: 1,
+                machines: [
+                    (
+                        "n1".to_owned(),
+                        machine(
+                            &["192.0.2.1:9115", "[2001:db8::1]:9115"],
+                            [10, 100, 0, 1],
+                            true,
+                        ),
+                    ),
+                    (
+                        "n2".to_owned(),
+                        machine(&["192.0.2.2:9115"], [10, 100, 2, 1], true),
+                    ),
+                    (
+                        "n3".to_owned(),
+                        machine(&["192.0.2.3:9115"], [10, 100, 4, 1], false),
+                    ),
+                ]
+                .into(),
+            },
+        }
+    }
+
+    #[test]
+    fn the_leader_is_asked_first_and_workers_never() {
+        let expected = ["192.0.2.2:9115", "192.0.2.1:9115", "[2001:db8::1]:9115"];
+        assert_eq!(known().api(), expected);
+        assert_eq!(
+            known().endpoints.etcd(2379),
+            ["https://10.100.0.1:2379", "https://10.100.2.1:2379"]
+        );
+    }
+}

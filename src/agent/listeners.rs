@@ -1,0 +1,83 @@
+//! Where this machine's API answers.
+
+use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+
+use anyhow::Context;
+use tokio::net::UnixListener;
+
+use super::{identity::Identity, keys::Keys, known::KnownNow, paths};
+use crate::{
+    api::{self, LeaderSource, Listeners, SocketAccess, SocketListener, TlsListener},
+    host::{
+        files::{self, Access},
+        users::accounts::Accounts,
+    },
+    leader::LeaderHandle,
+    pki,
+};
+
+/// While another machine leads, callers are passed on to it.
+pub fn leader_source(
+    identity: &Arc<Identity>,
+    handle: &LeaderHandle,
+    known: &KnownNow,
+) -> LeaderSource {
+    let identity = Arc::clone(identity);
+    let leadership = handle.leadership.clone();
+    let known = known.clone();
+    Arc::new(move || {
+        if leadership.borrow().is_some() {
+            return None;
+        }
+        let known = known.borrow();
+        let worker = !identity.etcd;
+        // A machine without etcd has nothing to answer from, whatever it knows.
+        known
+            .other_leader(&identity)
+            .or_else(|| known.api().into_iter().next().filter(|_| worker))
+    })
+}
+
+/// The API's port, and its socket.
+pub fn listeners(
+    identity: &Identity,
+    keys: &Keys,
+    certificate: &Arc<pki::tls::CurrentIdentity>,
+    leader: LeaderSource,
+) -> anyhow::Result<Listeners> {
+    let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
+    let port = identity.cluster.spec.api_port;
+    let tls = TlsListener {
+        listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
+        config: Arc::new(move || Arc::clone(&config)),
+        leader,
+    };
+    let access = if identity.etcd {
+        SocketAccess::Admin
+    } else {
+        SocketAccess::ThisMachine
+    };
+    Ok(Listeners {
+        tls: vec![tls],
+        sockets: vec![SocketListener {
+            listener: api_socket()?,
+            access,
+        }],
+    })
+}
+
+/// The socket for root and the group `kat`.
+fn api_socket() -> anyhow::Result<UnixListener> {
+    let path = Path::new(paths::API_SOCKET);
+    files::ensure_folder(Path::new(paths::RUN), Access::mode(0o755))?;
+    files::remove(path)?;
+    let listener = UnixListener::bind(path).with_context(|| paths::API_SOCKET.to_owned())?;
+    let group = Accounts::read(Path::new("/"))?
+        .group("kat")
+        .map(|group| group.gid);
+    nix::unistd::chown(path, None, group.map(nix::unistd::Gid::from_raw))
+        .context(paths::API_SOCKET)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+        .context(paths::API_SOCKET)?;
+    Ok(listener)
+}

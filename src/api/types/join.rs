@@ -1,0 +1,104 @@
+//! What a machine that joins sends and gets (RFC 4.1.2, 10.6).
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
+
+use ipnet::Ipv4Net;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::resource::ClusterConfiguration;
+
+/// Asks to be let in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinRequest {
+    /// Name of the machine.
+    pub name: String,
+    /// Certificate request for `node:NAME`, PEM. Its key is the machine's identity.
+    pub certificate_request: String,
+    /// WireGuard's public key, base64.
+    pub wireguard_key: String,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// Addresses at which others reach it outside the overlay.
+    #[schemars(with = "Vec<String>")]
+    pub advertise: Vec<IpAddr>,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+}
+
+/// What a machine gets that was let in. Nothing of it is secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinAnswer {
+    /// Identity of the machine.
+    #[serde(rename = "nodeUID")]
+    pub node_uid: String,
+    /// Identity of the cluster.
+    #[serde(rename = "clusterUID")]
+    pub cluster_uid: String,
+    /// The cluster's configuration.
+    pub cluster: ClusterConfiguration,
+    /// The machine's part of the overlay.
+    #[schemars(with = "String")]
+    pub subnet: Ipv4Net,
+    /// It was in the cluster already.
+    pub known: bool,
+    /// Its certificates.
+    pub certificates: Certificates,
+    /// The other machines.
+    pub peers: BTreeMap<String, JoinPeer>,
+    /// Where machines answer.
+    pub machines: BTreeMap<String, MachineEndpoints>,
+}
+
+/// Certificates for a machine's key, PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Certificates {
+    /// The machine at the API.
+    pub node: String,
+    /// The machine as client of etcd.
+    pub etcd: String,
+    /// The cluster's authority.
+    pub cluster_authority: String,
+    /// The authority of etcd's clients and servers.
+    pub etcd_authority: String,
+}
+
+/// Another machine on the overlay.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct JoinPeer {
+    /// WireGuard's public key, base64.
+    pub public_key: String,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// Its part of the overlay.
+    #[schemars(with = "String")]
+    pub subnet: Ipv4Net,
+}
+
+/// Where a machine answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineEndpoints {
+    /// `host:port` of its API, outside the overlay.
+    pub api: Vec<String>,
+    /// Its address on the overlay.
+    #[schemars(with = "Option<String>")]
+    pub overlay: Option<Ipv4Addr>,
+    /// It holds etcd.
+    pub etcd: bool,
+}
+
+/// Asks for new certificates for a key that the cluster knows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RenewalRequest {
+    /// Certificate request for `node:NAME`, PEM, of the machine's known key.
+    pub certificate_request: String,
+}

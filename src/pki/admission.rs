@@ -1,0 +1,101 @@
+//! Certificates of machines that hold no authority: signed by the leader when they join, and again
+//! before they run out.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    path::Path,
+};
+
+use jiff::Timestamp;
+
+use super::{Authority, AuthorityKind, LeafKind, PkiError};
+
+/// The authorities that sign for other machines.
+#[derive(Debug)]
+pub struct Authorities {
+    cluster: Authority,
+    etcd_clients: Authority,
+}
+
+/// What a machine gets for its key. All of it is public.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MachineCertificates {
+    /// Of the cluster's authority: the machine at the API, as server and client.
+    pub node: String,
+    /// Of the authority of etcd's clients: the machine's user of etcd.
+    pub etcd: String,
+    /// Certificate of the cluster's authority.
+    pub cluster_authority: String,
+    /// Certificate of the authority of etcd's clients and servers.
+    pub etcd_authority: String,
+}
+
+impl Authorities {
+    /// Reads them from `folder` (`/var/lib/kat/pki`).
+    ///
+    /// # Errors
+    /// As [`Authority::load`].
+    pub fn load(folder: &Path) -> Result<Self, PkiError> {
+        Ok(Self {
+            cluster: Authority::load(folder, AuthorityKind::Cluster)?,
+            etcd_clients: Authority::load(folder, AuthorityKind::EtcdClients)?,
+        })
+    }
+
+    /// With these two.
+    ///
+    /// # Errors
+    /// [`PkiError::WrongAuthority`] unless they are the cluster's and that of etcd's clients.
+    pub fn new(cluster: Authority, etcd_clients: Authority) -> Result<Self, PkiError> {
+        for (authority, expected) in [
+            (&cluster, AuthorityKind::Cluster),
+            (&etcd_clients, AuthorityKind::EtcdClients),
+        ] {
+            if authority.kind() != expected {
+                return Err(PkiError::WrongAuthority {
+                    authority: authority.kind().name(),
+                    common_name: "a machine that joins".to_owned(),
+                });
+            }
+        }
+        Ok(Self {
+            cluster,
+            etcd_clients,
+        })
+    }
+
+    /// What join tokens pin: see [`Authority::fingerprint`].
+    pub fn fingerprint(&self) -> String {
+        self.cluster.fingerprint()
+    }
+
+    /// Signs for the key of a request, which must ask for `node:NAME`. Names and addresses are what
+    /// the caller decided; nothing else of the request counts. Both certificates are for the one
+    /// key, so that a request that somebody else repeats is of no use to them.
+    ///
+    /// # Errors
+    /// As [`Authority::sign_request`].
+    pub fn sign_machine(
+        &self,
+        request_pem: &str,
+        name: &str,
+        cluster_uid: &str,
+        overlay: Ipv4Addr,
+        now: Timestamp,
+    ) -> Result<MachineCertificates, PkiError> {
+        let node = LeafKind::Node {
+            name: name.to_owned(),
+            cluster_uid: cluster_uid.to_owned(),
+            addresses: vec![IpAddr::V4(overlay), IpAddr::V4(Ipv4Addr::LOCALHOST)],
+        };
+        let etcd = LeafKind::EtcdNode {
+            name: name.to_owned(),
+        };
+        Ok(MachineCertificates {
+            node: self.cluster.sign_request(request_pem, &node, now)?,
+            etcd: self.etcd_clients.sign_request(request_pem, &etcd, now)?,
+            cluster_authority: self.cluster.certificate_pem().to_owned(),
+            etcd_authority: self.etcd_clients.certificate_pem().to_owned(),
+        })
+    }
+}

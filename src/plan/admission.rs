@@ -1,0 +1,265 @@
+//! Machines that join: their name, identity and part of the overlay (RFC 4.1.2, 7.2).
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::Ipv4Net;
+use jiff::Timestamp;
+
+use super::{
+    DesiredMeta, EventKind, EventLog, NodeEntry, NodeRegistration, Snapshot, draft::put,
+    node_subnet,
+};
+use crate::{
+    api::types::ObjectReference,
+    store::{Compare, Operation, keys},
+};
+
+/// What a machine says of itself, checked for form already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applicant {
+    /// The name that it wants.
+    pub name: String,
+    /// SHA-256 of its public key, which it has proved to own.
+    pub identity_key: String,
+    /// WireGuard's public key, base64.
+    pub public_key: String,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// Addresses at which others reach it outside the overlay.
+    pub advertise: Vec<IpAddr>,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// It holds etcd.
+    pub etcd: bool,
+}
+
+/// Why a machine is not let in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotAdmitted {
+    /// Another machine has the name.
+    #[error("a machine `{0}` with another identity is in the cluster already")]
+    NameTaken(String),
+    /// The key is known by another name.
+    #[error("this machine is in the cluster already, as `{0}`")]
+    KnownAs(String),
+    /// It is on its way out.
+    #[error("machine `{0}` is being deleted")]
+    Leaving(String),
+    /// Two machines with one WireGuard key can't be told apart.
+    #[error("machine `{0}` has the same WireGuard key; is one of them a copy of the other?")]
+    SameWireGuardKey(String),
+    /// The overlay has no part left.
+    #[error("clusterCIDR {cluster} has room for {machines} machines, and all of it is taken")]
+    NoSubnet {
+        /// The overlay.
+        cluster: Ipv4Net,
+        /// Machines that fit.
+        machines: u64,
+    },
+}
+
+/// A machine that is let in, and what is written for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// Its identity.
+    pub uid: String,
+    /// Its part of the overlay.
+    pub subnet: Ipv4Net,
+    /// It was in the cluster already, and keeps identity, name and subnet.
+    pub known: bool,
+    /// What must hold. Two machines that join at once collide on the overlay's key, so that no
+    /// subnet is given away twice.
+    pub conditions: Vec<Compare>,
+    /// What is written.
+    pub operations: Vec<Operation>,
+}
+
+/// Labels that every machine has.
+pub fn node_labels(name: &str, architecture: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([
+        ("kat.dws.rip/nodeName".to_owned(), name.to_owned()),
+        ("kat.dws.rip/arch".to_owned(), architecture.to_owned()),
+        ("kat.dws.rip/os".to_owned(), "linux".to_owned()),
+    ])
+}
+
+impl Applicant {
+    /// The registration of a new machine.
+    pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
+        NodeRegistration {
+            schema: 1,
+            uid: uid.to_owned(),
+            identity_key: self.identity_key.clone(),
+            labels: node_labels(&self.name, &self.architecture),
+            taints: Vec::new(),
+            draining: false,
+            architecture: self.architecture.clone(),
+            etcd: self.etcd,
+            advertise: self.advertise.clone(),
+            deleting: false,
+            created: now,
+        }
+    }
+
+    /// The keys of a new machine.
+    pub fn first_keys(&self, uid: &str, subnet: Ipv4Net, now: Timestamp) -> Vec<Operation> {
+        let mut operations = self.network(subnet);
+        operations.push(put(
+            keys::registration(&self.name),
+            &self.registration(uid, now),
+        ));
+        let empty = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        operations.push(put(keys::desired_meta(&self.name), &empty));
+        operations
+    }
+
+    fn network(&self, subnet: Ipv4Net) -> Vec<Operation> {
+        let text = |field, value: &str| {
+            Operation::Put(
+                keys::network_node(&self.name, field),
+                value.as_bytes().to_vec(),
+            )
+        };
+        vec![
+            text("subnet", &subnet.to_string()),
+            text("wg_pubkey", &self.public_key),
+            put(
+                keys::network_node(&self.name, "wg_endpoints"),
+                &self.endpoints,
+            ),
+        ]
+    }
+
+    /// Lets the machine in, as a new one with the identity `uid`, or as the one that it was.
+    ///
+    /// # Errors
+    /// [`NotAdmitted`].
+    pub fn admit(
+        &self,
+        snapshot: &Snapshot,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<Admission, NotAdmitted> {
+        for (name, node) in &snapshot.nodes {
+            let same_key = node.registration.value.identity_key == self.identity_key;
+            match (*name == self.name, same_key) {
+                (true, false) => return Err(NotAdmitted::NameTaken(name.clone())),
+                (false, true) => return Err(NotAdmitted::KnownAs(name.clone())),
+                (false, false) if node.public_key.as_ref() == Some(&self.public_key) => {
+                    return Err(NotAdmitted::SameWireGuardKey(name.clone()));
+                }
+                _ => {}
+            }
+        }
+        match snapshot.nodes.get(&self.name) {
+            Some(node) => self.admit_again(snapshot, node, now),
+            None => self.admit_new(snapshot, uid, now),
+        }
+    }
+
+    fn admit_new(
+        &self,
+        snapshot: &Snapshot,
+        uid: &str,
+        now: Timestamp,
+    ) -> Result<Admission, NotAdmitted> {
+        let subnet = free_subnet(snapshot)?;
+        let mut operations = self.first_keys(uid, subnet, now);
+        let message = format!("machine {} joined, with the subnet {subnet}", self.name);
+        operations.extend(self.event(snapshot, uid, message, now));
+        operations.push(Operation::Put(
+            keys::OVERLAY_CIDR.to_owned(),
+            snapshot.cluster.spec.cluster_cidr.to_string().into_bytes(),
+        ));
+        Ok(Admission {
+            uid: uid.to_owned(),
+            subnet,
+            known: false,
+            conditions: vec![
+                Compare::ModRevision(keys::registration(&self.name), 0),
+                Compare::ModRevision(keys::OVERLAY_CIDR.to_owned(), snapshot.overlay_revision),
+            ],
+            operations,
+        })
+    }
+
+    fn admit_again(
+        &self,
+        snapshot: &Snapshot,
+        node: &NodeEntry,
+        now: Timestamp,
+    ) -> Result<Admission, NotAdmitted> {
+        let before = &node.registration.value;
+        if before.deleting {
+            return Err(NotAdmitted::Leaving(self.name.clone()));
+        }
+        let registration = NodeRegistration {
+            architecture: self.architecture.clone(),
+            advertise: self.advertise.clone(),
+            ..before.clone()
+        };
+        let subnet = match node.subnet {
+            Some(subnet) => subnet,
+            None => free_subnet(snapshot)?,
+        };
+        let mut operations = self.network(subnet);
+        operations.push(put(keys::registration(&self.name), &registration));
+        let message = format!("machine {} joined again", self.name);
+        operations.extend(self.event(snapshot, &before.uid, message, now));
+        Ok(Admission {
+            uid: before.uid.clone(),
+            subnet,
+            known: true,
+            conditions: vec![Compare::ModRevision(
+                keys::registration(&self.name),
+                node.registration.revision,
+            )],
+            operations,
+        })
+    }
+
+    fn event(
+        &self,
+        snapshot: &Snapshot,
+        uid: &str,
+        message: String,
+        now: Timestamp,
+    ) -> Vec<Operation> {
+        let object = ObjectReference {
+            kind: "Node".to_owned(),
+            name: self.name.clone(),
+            namespace: String::new(),
+            uid: uid.to_owned(),
+        };
+        EventLog::new(&snapshot.events, now).record(
+            EventKind::Normal,
+            "NodeJoined",
+            object,
+            message,
+        )
+    }
+}
+
+/// The first part of the overlay that no machine has, and no address of an instance lies in.
+fn free_subnet(snapshot: &Snapshot) -> Result<Ipv4Net, NotAdmitted> {
+    let spec = &snapshot.cluster.spec;
+    let taken = |subnet: &Ipv4Net| {
+        let machines = snapshot.nodes.values().filter_map(|node| node.subnet);
+        let mut instances = snapshot.allocations.values();
+        machines
+            .into_iter()
+            .any(|other| other.contains(subnet) || subnet.contains(&other))
+            || instances.any(|stored| subnet.contains(&stored.value.address))
+    };
+    (0..)
+        .map_while(|index| node_subnet(spec.cluster_cidr, spec.node_subnet_bits, index))
+        .find(|subnet| !taken(subnet))
+        .ok_or_else(|| NotAdmitted::NoSubnet {
+            cluster: spec.cluster_cidr,
+            machines: 1u64 << spec.node_subnet_bits.min(63),
+        })
+}

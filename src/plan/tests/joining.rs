@@ -1,0 +1,158 @@
+//! Machines that join and leave.
+
+use super::*;
+
+fn applicant(name: &str, number: u8) -> Applicant {
+    Applicant {
+        name: name.to_owned(),
+        identity_key: format!("key {number}"),
+        public_key: format!("wireguard {number}"),
+        endpoints: vec![format!("192.0.2.{number}:51820")],
+        advertise: vec![[192, 0, 2, number].into()],
+        architecture: "amd64".to_owned(),
+        etcd: false,
+    }
+}
+
+/// Lets a machine in as the API does.
+fn join(world: &mut World, applicant: &Applicant) -> Result<Admission, NotAdmitted> {
+    let uid = format!("uid {}", world.revision);
+    let admission = applicant.admit(&world.snapshot(), &uid, world.now)?;
+    world.apply(&admission.operations);
+    let silent = Machine {
+        uid: admission.uid.clone(),
+        resources: ResourceList::default(),
+        instances: BTreeMap::new(),
+        users: BTreeSet::new(),
+        age: Duration::MAX,
+        speaks: false,
+        obeys: false,
+    };
+    world.machines.insert(applicant.name.clone(), silent);
+    Ok(admission)
+}
+
+fn mark(world: &mut World, name: &str) {
+    let snapshot = world.snapshot();
+    let mut registration = snapshot.nodes[name].registration.value.clone();
+    registration.deleting = true;
+    world.write(keys::registration(name), &registration);
+}
+
+fn leave(world: &mut World, name: &str) {
+    mark(world, name);
+    world.plan_out();
+    world.machines.remove(name);
+}
+
+#[test]
+fn each_machine_gets_the_first_free_subnet_and_a_key_of_its_own() {
+    let mut world = World::with_machines(1);
+    let subnet = |world: &mut World, name: &str, number| {
+        join(world, &applicant(name, number)).map(|one| one.subnet.to_string())
+    };
+    assert_eq!(subnet(&mut world, "n2", 2).unwrap(), "10.100.2.0/23");
+    assert_eq!(subnet(&mut world, "n3", 3).unwrap(), "10.100.4.0/23");
+    leave(&mut world, "n2");
+    assert_eq!(subnet(&mut world, "n4", 4).unwrap(), "10.100.2.0/23");
+    let taken = NotAdmitted::NameTaken("n3".to_owned());
+    assert_eq!(subnet(&mut world, "n3", 9), Err(taken));
+    let known = NotAdmitted::KnownAs("n3".to_owned());
+    assert_eq!(subnet(&mut world, "n9", 3), Err(known));
+    let copy = Applicant {
+        identity_key: "another".to_owned(),
+        ..applicant("n9", 3)
+    };
+    let same = NotAdmitted::SameWireGuardKey("n3".to_owned());
+    assert_eq!(join(&mut world, &copy), Err(same));
+}
+
+#[test]
+fn a_known_key_keeps_what_the_machine_was_and_what_was_decided_about_it() {
+    let mut world = World::with_machines(1);
+    let first = join(&mut world, &applicant("n2", 2)).unwrap();
+    let mut registration = world.snapshot().nodes["n2"].registration.value.clone();
+    registration.labels.insert("disk".into(), "ssd".into());
+    registration.draining = true;
+    world.write(keys::registration("n2"), &registration);
+    let moved = Applicant {
+        advertise: vec![[198, 51, 100, 7].into()],
+        endpoints: vec!["198.51.100.7:51820".to_owned()],
+        ..applicant("n2", 2)
+    };
+    let again = join(&mut world, &moved).unwrap();
+    assert!(again.known);
+    assert_eq!((again.uid, again.subnet), (first.uid, first.subnet));
+    let node = world.snapshot().nodes["n2"].clone();
+    assert_eq!(node.endpoints, moved.endpoints);
+    let expected = NodeRegistration {
+        advertise: moved.advertise,
+        ..registration
+    };
+    assert_eq!(node.registration.value, expected);
+    mark(&mut world, "n2");
+    let leaving = NotAdmitted::Leaving("n2".to_owned());
+    assert_eq!(join(&mut world, &applicant("n2", 2)), Err(leaving));
+}
+
+#[test]
+fn a_full_overlay_is_named() {
+    let mut world = World::new();
+    world.write(
+        keys::CLUSTER.to_owned(),
+        &json!({"metadata": {"name": "kat"}, "spec": {"clusterCIDR": "10.100.0.0/28", "nodeSubnetBits": 1}}),
+    );
+    for number in 1..=2 {
+        join(&mut world, &applicant(&format!("n{number}"), number)).unwrap();
+    }
+    let error = join(&mut world, &applicant("n3", 3)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "clusterCIDR 10.100.0.0/28 has room for 2 machines, and all of it is taken"
+    );
+}
+
+#[test]
+fn a_machine_that_leaves_takes_nothing_along_and_its_work_goes_elsewhere() {
+    let mut world = World::with_machines(2);
+    world.replicas("web", 300);
+    world.settle();
+    leave(&mut world, "n2");
+    world.settle();
+    assert_eq!(world.wanted("web").len(), 300);
+    assert!(world.wanted("web").iter().all(|(_, node, _)| node == "n1"));
+    for prefix in [
+        keys::registration("n2"),
+        keys::node_status("n2"),
+        keys::node_desired("n2"),
+        keys::network_node("n2", ""),
+        keys::dns_record("node", "n2", "A", ""),
+    ] {
+        let left = world.entries.keys().find(|key| key.starts_with(&prefix));
+        assert_eq!(left, None);
+    }
+    let addresses = world.snapshot().allocations;
+    assert_eq!(addresses.len(), 300, "the addresses are given back");
+}
+
+#[test]
+fn everybody_is_told_where_machines_answer() {
+    let mut world = World::new();
+    join(
+        &mut world,
+        &Applicant {
+            etcd: true,
+            ..applicant("n1", 1)
+        },
+    )
+    .unwrap();
+    join(&mut world, &applicant("n2", 2)).unwrap();
+    world.plan_out();
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.machines["n2"].api, ["192.0.2.2:9115"]);
+    assert_eq!(stored.api(), ["192.0.2.1:9115"], "workers never lead");
+    assert_eq!(stored.etcd(2379), ["https://10.100.0.1:2379"]);
+    leave(&mut world, "n2");
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.machines.keys().collect::<Vec<_>>(), ["n1"]);
+}

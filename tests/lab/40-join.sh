@@ -1,0 +1,59 @@
+# A machine joins with one pasted line, becomes Ready and holds no etcd
+# machines: 2
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+node=$(kat get nodes n2 -o json)
+equal '["worker"]' "$(jq -c .status.roles <<<"$node")" "roles"
+equal 10.100.2.0/23 "$(jq -r .status.subnet <<<"$node")" "subnet"
+equal 10.100.2.1 "$(jq -r .status.overlayAddress <<<"$node")" "address"
+equal "$(dpkg-deb --field "$LAB_DEB" Version)" "$(jq -r .status.version <<<"$node")" "version"
+for unit in kat-agent.service kat-net.service kat-net.socket; do
+    equal active "$(on n2 systemctl is-active "$unit")" "$unit"
+done
+refused on n2 systemctl cat kat-etcd.service
+refused on n2 pgrep -x etcd
+equal "" "$(on n2 systemctl list-units --failed --plain --no-legend)" "failed units"
+# It holds no key but its own, and nobody else can read that.
+for file in pki/node.key pki/node-etcd.key network/wireguard.key node.json cluster.json; do
+    equal "600 root" "$(on n2 stat -c '%a %U' "/var/lib/kat/$file")" "$file"
+done
+equal "node-etcd.key node.key" "$(on n2 sh -c 'cd /var/lib/kat/pki && echo *.key')" "keys"
+refused on n2 test -e /etc/kat/admin.conf
+# The private keys are nowhere in etcd, and neither is the token's secret.
+line=$(kat token create --join)
+contains "$line" "sudo kat-agent join --leader-api 192.168.77.11:9115 --token kat1."
+secret=$(sed 's/.*--token kat1\.[^.]*\.\([^.]*\)\..*/\1/' <<<"$line")
+id=$(sed 's/.*--token kat1\.\([^.]*\)\..*/\1/' <<<"$line")
+dump=$(n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt \
+    --cert /var/lib/kat/pki/leader-etcd.crt --key /var/lib/kat/pki/leader-etcd.key get --prefix /kat/')
+contains "$dump" "/kat/tokens/$id"
+lacks "$dump" "$secret"
+lacks "$dump" "$(on n2 cat /var/lib/kat/network/wireguard.key)"
+contains "$(kat token list)" "join, 1 left"
+contains "$(kat token list)" "join, used up"
+kat token revoke "$id"
+# Once is enough.
+output=$(on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }" 2>&1) && exit 1
+contains "$output" "kat-agent reset"
+# The API port of n2 passes to the leader, unopened: the leader's token opens it, and n2's journal knows no such call.
+token=$(n1 jq -r .token /etc/kat/admin.conf)
+n1 sh -c 'jq ".endpoints = [\"192.168.77.12:9115\"]" /etc/kat/admin.conf >/root/through-n2.conf; chmod 600 /root/through-n2.conf'
+contains "$(kat --connection /root/through-n2.conf get nodes)" "n2"
+lacks "$(on n2 journalctl -u kat-agent -o json)" "GET /v1alpha1/nodes "
+contains "$(n1 sh -c "curl --silent --insecure -H 'Authorization: Bearer $token' https://192.168.77.12:9115/v1alpha1/nodes")" '"n1"'
+# On n2 itself its local users read about n2 alone, and change nothing.
+equal '["n2"]' "$(on n2 katcall get nodes -o json | jq -c '[.items[].metadata.name]')" "nodes as n2 shows them"
+refused on n2 katcall get workloads
+refused on n2 katcall create namespace other
+# n2's user of etcd reads its own list and not that of another, nor the tokens.
+as_n2() {
+    on n2 sh -c "etcdctl --endpoints https://10.100.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt \
+        --cert /var/lib/kat/pki/node-etcd.crt --key /var/lib/kat/pki/node-etcd.key $*"
+}
+contains "$(as_n2 get --prefix /kat/nodes/desired/n2/)" "/kat/nodes/desired/n2/meta"
+for prefix in /kat/nodes/desired/n1/ /kat/tokens/ /kat/nodes/registration/ /kat/workloads/; do
+    output=$(as_n2 get --prefix "$prefix" 2>&1) && exit 1
+    contains "$output" "permission denied"
+done
+output=$(as_n2 put /kat/nodes/desired/n2/x y 2>&1) && exit 1
+contains "$output" "permission denied"
