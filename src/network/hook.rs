@@ -30,6 +30,8 @@ use super::{
 const MAXIMUM_STATE: u64 = 1 << 20;
 /// Most bytes of answer that are read.
 const MAXIMUM_ANSWER: u64 = 16 << 10;
+/// Most characters of a value in the journal.
+const MAXIMUM_VALUE: usize = 1000;
 /// journald's native socket (systemd's "Native Journal Protocol").
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Variable with the seconds that the hook may take; the hook's JSON sets it
@@ -276,10 +278,19 @@ fn unit_of(cgroup: &str) -> Option<&str> {
         .find(|part| part.starts_with("kat-") && part.ends_with(".service"))
 }
 
-/// One journal entry in the native protocol; every value is one line. It names the unit as the
-/// user's manager does: journald, which would add it, may come to look when the hook is gone.
-fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) -> String {
-    let one_line = |text: &str| text.replace(['\n', '\r', '\0'], " ");
+/// One journal entry in the native protocol; every value is one line, and cut where it is longer than
+/// a sentence can be: what does not fit a datagram would be lost. It names the unit as the user's
+/// manager does: journald, which would add it, may come to look when the hook is gone.
+pub fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) -> String {
+    let one_line = |text: &str| -> String {
+        text.chars()
+            .take(MAXIMUM_VALUE)
+            .map(|letter| match letter {
+                '\n' | '\r' | '\0' => ' ',
+                other => other,
+            })
+            .collect()
+    };
     let mut entry = format!(
         "MESSAGE=network of the container: {}\nPRIORITY=3\nSYSLOG_IDENTIFIER=kat-hook\n{HOOK_JOURNAL_FIELD}=1\n",
         one_line(message)
@@ -378,6 +389,27 @@ mod tests {
         assert!(lines.contains(&"KAT_INSTANCE=web-ab12c"));
         assert!(lines.contains(&"USER_UNIT=kat-default-web-ab12c.service"));
         assert!(!lines.iter().any(|line| line.starts_with("KAT_FORGED")));
+    }
+
+    #[test]
+    fn a_reason_of_any_length_reaches_the_journal() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = options(folder.path());
+        let journal = UnixDatagram::bind(&options.journal).unwrap();
+        journal
+            .set_read_timeout(Some(Duration::from_secs(5)))
+            .unwrap();
+        let state = format!("{{\"pid\":\"{}\"}}", "x".repeat(900_000));
+        run(state.as_bytes(), &options).unwrap_err();
+        let mut buffer = [0; 4096];
+        let length = journal.recv(&mut buffer).expect("nothing in the journal");
+        let entry = std::str::from_utf8(&buffer[..length]).unwrap();
+        let message = entry.lines().next().unwrap();
+        assert!(
+            message.contains("the container's state is malformed"),
+            "{message}"
+        );
+        assert!(entry.contains("\nKAT_HOOK_ERROR=1\n"), "{entry}");
     }
 
     #[test]
