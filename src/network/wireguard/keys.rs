@@ -150,7 +150,8 @@ pub(super) fn to_hex(bytes: &[u8; 32]) -> String {
 
 /// 32 bytes from 64 hexadecimal digits.
 pub(super) fn from_hex(text: &str) -> Option<[u8; 32]> {
-    if text.len() != 64 || !text.is_ascii() {
+    // The numbers of Rust may have a sign.
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
     let mut bytes = [0; 32];
@@ -198,6 +199,7 @@ mod tests {
             assert!(text.parse::<PublicKey>().is_err(), "{text}");
         }
         assert_eq!(from_hex(&"zz".repeat(32)), None);
+        assert_eq!(from_hex(&"+f".repeat(32)), None);
         assert_eq!(from_hex("00"), None);
         let hex = "0a".repeat(32);
         assert_eq!(to_hex(&from_hex(&hex).unwrap()), hex);

@@ -166,10 +166,10 @@ pub fn parse_device(text: &str) -> Result<Device, WireGuardError> {
                 peer.keepalive = value.parse().map_err(|_| bad(line))?;
             }
             "last_handshake_time_sec" => {
-                handshake += Duration::from_secs(number()?);
+                handshake = handshake.saturating_add(Duration::from_secs(number()?));
             }
             "last_handshake_time_nsec" => {
-                handshake += Duration::from_nanos(number()?);
+                handshake = handshake.saturating_add(Duration::from_nanos(number()?));
             }
             "tx_bytes" => peer.sent = number()?,
             "rx_bytes" => peer.received = number()?,
@@ -273,6 +273,18 @@ mod tests {
         assert_eq!(peer.allowed.len(), 1);
         assert!(peer.last_handshake.is_some());
         assert_eq!(device.peers[&PublicKey([3; 32])], PeerStatus::default());
+    }
+
+    #[test]
+    fn a_handshake_later_than_any_clock_is_none() {
+        let text = format!(
+            "public_key={}\nlast_handshake_time_sec={}\nlast_handshake_time_nsec={}\nerrno=0\n\n",
+            "02".repeat(32),
+            u64::MAX,
+            u64::MAX,
+        );
+        let device = parse_device(&text).unwrap();
+        assert_eq!(device.peers[&PublicKey([2; 32])].last_handshake, None);
     }
 
     #[test]
