@@ -233,6 +233,10 @@ fn is_invisible(character: char) -> bool {
 ///
 /// With `color` the result has escape sequences; the words are the same without.
 pub fn render(diagnostic: &Diagnostic, source_text: &str, color: bool) -> String {
+    // The renderer shows the control characters of ASCII as pictures, but not those behind it, which
+    // terminals obey as well. The dot has their length.
+    let shown = source_text.replace(|letter| matches!(letter, '\u{80}'..='\u{9f}'), "·");
+    let source_text = shown.as_str();
     let renderer = if color {
         Renderer::styled()
     } else {
@@ -267,7 +271,7 @@ fn byte_range(diagnostic: &Diagnostic, text: &str) -> Option<std::ops::Range<usi
     let line = usize::try_from(diagnostic.line.checked_sub(1)?).ok()?;
     let mut start = 0;
     let mut found = None;
-    for (number, content) in text.split_inclusive('\n').enumerate() {
+    for (number, content) in lines(text).enumerate() {
         if number == line {
             // The mark at the beginning of some files counts as no column.
             let mark = content.strip_prefix('\u{feff}').filter(|_| number == 0);
@@ -295,9 +299,40 @@ fn byte_range(diagnostic: &Diagnostic, text: &str) -> Option<std::ops::Range<usi
     Some(start + from..start + to.max(from))
 }
 
+/// The lines of a text with their ends, as YAML counts them: a carriage return alone ends one too.
+fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let end = match rest.find(['\n', '\r']) {
+            Some(end) if rest.get(end..)?.starts_with("\r\n") => end + 2,
+            Some(end) => end + 1,
+            None => rest.len(),
+        };
+        let (line, after) = rest.split_at(end);
+        rest = after;
+        (!line.is_empty()).then_some(line)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_that_a_terminal_obeys_is_shown() {
+        let text = "size: 1\nnum: \u{9b}2J\u{1b}[2J\n";
+        let shown = render(&sample(), text, false);
+        assert!(shown.contains("num: ·2J␛[2J"), "{shown:?}");
+    }
+
+    #[test]
+    fn lines_end_as_in_yaml() {
+        let found: Vec<_> = lines("one\rtwo\r\n\nfour").collect();
+        assert_eq!(found, ["one\r", "two\r\n", "\n", "four"]);
+        let text = "größe: 1\rnumöx: abc\rlast: 2";
+        let range = byte_range(&sample(), text).unwrap();
+        assert_eq!(text.get(range), Some(" ab"));
+    }
 
     fn sample() -> Diagnostic {
         let span = Span {

@@ -101,9 +101,13 @@ pub(crate) fn read(file: &str, text: &str, diagnostics: &mut Vec<Diagnostic>) ->
 /// The first control character that no text file has.
 fn forbidden_character(file: &str, text: &str) -> Option<Diagnostic> {
     let mut place = Position { line: 1, column: 1 };
-    for character in text.chars() {
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        // A carriage return alone ends a line too (YAML 1.2, 5.4).
+        let ends_line =
+            character == '\n' || (character == '\r' && characters.peek() != Some(&'\n'));
         match character {
-            '\n' => {
+            _ if ends_line => {
                 place.line += 1;
                 place.column = 0;
             }

@@ -132,3 +132,11 @@ fn reads_several_documents() {
         Position { line: 4, column: 1 }
     );
 }
+
+#[test]
+fn places_count_every_end_of_a_line() {
+    for text in ["a: 1\rb: \u{1b}", "a: 1\r\nb: \u{1b}", "a: 1\nb: \u{1b}"] {
+        let found = only(text);
+        assert_eq!((found.line, found.column), (2, 4), "{text:?}");
+    }
+}
