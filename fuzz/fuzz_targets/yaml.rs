@@ -3,12 +3,12 @@
 #![no_main]
 
 use kat::bundle::{
-    Mode, SourceFile, not_yet, parse, parse_agent_config, parse_cluster, render, spec_hash,
-    template_hash,
+    Mode, SourceFile, not_yet, parse, parse_agent_config, parse_cluster, spec_hash, template_hash,
 };
+use kat_fuzz::{bundle::check_diagnostics, survive_overflow};
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|text: &str| {
+fuzz_target!(init: survive_overflow(), |text: &str| {
     let files = [SourceFile {
         name: "workload.kat".to_owned(),
         text: text.to_owned(),
@@ -18,19 +18,21 @@ fuzz_target!(|text: &str| {
             let stored = parse(&files, Mode::Stored).expect("what was accepted can be read again");
             assert_eq!(spec_hash(&bundle), spec_hash(&stored));
             assert_eq!(template_hash(&bundle), template_hash(&stored));
-            for found in not_yet(&bundle) {
-                assert!(found.line > 0);
-                let _ = render(&found, text, true);
+            let found = not_yet(&bundle);
+            assert!(found.iter().all(|found| found.line > 0));
+            if !found.is_empty() {
+                check_diagnostics(&found, Some(text));
             }
         }
-        Err(found) => {
-            assert!(!found.is_empty());
-            for found in &found {
-                let _ = render(found, text, false);
-            }
-        }
+        Err(found) => check_diagnostics(&found, Some(text)),
     }
-    let _ = parse(&files, Mode::Stored);
-    let _ = parse_cluster(text, "cluster.kat");
-    let _ = parse_agent_config(text, "agent.yaml");
+    if let Err(found) = parse(&files, Mode::Stored) {
+        check_diagnostics(&found, Some(text));
+    }
+    if let Err(found) = parse_cluster(text, "cluster.kat") {
+        check_diagnostics(&found, Some(text));
+    }
+    if let Err(found) = parse_agent_config(text, "agent.yaml") {
+        check_diagnostics(&found, Some(text));
+    }
 });

@@ -125,7 +125,8 @@ async fn over_tcp(
     }
 }
 
-fn read_answer(packet: &[u8]) -> Result<Message, ExchangeError> {
+/// Reads another resolver's packet.
+pub(super) fn read_answer(packet: &[u8]) -> Result<Message, ExchangeError> {
     // A count of questions is memory before it is read.
     if packet.get(4..6) != Some([0, 1].as_slice()) {
         return Err(ExchangeError::Malformed("not one question".to_owned()));
@@ -133,7 +134,8 @@ fn read_answer(packet: &[u8]) -> Result<Message, ExchangeError> {
     Message::from_vec(packet).map_err(|error| ExchangeError::Malformed(error.to_string()))
 }
 
-fn belongs(answer: &Message, id: u16, question: &Query) -> bool {
+/// Whether a packet answers this question.
+pub(super) fn belongs(answer: &Message, id: u16, question: &Query) -> bool {
     let same = |other: &Query| {
         other.name() == question.name()
             && other.query_type() == question.query_type()

@@ -10,6 +10,8 @@
 mod cache;
 mod exchange;
 mod forward;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod message;
 mod server;
 mod upstream;

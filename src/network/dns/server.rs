@@ -83,7 +83,7 @@ pub struct Server {
 
 /// Makes answers from packets.
 #[derive(Debug)]
-struct Answerer {
+pub(super) struct Answerer {
     zone: watch::Receiver<Arc<Zone>>,
     forwarder: Arc<Forwarder>,
     forwards: Semaphore,
@@ -91,7 +91,7 @@ struct Answerer {
 
 /// What to do with a packet.
 #[derive(Debug)]
-enum Step {
+pub(super) enum Step {
     /// Nothing.
     Drop,
     /// Send these bytes.
@@ -137,11 +137,11 @@ impl Server {
             address,
             udp: Arc::new(udp),
             tcp,
-            answerer: Arc::new(Answerer {
+            answerer: Arc::new(Answerer::new(
                 zone,
-                forwarder: Arc::new(Forwarder::new(upstreams, cache_weight)),
-                forwards: Semaphore::new(forwards),
-            }),
+                Forwarder::new(upstreams, cache_weight),
+                forwards,
+            )),
             connections: Arc::new(Semaphore::new(connections)),
             connection_timeout,
         })
@@ -274,8 +274,21 @@ async fn converse(
 }
 
 impl Answerer {
+    /// Answers from `zone`, or asks with `forwarder`, so many questions at one time.
+    pub(super) fn new(
+        zone: watch::Receiver<Arc<Zone>>,
+        forwarder: Forwarder,
+        forwards: usize,
+    ) -> Self {
+        Self {
+            zone,
+            forwarder: Arc::new(forwarder),
+            forwards: Semaphore::new(forwards),
+        }
+    }
+
     /// Everything that needs no waiting.
-    fn step(&self, packet: &[u8], client: IpAddr) -> Step {
+    pub(super) fn step(&self, packet: &[u8], client: IpAddr) -> Step {
         let request = match parse(packet) {
             Ok(request) => request,
             Err(error) => return refusal(packet, &error).map_or(Step::Drop, Step::Send),

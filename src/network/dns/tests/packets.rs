@@ -3,7 +3,33 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::dns::{message, server};
+use crate::network::dns::{fuzz, message, server};
+
+#[test]
+fn the_fuzz_targets_reach_zone_and_resolvers() {
+    let zone = Arc::new(zone());
+    let container = Ipv4Addr::new(10, 100, 0, 7).into();
+    let sent = |text: &str, upstream: &Message| {
+        let mut packet = question(text, RecordType::A);
+        packet.metadata.id = upstream.metadata.id;
+        let upstream = upstream.to_vec().unwrap();
+        let sent = fuzz::answer(&zone, &packet.to_vec().unwrap(), container, &upstream, 7).unwrap();
+        assert_eq!(sent.udp, sent.tcp);
+        (sent.forwarded, Message::from_vec(&sent.udp).unwrap())
+    };
+    let asked = question("www.example.org.", RecordType::A);
+    let (forwarded, answer) = sent("www.example.org.", &one_address(&asked)[0]);
+    assert!(forwarded);
+    assert_eq!(answer.answers[0].ttl, 293);
+
+    let (forwarded, answer) = sent("www.example.com.", &one_address(&asked)[0]);
+    assert!(forwarded);
+    assert_eq!(answer.metadata.response_code, ResponseCode::ServFail);
+
+    let (forwarded, answer) = sent("db.foo.kat.cluster.local.", &one_address(&asked)[0]);
+    assert!(!forwarded);
+    assert_eq!(answer.answers[0].ttl, 5);
+}
 
 proptest! {
     #[test]
