@@ -54,15 +54,15 @@ pub(super) async fn run<'run>(
     Ok(())
 }
 
-/// One deadline for all of them.
+/// One beginning and one deadline for all of them.
 async fn wait_for_all(
     session: &Session<'_>,
     targets: Vec<Target>,
     timeout: Duration,
 ) -> Result<(), CliError> {
-    let deadline = Instant::now() + timeout;
+    let started = Instant::now();
     for target in targets {
-        wait::until_running(session, target, deadline).await?;
+        wait::until_running(session, target, started, timeout).await?;
     }
     Ok(())
 }

@@ -2,6 +2,8 @@
 
 mod state;
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use super::{Session, errors::CliError, progress::Progress, time};
@@ -25,19 +27,20 @@ pub(super) struct Target {
 /// Waits until all instances of the applied generation run and are healthy.
 ///
 /// Ends with 1 when the rollout stalled or failed for good, 3 when the workload is deleted
-/// meanwhile, 5 at the deadline.
+/// meanwhile, 5 once `timeout` has passed since `started`.
 pub(super) async fn until_running(
     session: &Session<'_>,
     target: Target,
-    deadline: Instant,
+    started: Instant,
+    timeout: Duration,
 ) -> Result<(), CliError> {
+    let deadline = started + timeout;
     let client = &session.client;
     let route = Route::workloads(Some(&target.namespace))?;
     let mut workloads = client.follow::<WorkloadItem>(route, true);
     let route = Route::workload_instances(&target.namespace, &target.name)?;
     let mut instances = client.follow::<InstanceItem>(route, true);
     let mut instances_open = true;
-    let started = Instant::now();
     let mut progress = Progress::start(session.console);
     let mut state = State::new(target);
     let mut connection = Connection::default();
