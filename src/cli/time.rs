@@ -30,11 +30,11 @@ pub(super) fn until(now: Timestamp, then: &str) -> String {
     let Ok(then) = then.parse::<Timestamp>() else {
         return "-".to_owned();
     };
-    let left = then.duration_since(now).as_secs();
-    if left <= 0 {
+    if then <= now {
         return "expired".to_owned();
     }
-    format!("in {}", rounded(left.unsigned_abs()))
+    let left = then.duration_since(now).as_secs();
+    format!("in {}", rounded(left.unsigned_abs().max(1)))
 }
 
 /// Reads `90s`, `5m`, `1h30m`, `7d`, `2w`.
@@ -130,6 +130,7 @@ mod tests {
             assert_eq!(age(now(), then), wanted, "{then}");
         }
         assert_eq!(until(now(), "2026-11-20T12:05:00Z"), "in 5m");
+        assert_eq!(until(now(), "2026-11-20T12:00:00.000001Z"), "in 1s");
         assert_eq!(until(now(), "2026-11-20T12:00:00Z"), "expired");
     }
 
