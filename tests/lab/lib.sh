@@ -147,10 +147,10 @@ start_load() {
     load_pids[$which]=$!
     trap 'kill "${load_pids[@]}" 2>/dev/null || true' EXIT
 }
-# no_request_lost LEAST [WHICH]: ends the load; it must have sent that many.
+# no_request_lost LEAST [WHICH]: ends the load as soon as it has sent that many.
 no_request_lost() {
     local code=0 which=${2:-load}
-    n1 touch "/run/stop-$which"
+    n1 sh -c 'echo "$1" >"$2.new" && mv "$2.new" "$2"' sh "$1" "/run/stop-$which"
     wait "${load_pids[$which]}" || code=$?
     unset "load_pids[$which]"
     cat "$LAB_WORK/$which.log" >&2

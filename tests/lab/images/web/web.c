@@ -2,8 +2,9 @@
  *
  *   web                                         serves HTTP on $PORT (8080)
  *   web load ADDRESS PORT RATE SECONDS [STOP]   asks it RATE times a second, until SECONDS have passed or the
- *                                               file STOP exists; prints counts. ADDRESS may be NAME@SERVER:
- *                                               then each request first asks that DNS server for the name
+ *                                               file STOP exists and so many were sent as it says; prints counts.
+ *                                               ADDRESS may be NAME@SERVER: then each request first asks that
+ *                                               DNS server for the name
  *
  * GET /           one line: host, uid, $VERSION, and how many requests it answered
  * GET /env?NAME   the value of a variable; 404 when it is not set
@@ -258,6 +259,16 @@ static void *ask_once(void *argument) {
     return NULL;
 }
 
+/* Whether the file says that this many are enough. */
+static int enough(const char *path, long sent) {
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    long least = 0;
+    int read = fscanf(file, "%ld", &least);
+    fclose(file);
+    return read == 1 && sent >= least;
+}
+
 static int load(int count, char **arguments) {
     if (count < 4) {
         fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP]\n");
@@ -278,7 +289,7 @@ static int load(int count, char **arguments) {
     while (!terminated && sent < rate * seconds) {
         int64_t due = began + sent * 1000 / rate, early = due - now_ms();
         if (early > 0) usleep((useconds_t)early * 1000);
-        if (count > 4 && sent % 16 == 0 && !access(arguments[4], F_OK)) break;
+        if (count > 4 && sent % 16 == 0 && enough(arguments[4], sent)) break;
         sent++;
         atomic_fetch_add(&in_flight, 1);
         if (spawn(ask_once, NULL)) {
