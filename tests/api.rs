@@ -23,7 +23,7 @@ use kat::{
         types::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
     },
     pki::LeafKind,
-    plan::{NodeStatusRecord, WorkloadMeta},
+    plan::{LastIndex, NodeStatusRecord, WorkloadMeta},
     store::{Operation, keys},
 };
 use reqwest::Method;
@@ -278,7 +278,13 @@ async fn two_creations_at_once_get_two_indexes() {
     let count = u32::try_from(indexes.len()).unwrap();
     assert!(count >= 4, "most get through: {indexes:?}");
     assert_eq!(indexes, (0..count).collect::<Vec<_>>());
-    assert_eq!(server.store.peek(keys::INDEXES).items.len(), indexes.len());
+    let stored = server.store.peek(keys::INDEXES).items;
+    let (last, owned): (Vec<_>, Vec<_>) = stored
+        .into_iter()
+        .partition(|item| item.key == keys::LAST_INDEX);
+    assert_eq!(owned.len(), indexes.len());
+    let last: LastIndex = serde_json::from_slice(&last[0].value).unwrap();
+    assert_eq!(last.index, count - 1);
 }
 
 #[tokio::test]

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     plan::{
-        EventKind, EventLog, INDEX_LIMIT, IndexRecord, Snapshot, Stored, WorkloadEntry,
-        WorkloadKey, WorkloadMeta,
+        EventKind, EventLog, INDEX_LIMIT, IndexRecord, LastIndex, Snapshot, Stored, WorkloadEntry,
+        WorkloadKey, WorkloadMeta, next_index,
     },
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
@@ -135,23 +135,27 @@ impl Apply<'_> {
         key: &WorkloadKey,
         conditions: &mut Vec<Compare>,
     ) -> Result<Decided, ApiError> {
-        let index = (0..INDEX_LIMIT)
-            .find(|index| !snapshot.indexes.contains_key(index))
-            .ok_or_else(|| {
-                ApiError::conflict(
-                    format!("all {INDEX_LIMIT} users for workloads are taken"),
-                    "delete workloads that are not needed, with their kept volumes",
-                )
-            })?;
+        let index = next_index(snapshot).ok_or_else(|| {
+            ApiError::conflict(
+                format!("all {INDEX_LIMIT} users for workloads are taken"),
+                "delete workloads that are not needed, with their kept volumes",
+            )
+        })?;
         let record = IndexRecord {
             schema: 1,
             namespace: key.namespace.clone(),
             workload: key.name.clone(),
             workload_uid: self.uid.clone(),
         };
+        // Enough for `last` too: applies that go by the same one choose the same index, and only one
+        // of them is let through.
         conditions.push(Compare::ModRevision(keys::index(index), 0));
+        let last = LastIndex { schema: 1, index };
         Ok(Decided {
-            operations: vec![put(keys::index(index), &record)?],
+            operations: vec![
+                put(keys::index(index), &record)?,
+                put(keys::LAST_INDEX.to_owned(), &last)?,
+            ],
             meta: WorkloadMeta {
                 schema: 1,
                 uid: self.uid.clone(),

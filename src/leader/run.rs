@@ -98,12 +98,14 @@ async fn campaign(
             }
         };
         tracing::info!(node = config.candidate, "this machine leads");
+        // Before the API takes the first report.
+        let since = Instant::now();
         leaderships.send_replace(Some(leadership.clone()));
         let mut tenure = Tenure {
             handle: &handle,
             config: &config,
             leadership: &leadership,
-            since: Instant::now(),
+            since,
             floor: 0,
         };
         tokio::select! {

@@ -11,8 +11,9 @@ use crate::{
     bundle::{self, Mode, SourceFile},
     plan::{
         Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, InstanceEntry,
-        NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot,
-        Stored, TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+        LastIndex, NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload,
+        Snapshot, Stored, TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta,
+        WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -59,10 +60,14 @@ impl SnapshotBuilder {
             }
         }
         for (name, entry) in below(entries, keys::INDEXES) {
-            if let (Ok(index), Some(value)) = (name.parse(), self.json::<IndexRecord>(entry)) {
+            let Ok(index) = name.parse() else { continue };
+            if let Some(value) = self.json::<IndexRecord>(entry) {
                 snapshot.indexes.insert(index, value);
             }
         }
+        snapshot.last_index = entries
+            .get(keys::LAST_INDEX)
+            .and_then(|entry| self.json::<LastIndex>(entry));
         for (_, entry) in below(entries, keys::DNS) {
             snapshot.dns.insert(entry.key.clone(), entry.mod_revision);
         }
@@ -320,4 +325,36 @@ fn below<'a>(
 
 fn text(entry: &KeyValue) -> String {
     String::from_utf8_lossy(&entry.value).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owners_of_indexes_and_the_last_one_lie_side_by_side() {
+        let owner = r#"{"schema":1,"namespace":"default","workload":"web","workloadUid":"u"}"#;
+        let stored = [
+            (keys::index(7), owner),
+            (keys::LAST_INDEX.to_owned(), r#"{"schema":1,"index":9}"#),
+        ];
+        let entries: Entries = stored
+            .into_iter()
+            .map(|(key, value)| {
+                let entry = KeyValue {
+                    key: key.clone(),
+                    value: value.as_bytes().to_vec(),
+                    mod_revision: 3,
+                    create_revision: 3,
+                };
+                (Arc::from(key), Arc::new(entry))
+            })
+            .collect();
+        let mut builder = SnapshotBuilder::default();
+        let snapshot = builder.build(&entries, 3);
+        let indexes: Vec<u32> = snapshot.indexes.into_keys().collect();
+        assert_eq!(indexes, [7]);
+        assert_eq!(snapshot.last_index.map(|last| last.value.index), Some(9));
+        assert!(builder.reported.is_empty(), "all of it can be read");
+    }
 }

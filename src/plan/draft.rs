@@ -9,7 +9,9 @@ use std::{
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{Allocation, Assignment, DesiredMeta, Snapshot, WorkloadKey, event::EventLog};
+use super::{
+    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, WorkloadKey, event::EventLog,
+};
 use crate::{
     api::types::ObjectReference,
     plan::{EventKind, Requested},
@@ -41,6 +43,9 @@ pub struct Plan {
 /// instance with its metas and events within a transaction.
 const SOFT_LIMIT: usize = 96;
 
+/// The id of a stored assignment, and the assignment.
+pub(super) type StoredInstance<'a> = (&'a String, &'a InstanceEntry);
+
 /// The state while a plan is made: the snapshot, and what the plan has changed so far.
 pub(super) struct Draft<'a> {
     pub(super) snapshot: &'a Snapshot,
@@ -51,9 +56,12 @@ pub(super) struct Draft<'a> {
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     last: BTreeMap<String, Ipv4Addr>,
-    pub(super) requested: BTreeMap<String, Requested>,
-    /// Instances that this plan has placed, with machine and workload.
-    placed: BTreeMap<String, (String, WorkloadKey)>,
+    /// What the stored assignments ask for, by machine.
+    requested: BTreeMap<&'a str, Requested>,
+    /// The stored assignments by namespace and workload.
+    instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
+    /// Instances that this plan has placed.
+    placed: BTreeSet<String>,
     changes: Vec<Change>,
 }
 
@@ -74,18 +82,22 @@ impl<'a> Draft<'a> {
             let newest = newest.entry(node.clone()).or_insert((0, *address));
             *newest = (*newest).max((stored.revision, *address));
         }
-        let mut requested: BTreeMap<String, Requested> = BTreeMap::new();
-        for entry in snapshot.instances.values() {
-            let requests = entry
-                .assignment
-                .value
-                .container
-                .resources
-                .effective_requests();
+        let mut requested: BTreeMap<&str, Requested> = BTreeMap::new();
+        let mut instances: BTreeMap<&str, BTreeMap<&str, Vec<StoredInstance<'_>>>> =
+            BTreeMap::new();
+        for (id, entry) in &snapshot.instances {
+            let assignment = &entry.assignment.value;
+            let requests = assignment.container.resources.effective_requests();
             requested
-                .entry(entry.node.clone())
+                .entry(entry.node.as_str())
                 .or_default()
                 .add(requests);
+            instances
+                .entry(assignment.namespace.as_str())
+                .or_default()
+                .entry(assignment.workload.as_str())
+                .or_default()
+                .push((id, entry));
         }
         Self {
             snapshot,
@@ -104,9 +116,28 @@ impl<'a> Draft<'a> {
                 .map(|(node, (_, address))| (node, address))
                 .collect(),
             requested,
-            placed: BTreeMap::new(),
+            instances,
+            placed: BTreeSet::new(),
             changes: Vec::new(),
         }
+    }
+
+    /// The stored assignments of a workload, in the order of their ids.
+    pub(super) fn instances_of(&self, key: &WorkloadKey) -> &[StoredInstance<'a>] {
+        self.instances
+            .get(key.namespace.as_str())
+            .and_then(|namespace| namespace.get(key.name.as_str()))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    /// A stored assignment is for this machine.
+    pub(super) fn has_instances(&self, node: &str) -> bool {
+        self.requested.contains_key(node)
+    }
+
+    /// What the stored assignments of a machine ask for.
+    pub(super) fn requested(&self, node: &str) -> Requested {
+        self.requested.get(node).copied().unwrap_or_default()
     }
 
     /// The next free address of a machine.
@@ -127,14 +158,7 @@ impl<'a> Draft<'a> {
             .or_default()
             .insert(assignment.address);
         self.last.insert(node.to_owned(), assignment.address);
-        let requests = assignment.container.resources.effective_requests();
-        self.requested
-            .entry(node.to_owned())
-            .or_default()
-            .add(requests);
-        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
-        self.placed
-            .insert(assignment.instance.clone(), (node.to_owned(), workload));
+        self.placed.insert(assignment.instance.clone());
         group.put(
             keys::desired_instance(node, &assignment.instance),
             assignment,
@@ -150,28 +174,7 @@ impl<'a> Draft<'a> {
 
     /// An instance of this id exists, or this plan has placed one.
     pub(super) fn is_taken(&self, instance: &str) -> bool {
-        self.snapshot.instances.contains_key(instance) || self.placed.contains_key(instance)
-    }
-
-    /// Instances of a workload by machine, those that this plan has placed among them.
-    pub(super) fn instances_by_machine<'s>(
-        &'s self,
-        key: &'s WorkloadKey,
-    ) -> BTreeMap<&'s str, u32> {
-        let present = self
-            .snapshot
-            .instances_of(key)
-            .map(|(_, entry)| entry.node.as_str());
-        let placed = self
-            .placed
-            .values()
-            .filter(|(_, workload)| workload == key)
-            .map(|(node, _)| node.as_str());
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        for node in present.chain(placed) {
-            *counts.entry(node).or_default() += 1;
-        }
-        counts
+        self.snapshot.instances.contains_key(instance) || self.placed.contains(instance)
     }
 
     /// Writes a changed assignment.

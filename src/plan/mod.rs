@@ -10,7 +10,9 @@ mod draft;
 mod endpoints;
 mod event;
 mod identifier;
+mod index;
 mod leaving;
+mod machines;
 mod node;
 mod records;
 mod schedule;
@@ -29,6 +31,7 @@ pub use draft::{Change, Plan};
 pub use endpoints::*;
 pub use event::*;
 pub use identifier::*;
+pub use index::*;
 pub use node::reported_status;
 pub use records::*;
 pub use schedule::*;
@@ -45,8 +48,9 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
         return draft.finish();
     }
     let statuses = node::plan_nodes(&mut draft, observed);
+    let mut machines = machines::Machines::new(&draft, &statuses);
     for (key, entry) in &snapshot.workloads {
-        service::plan_workload(&mut draft, key, entry, &statuses);
+        service::plan_workload(&mut draft, &mut machines, key, entry, &statuses);
     }
     dns::plan_dns(&mut draft, &statuses);
     endpoints::plan_endpoints(&mut draft);

@@ -1,6 +1,9 @@
 //! Statuses of machines and of their instances, from what the agents report.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
 
@@ -29,13 +32,18 @@ pub(super) fn plan_nodes(
             .as_ref()
             .map(|stored| stored.value.clone())
             .unwrap_or_default();
-        // A machine of the same name with another identity says nothing about this one.
+        // A machine of the same name with another identity says nothing about this one. Nor does a
+        // report from before this leadership: another leader may have decided by newer ones.
         let report = observed
             .reports
             .get(name)
-            .filter(|reported| reported.report.node_uid == node.registration.value.uid);
+            .filter(|reported| reported.report.node_uid == node.registration.value.uid)
+            .filter(|reported| reported.age <= observed.leading_for);
         let mut status = match report {
-            Some(reported) => reported_status(&before, &reported.report, draft.now),
+            Some(reported) => {
+                let status = reported_status(&before, &reported.report, draft.now);
+                keep_unsaid(draft, name, &before, status)
+            }
             None => NodeStatusRecord {
                 schema: 1,
                 ..before.clone()
@@ -81,18 +89,13 @@ fn set_phase(
         (before.phase, before.reason.as_str(), before.message.clone())
     } else {
         draft.wake(timeout.saturating_sub(silent));
-        let empty = !draft
-            .snapshot
-            .instances
-            .values()
-            .any(|entry| entry.node == name);
-        match (node.registration.value.draining, empty) {
-            (true, true) => (
+        match (node.registration.value.draining, draft.has_instances(name)) {
+            (true, false) => (
                 NodePhase::Drained,
                 "Drained",
                 "nothing is left on the machine".to_owned(),
             ),
-            (true, false) => (
+            (true, true) => (
                 NodePhase::Draining,
                 "Draining",
                 "instances are on their way elsewhere".to_owned(),
@@ -133,6 +136,33 @@ pub fn reported_status(
         conditions: report.conditions.clone(),
         ..before.clone()
     }
+}
+
+/// Keeps what a report does not take back.
+///
+/// A report may say less than there is: workers that have not looked yet say nothing of their
+/// instances, and an agent that has not confirmed a list yet (its revision is 0) does not know of
+/// users from before its start. So what was said of an instance holds until something else is said
+/// of it or it is no longer assigned to the machine, and a user is gone when an agent says so
+/// that has confirmed a list.
+fn keep_unsaid(
+    draft: &Draft<'_>,
+    name: &str,
+    before: &NodeStatusRecord,
+    mut status: NodeStatusRecord,
+) -> NodeStatusRecord {
+    for (id, earlier) in &before.instances {
+        let assigned = draft.snapshot.instances.get(id);
+        if !status.instances.contains_key(id) && assigned.is_some_and(|entry| entry.node == name) {
+            status.instances.insert(id.clone(), earlier.clone());
+        }
+    }
+    let mut users: BTreeSet<u32> = status.user_indexes.into_iter().collect();
+    if status.desired_revision == 0 {
+        users.extend(&before.user_indexes);
+    }
+    status.user_indexes = users.into_iter().collect();
+    status
 }
 
 fn instance_record(

@@ -90,11 +90,12 @@ pub struct NodeStatusRecord {
     pub addresses: Vec<String>,
     /// KAT's version.
     pub version: String,
-    /// Its instances, as last reported.
+    /// Its instances, each as last reported while it is assigned.
     pub instances: BTreeMap<String, InstanceRecord>,
-    /// Revision of the desired list that the agent has acted on.
+    /// Revision of the desired list that the agent has acted on; 0 while it has confirmed none
+    /// since it started.
     pub desired_revision: u64,
-    /// Indexes of the workload users of which something is left on the machine.
+    /// Indexes of the workload users of which something is, or may be, left on the machine.
     pub user_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
@@ -187,6 +188,16 @@ pub struct IndexRecord {
     pub workload: String,
     /// Identity of the workload.
     pub workload_uid: String,
+}
+
+/// `/kat/indexes/last`: where the indexes that are handed out have come round to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LastIndex {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// The index that was handed out last; its workload may be gone.
+    pub index: u32,
 }
 
 /// `/kat/network/allocations/{instance}/ip`.

@@ -10,18 +10,18 @@ use crate::{
 };
 
 /// A machine as the scheduler sees it.
-#[derive(Debug, Clone)]
-pub struct Candidate {
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate<'a> {
     /// Its name.
-    pub name: String,
+    pub name: &'a str,
     /// Only Ready machines are considered.
     pub phase: NodePhase,
     /// It is being drained.
     pub draining: bool,
     /// Its labels.
-    pub labels: BTreeMap<String, String>,
+    pub labels: &'a BTreeMap<String, String>,
     /// Its taints.
-    pub taints: Vec<Taint>,
+    pub taints: &'a [Taint],
     /// What workloads may use.
     pub allocatable: ResourceList,
     /// What live instances on it ask for, by requests.
@@ -79,12 +79,12 @@ impl std::fmt::Display for Unschedulable {
     }
 }
 
-/// Chooses a machine. The same input and seed give the same machine.
+/// Chooses a machine, by its name. The same input and seed give the same machine.
 pub fn choose<'a>(
     spec: &WorkloadSpec,
-    candidates: &'a [Candidate],
+    candidates: &[Candidate<'a>],
     seed: u64,
-) -> Result<&'a Candidate, Unschedulable> {
+) -> Result<&'a str, Unschedulable> {
     let requests = spec.container.resources.effective_requests();
     let mut failure = Unschedulable {
         machines: candidates.len(),
@@ -102,16 +102,16 @@ pub fn choose<'a>(
             dislikes(spec, candidate),
             std::cmp::Reverse(score(candidate, requests)),
             candidate.same_workload,
-            tie_break(seed, &candidate.name),
+            tie_break(seed, candidate.name),
         )
     });
-    best.ok_or(failure)
+    best.map(|candidate| candidate.name).ok_or(failure)
 }
 
 fn exclusion(
     spec: &WorkloadSpec,
     requests: ResourceList,
-    candidate: &Candidate,
+    candidate: &Candidate<'_>,
 ) -> Option<&'static str> {
     if candidate.phase != NodePhase::Ready {
         return Some("not ready");
@@ -153,7 +153,7 @@ fn left(allocatable: Option<u64>, requested: u64) -> u64 {
     allocatable.unwrap_or(0).saturating_sub(requested)
 }
 
-fn untolerated(spec: &WorkloadSpec, candidate: &Candidate, effect: TaintEffect) -> usize {
+fn untolerated(spec: &WorkloadSpec, candidate: &Candidate<'_>, effect: TaintEffect) -> usize {
     candidate
         .taints
         .iter()
@@ -179,12 +179,12 @@ pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     toleration.key == taint.key && effect && value
 }
 
-fn dislikes(spec: &WorkloadSpec, candidate: &Candidate) -> usize {
+fn dislikes(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> usize {
     untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
 }
 
 /// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC 4.4.5, the sum).
-fn score(candidate: &Candidate, requests: ResourceList) -> u64 {
+fn score(candidate: &Candidate<'_>, requests: ResourceList) -> u64 {
     let mut after = candidate.requested;
     after.add(requests);
     free_share(candidate.allocatable.cpu.map(|cpu| cpu.0), after.cpu.0)

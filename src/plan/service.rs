@@ -4,14 +4,15 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Assignment, Candidate, EventKind, InstanceRecord, NodeStatusRecord, ParsedWorkload,
-    Unschedulable, Wanted, WorkloadEntry, WorkloadKey, WorkloadStatusRecord, WorkloadUser, choose,
+    Assignment, EventKind, InstanceRecord, NodeStatusRecord, ParsedWorkload, Unschedulable, Wanted,
+    WorkloadEntry, WorkloadKey, WorkloadStatusRecord, WorkloadUser, choose,
     draft::{Draft, Group},
     instance_id,
+    machines::Machines,
     status::{self, Tally},
 };
 use crate::{
-    api::types::{Health, InstancePhase, NodePhase, ObjectReference},
+    api::types::{Health, InstancePhase, ObjectReference},
     resource::WorkloadType,
     store::{Compare, keys},
 };
@@ -57,17 +58,18 @@ impl Live<'_> {
 }
 
 /// Brings one workload closer to what is wanted of it.
-pub(super) fn plan_workload(
-    draft: &mut Draft<'_>,
+pub(super) fn plan_workload<'a>(
+    draft: &mut Draft<'a>,
+    machines: &mut Machines<'a>,
     key: &WorkloadKey,
     entry: &WorkloadEntry,
     statuses: &BTreeMap<String, NodeStatusRecord>,
 ) {
-    let snapshot = draft.snapshot;
     let meta = &entry.meta.value;
-    let all: Vec<Live<'_>> = snapshot
+    let all: Vec<Live<'_>> = draft
         .instances_of(key)
-        .map(|(id, instance)| Live {
+        .iter()
+        .map(|&(id, instance)| Live {
             id,
             node: &instance.node,
             assignment: &instance.assignment.value,
@@ -86,12 +88,14 @@ pub(super) fn plan_workload(
     record.schema = 1;
     let mut pass = Pass {
         draft,
+        machines,
         key,
         entry,
         statuses,
         group: Group::default(),
         record,
         unschedulable: None,
+        left: Vec::new(),
     };
 
     pass.confirm_stopped(&all);
@@ -112,12 +116,15 @@ pub(super) fn plan_workload(
 
 struct Pass<'d, 'a, 'b> {
     draft: &'d mut Draft<'a>,
+    machines: &'d mut Machines<'a>,
     key: &'b WorkloadKey,
     entry: &'b WorkloadEntry,
     statuses: &'b BTreeMap<String, NodeStatusRecord>,
     group: Group,
     record: WorkloadStatusRecord,
     unschedulable: Option<String>,
+    /// Machines that may have something of a deleted workload's user.
+    left: Vec<&'b str>,
 }
 
 impl Pass<'_, '_, '_> {
@@ -256,15 +263,15 @@ impl Pass<'_, '_, '_> {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
             return;
         };
-        let candidates = self.candidates();
-        let node = match choose(spec, &candidates, self.draft.seed ^ u64::from(slot)) {
-            Ok(candidate) => candidate.name.clone(),
+        let candidates = self.machines.candidates(self.key, self.draft);
+        let node = match choose(spec, candidates, self.draft.seed ^ u64::from(slot)) {
+            Ok(node) => node,
             Err(reason) => {
                 self.unschedulable = Some(Unschedulable::to_string(&reason));
                 return;
             }
         };
-        let Some(address) = self.draft.free_address(&node) else {
+        let Some(address) = self.draft.free_address(node) else {
             return;
         };
         let instance = self.next_id();
@@ -292,7 +299,12 @@ impl Pass<'_, '_, '_> {
             created: Some(self.draft.now),
             wanted: Wanted::Running,
         };
-        self.draft.place(&mut self.group, &node, &assignment);
+        self.draft.place(&mut self.group, node, &assignment);
+        self.machines.placed(
+            node,
+            spec.container.resources.effective_requests(),
+            self.draft.free_address(node).is_some(),
+        );
         self.instance_event(
             "Scheduled",
             &instance,
@@ -316,26 +328,6 @@ impl Pass<'_, '_, '_> {
         }
     }
 
-    fn candidates(&self) -> Vec<Candidate> {
-        let snapshot = self.draft.snapshot;
-        let same = self.draft.instances_by_machine(self.key);
-        let nodes = snapshot.nodes.iter().map(|(name, node)| {
-            let status = self.statuses.get(name);
-            Candidate {
-                name: name.clone(),
-                phase: status.map_or(NodePhase::Joining, |status| status.phase),
-                draining: node.registration.value.draining,
-                labels: node.registration.value.labels.clone(),
-                taints: node.registration.value.taints.clone(),
-                allocatable: status.map(|status| status.allocatable).unwrap_or_default(),
-                requested: self.draft.requested.get(name).copied().unwrap_or_default(),
-                same_workload: same.get(name.as_str()).copied().unwrap_or(0),
-                has_address: self.draft.free_address(name).is_some(),
-            }
-        });
-        nodes.collect()
-    }
-
     /// Asks for an instance to be stopped. It stays assigned, with its address, until its machine
     /// confirms.
     fn stop(&mut self, live: &Live<'_>, reason: &str) {
@@ -351,11 +343,13 @@ impl Pass<'_, '_, '_> {
     /// The workload's keys go when no machine has anything of it any more.
     fn finish_deletion(&mut self, all: &[Live<'_>]) {
         let index = self.entry.meta.value.index;
-        let left = self
+        self.left = self
             .statuses
-            .values()
-            .any(|status| status.user_indexes.contains(&index));
-        if !all.is_empty() || left {
+            .iter()
+            .filter(|(_, status)| status.user_indexes.contains(&index))
+            .map(|(machine, _)| machine.as_str())
+            .collect();
+        if !all.is_empty() || !self.left.is_empty() {
             return;
         }
         let WorkloadKey { namespace, name } = self.key;
@@ -386,7 +380,7 @@ impl Pass<'_, '_, '_> {
         if self.record.gone {
             return;
         }
-        let tally = Tally::count(all, self.entry, self.unschedulable.as_deref());
+        let tally = Tally::count(all, self.entry, self.unschedulable.as_deref(), &self.left);
         let before = self
             .entry
             .status

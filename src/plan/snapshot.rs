@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use ipnet::Ipv4Net;
 
 use super::{
-    Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, NamespaceRecord,
+    Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, LastIndex, NamespaceRecord,
     NodeRegistration, NodeStatusRecord, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub allocations: BTreeMap<String, Stored<Allocation>>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
+    /// The index that was handed out last.
+    pub last_index: Option<Stored<LastIndex>>,
     /// DNS keys (whole), each with its revision.
     pub dns: BTreeMap<String, i64>,
     /// Tokens by id.
@@ -158,7 +160,7 @@ impl Snapshot {
 pub struct Observed {
     /// How long this leader has led: a machine that has not reported to it yet gets a full timeout.
     pub leading_for: Duration,
-    /// Reports by machine.
+    /// Reports by machine; those from before this leadership do not count.
     pub reports: BTreeMap<String, ReportedNode>,
 }
 

@@ -1,5 +1,7 @@
 //! What users see of a workload: phase, counts and conditions.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 
 use super::{WorkloadEntry, service::Live};
@@ -14,6 +16,8 @@ pub(super) struct Tally {
     old: u32,
     trouble: Option<(String, String)>,
     unschedulable: Option<String>,
+    /// What a deletion waits for.
+    left: String,
 }
 
 impl Tally {
@@ -21,6 +25,7 @@ impl Tally {
         all: &[Live<'_>],
         entry: &WorkloadEntry,
         unschedulable: Option<&str>,
+        left: &[&str],
     ) -> Self {
         let replicas = entry
             .parsed
@@ -36,6 +41,11 @@ impl Tally {
             old: 0,
             trouble: None,
             unschedulable: unschedulable.map(str::to_owned),
+            left: if entry.meta.value.deleting {
+                still_there(all, left)
+            } else {
+                String::new()
+            },
         };
         for live in all {
             let wanted = live.assignment.wanted == super::Wanted::Running;
@@ -61,6 +71,21 @@ impl Tally {
         }
         tally
     }
+}
+
+/// What of a workload is still on which machines: its instances, and then its user.
+fn still_there(all: &[Live<'_>], left: &[&str]) -> String {
+    if all.is_empty() {
+        let machines = left.join(", ");
+        return format!("its user is still to be confirmed as removed on {machines}");
+    }
+    let machines: BTreeSet<&str> = all.iter().map(|live| live.node).collect();
+    let machines: Vec<&str> = machines.into_iter().collect();
+    format!(
+        "{} instances are still to be confirmed as stopped on {}",
+        all.len(),
+        machines.join(", ")
+    )
 }
 
 /// The status that follows from a tally; `since` is kept where a condition stays as it was.
@@ -100,11 +125,7 @@ pub(super) fn workload_status(
 fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String) {
     let because = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
     if entry.meta.value.deleting {
-        let message = format!(
-            "{} instances are still to be confirmed as stopped",
-            tally.live
-        );
-        return because(WorkloadPhase::Deleting, "Deleting", message);
+        return because(WorkloadPhase::Deleting, "Deleting", tally.left.clone());
     }
     if let Err(reason) = &entry.parsed {
         let message = format!("the stored files can't be read: {reason}");

@@ -47,6 +47,8 @@ pub const TOKENS: &str = "/kat/tokens/";
 pub const PKI: &str = "/kat/pki/";
 /// Indexes of workload users.
 pub const INDEXES: &str = "/kat/indexes/";
+/// The index that was handed out last. No number, so no index.
+pub const LAST_INDEX: &str = "/kat/indexes/last";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
 /// The election.

@@ -17,3 +17,10 @@ equal "[]" "$(instances web)" "instances"
 no_trace "$status" "$id"
 wait_for 10 not_resolved web
 diff "$LAB_WORK/before" <(trace)
+
+# The next workload gets another user: logind holds the last one's for a while longer.
+run next --port 80
+next=$(instances next | jq '.[0].status.uid')
+[[ $next != "$(jq .uid <<<"$status")" ]] || { echo "uid $next is used again at once" >&2; exit 1; }
+kat delete workload next --wait
+diff "$LAB_WORK/before" <(trace)

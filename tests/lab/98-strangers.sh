@@ -3,12 +3,16 @@
 # shellcheck shell=bash
 quadlet() { printf '[Container]\nImage=%s\nContainerName=mine\nNetwork=none\n[Quadlet]\nDefaultDependencies=false\n' "$WEB_IMAGE"; }
 put() { lab exec n1 -- sh -c 'mkdir -p "${1%/*}" && cat >"$1"' sh "$1"; }
-# The uid that the workload will have.
-uid=20000
+# The uids that the workload will have, one after the other.
+run first
+uid=$(($(field first .status.uid) + 1)) next=$(($(field first .status.uid) + 2))
+kat delete workload first --wait
 # Files and a unit with names like KAT's, in folders that KAT writes to.
-quadlet | put "/etc/containers/systemd/users/$uid/kat-default-web-mine.container"
+for each in "$uid" "$next"; do
+    quadlet | put "/etc/containers/systemd/users/$each/kat-default-web-mine.container"
+    printf '[Unit]\nDocumentation=man:mine\n' | put "/etc/systemd/system/user@$each.service.d/60-mine.conf"
+done
 quadlet | put /etc/containers/systemd/users/others.container
-printf '[Unit]\nDocumentation=man:mine\n' | put "/etc/systemd/system/user@$uid.service.d/60-mine.conf"
 printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | put /etc/systemd/system/kat-mine.service
 echo '# mine' | put /etc/sysctl.d/61-mine.conf
 echo '# mine' | put /etc/kat/mine.conf
@@ -28,8 +32,10 @@ n1 nft 'add table inet mine; add chain inet mine keep { type filter hook forward
 n1 ip link add katmine type veth peer name katmine-end
 n1 ip route add unreachable 10.99.0.0/16
 strangers() {
-    n1 sh -c 'sha256sum /etc/containers/systemd/users/'$uid'/kat-default-web-mine.container /etc/containers/systemd/users/others.container \
-        /etc/systemd/system/user@'$uid'.service.d/60-mine.conf /etc/systemd/system/kat-mine.service /etc/sysctl.d/61-mine.conf \
+    n1 sh -c 'for each in '"$uid $next"'; do
+            sha256sum "/etc/containers/systemd/users/$each/kat-default-web-mine.container" "/etc/systemd/system/user@$each.service.d/60-mine.conf"
+        done
+        sha256sum /etc/containers/systemd/users/others.container /etc/systemd/system/kat-mine.service /etc/sysctl.d/61-mine.conf \
         /etc/kat/mine.conf; systemctl show --property=MainPID,ActiveState kat-mine.service
         podman ps --all --format "{{.ID}} {{.Names}} {{.State}}"; nft list table inet mine
         ip -o link show dev katmine | sed "s/@.*//"; ip -4 route show 10.99.0.0/16; getent passwd dora; grep dora /etc/subuid'
@@ -46,9 +52,11 @@ diff "$LAB_WORK/strangers" <(strangers)
 kat delete workload web --wait
 diff "$LAB_WORK/strangers" <(strangers)
 run web --port 80
+equal "$next" "$(field web .status.uid)" "the workload's uid"
 n1 kat-agent reset --yes
 diff "$LAB_WORK/strangers" <(strangers)
 # The control: KAT's own are gone.
 refused n1 test -e /var/lib/kat/node.json
 refused n1 nft list table inet kat
 refused n1 getent passwd "$uid"
+refused n1 getent passwd "$next"

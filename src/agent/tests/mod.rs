@@ -53,6 +53,8 @@ struct Accounts {
     users: Mutex<BTreeMap<u32, WorkloadUser>>,
     /// Someone else has the ids.
     taken: AtomicBool,
+    /// How long it takes until a user is gone.
+    going: Mutex<Duration>,
 }
 
 #[async_trait]
@@ -69,6 +71,8 @@ impl UserAccounts for Accounts {
     }
 
     async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        let going = *self.going.lock().unwrap();
+        tokio::time::sleep(going).await;
         self.users.lock().unwrap().remove(&user.uid);
         Ok(())
     }
@@ -242,6 +246,14 @@ impl Bench {
     async fn restart(&mut self) {
         self.cancel.cancel();
         self.running.take().unwrap().await.unwrap();
+        self.begin();
+    }
+
+    /// The same after a SIGKILL, which leaves half done what was being done.
+    async fn kill(&mut self) {
+        let running = self.running.take().unwrap();
+        running.abort();
+        assert!(running.await.unwrap_err().is_cancelled());
         self.begin();
     }
 

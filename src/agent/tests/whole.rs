@@ -51,7 +51,14 @@ fn seed(store: &MemoryStore) {
                 created,
             },
         ),
-        put(keys::desired_meta("n1"), &DesiredMeta::default()),
+        put(
+            keys::desired_meta("n1"),
+            &DesiredMeta {
+                schema: 1,
+                revision: 1,
+                count: 0,
+            },
+        ),
         Operation::Put(
             keys::network_node("n1", "subnet"),
             b"10.100.0.0/23".to_vec(),
@@ -151,6 +158,7 @@ impl Bench {
                 allocatable: resources,
             },
             workload_instances,
+            desired_revision: self.statuses.acted(),
             user_indexes,
             ..NodeReport::default()
         };
@@ -218,6 +226,45 @@ async fn applied_changed_and_deleted() {
     assert_eq!(store.peek("/kat/dns/default/").items.len(), 0);
     assert_eq!(bench.statuses.all(), (Vec::new(), Vec::new()));
     cancel.cancel();
+}
+
+/// At every point of a deletion the agent is killed and begins anew; its first report knows of no
+/// user. The index is free when the account is gone, and not before.
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_is_killed_while_a_workload_goes_frees_no_index_early() {
+    let mut halfway = 0;
+    for milliseconds in (0..600).step_by(30) {
+        let mut bench = Bench::new();
+        *bench.accounts.going.lock().unwrap() = Duration::from_millis(300);
+        let (store, cancel) = (MemoryStore::new(), CancellationToken::new());
+        seed(&store);
+        let leader = candidate(&store, "n1", &cancel);
+        let leaders = [&leader];
+        apply(&store, 1, 2);
+        bench.until(&store, &leaders, || runs(&store, 2, 1)).await;
+        store.write_now(&[put(keys::workload_meta("default", "web"), &meta(1, true))]);
+        let kill_at = Instant::now() + Duration::from_millis(milliseconds);
+        bench
+            .until(&store, &leaders, || Instant::now() >= kill_at)
+            .await;
+        bench.kill().await;
+        let stopped = store.peek(keys::ALLOCATIONS).items.is_empty();
+        halfway += usize::from(stopped && !bench.accounts.all().is_empty());
+        let is_gone = || {
+            let free = store.peek(keys::INDEXES).items.is_empty();
+            assert!(
+                !free || bench.accounts.all().is_empty(),
+                "killed after {milliseconds} ms"
+            );
+            is_gone(&store)
+        };
+        bench.until(&store, &leaders, is_gone).await;
+        cancel.cancel();
+    }
+    assert!(
+        halfway > 0,
+        "some were killed between the last unit and the account"
+    );
 }
 
 #[tokio::test(start_paused = true)]

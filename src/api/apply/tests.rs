@@ -112,48 +112,80 @@ fn keys_of(operations: &[Operation]) -> Vec<String> {
     keys.filter(|key| !key.contains("/events/")).collect()
 }
 
-#[test]
-fn a_new_workload_takes_the_lowest_free_index() {
+/// A snapshot with these indexes taken, of which `last` was handed out last.
+fn with_indexes(taken: impl IntoIterator<Item = u32>, last: Option<u32>) -> Snapshot {
     let mut snapshot = empty();
-    for taken in [0, 1, 3] {
+    for index in taken {
         let record = IndexRecord {
             schema: 1,
             namespace: "default".to_owned(),
             workload: "other".to_owned(),
             workload_uid: "u".to_owned(),
         };
-        snapshot.indexes.insert(
-            taken,
-            Stored {
-                revision: 4,
-                value: record,
-            },
-        );
+        let stored = Stored {
+            revision: 4,
+            value: record,
+        };
+        snapshot.indexes.insert(index, stored);
     }
+    snapshot.last_index = last.map(|index| Stored {
+        revision: 4,
+        value: LastIndex { schema: 1, index },
+    });
+    snapshot
+}
+
+#[test]
+fn a_new_workload_takes_the_next_index_going_round() {
     let caller = caller();
+    let snapshot = with_indexes([0, 1, 3, 5], Some(3));
     let (conditions, operations, outcome) = written(apply(&caller, "2").decide(&snapshot).unwrap());
     assert_eq!(
         conditions,
         [
             Compare::ModRevision("/kat/namespaces/default".to_owned(), 3),
-            Compare::ModRevision("/kat/indexes/2".to_owned(), 0),
+            Compare::ModRevision("/kat/indexes/4".to_owned(), 0),
             Compare::ModRevision("/kat/workloads/desired/default/web/meta".to_owned(), 0),
         ]
     );
     assert_eq!(
         keys_of(&operations),
         [
-            "+/kat/indexes/2",
+            "+/kat/indexes/4",
+            "+/kat/indexes/last",
             "+/kat/workloads/desired/default/web/manifest/workload.kat",
             "+/kat/workloads/archive/default/web/1/workload.kat",
             "+/kat/workloads/desired/default/web/meta",
         ]
     );
+    let last = operations.iter().find_map(|operation| match operation {
+        Operation::Put(key, value) if key == keys::LAST_INDEX => Some(value),
+        _ => None,
+    });
+    let last: LastIndex = serde_json::from_slice(last.unwrap()).unwrap();
+    assert_eq!(last.index, 4);
     assert_eq!(
         (outcome.outcome, outcome.status),
         ("created", StatusCode::CREATED)
     );
     assert_eq!(outcome.metadata.uid, "new-uid");
+}
+
+#[test]
+fn the_round_of_indexes_ends_and_begins_again() {
+    let caller = caller();
+    let chosen = |snapshot: &Snapshot| {
+        let (_, operations, _) = written(apply(&caller, "2").decide(snapshot).unwrap());
+        keys_of(&operations)[0].clone()
+    };
+    assert_eq!(chosen(&with_indexes([], None)), "+/kat/indexes/0");
+    assert_eq!(chosen(&with_indexes([], Some(0))), "+/kat/indexes/1");
+    assert_eq!(
+        chosen(&with_indexes([0], Some(INDEX_LIMIT - 1))),
+        "+/kat/indexes/1"
+    );
+    let full = with_indexes(0..INDEX_LIMIT, Some(9));
+    assert_eq!(refused(&apply(&caller, "2"), &full), "Conflict");
 }
 
 #[test]

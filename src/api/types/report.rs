@@ -29,7 +29,8 @@ pub struct NodeReport {
     pub architecture: String,
     /// Addresses of its links.
     pub addresses: Vec<String>,
-    /// Revision of the desired list that the agent has acted on ([`crate::plan::DesiredMeta`]).
+    /// Revision of the desired list that the agent has acted on ([`crate::plan::DesiredMeta`]); 0
+    /// while it has confirmed none since it started, and may not know of every user yet.
     pub desired_revision: u64,
     /// Indexes of the workload users of which something is left on the machine.
     pub user_indexes: Vec<u32>,

@@ -19,30 +19,11 @@ fn join(world: &mut World, applicant: &Applicant) -> Result<Admission, NotAdmitt
     let uid = format!("uid {}", world.revision);
     let admission = applicant.admit(&world.snapshot(), &uid, world.now)?;
     world.apply(&admission.operations);
-    let silent = Machine {
-        uid: admission.uid.clone(),
-        resources: ResourceList::default(),
-        instances: BTreeMap::new(),
-        users: BTreeSet::new(),
-        age: Duration::MAX,
-        speaks: false,
-        obeys: false,
-    };
+    let mut silent = Machine::new(&admission.uid);
+    silent.resources = ResourceList::default();
+    (silent.speaks, silent.obeys) = (false, false);
     world.machines.insert(applicant.name.clone(), silent);
     Ok(admission)
-}
-
-fn mark(world: &mut World, name: &str) {
-    let snapshot = world.snapshot();
-    let mut registration = snapshot.nodes[name].registration.value.clone();
-    registration.deleting = true;
-    world.write(keys::registration(name), &registration);
-}
-
-fn leave(world: &mut World, name: &str) {
-    mark(world, name);
-    world.plan_out();
-    world.machines.remove(name);
 }
 
 #[test]
@@ -53,7 +34,7 @@ fn each_machine_gets_the_first_free_subnet_and_a_key_of_its_own() {
     };
     assert_eq!(subnet(&mut world, "n2", 2).unwrap(), "10.100.2.0/23");
     assert_eq!(subnet(&mut world, "n3", 3).unwrap(), "10.100.4.0/23");
-    leave(&mut world, "n2");
+    world.remove_machine("n2");
     assert_eq!(subnet(&mut world, "n4", 4).unwrap(), "10.100.2.0/23");
     let taken = NotAdmitted::NameTaken("n3".to_owned());
     assert_eq!(subnet(&mut world, "n3", 9), Err(taken));
@@ -90,7 +71,7 @@ fn a_known_key_keeps_what_the_machine_was_and_what_was_decided_about_it() {
         ..registration
     };
     assert_eq!(node.registration.value, expected);
-    mark(&mut world, "n2");
+    world.mark_machine("n2");
     let leaving = NotAdmitted::Leaving("n2".to_owned());
     assert_eq!(join(&mut world, &applicant("n2", 2)), Err(leaving));
 }
@@ -117,7 +98,7 @@ fn a_machine_that_leaves_takes_nothing_along_and_its_work_goes_elsewhere() {
     let mut world = World::with_machines(2);
     world.replicas("web", 300);
     world.settle();
-    leave(&mut world, "n2");
+    world.remove_machine("n2");
     world.settle();
     assert_eq!(world.wanted("web").len(), 300);
     assert!(world.wanted("web").iter().all(|(_, node, _)| node == "n1"));
@@ -152,7 +133,7 @@ fn everybody_is_told_where_machines_answer() {
     assert_eq!(stored.machines["n2"].api, ["192.0.2.2:9115"]);
     assert_eq!(stored.api(), ["192.0.2.1:9115"], "workers never lead");
     assert_eq!(stored.etcd(2379), ["https://10.100.0.1:2379"]);
-    leave(&mut world, "n2");
+    world.remove_machine("n2");
     let stored = world.snapshot().endpoints.unwrap().value;
     assert_eq!(stored.machines.keys().collect::<Vec<_>>(), ["n1"]);
 }

@@ -40,8 +40,7 @@ fn a_new_leader_gives_every_machine_its_full_time() {
     let mut world = World::with_machines(1);
     world.settle();
     world.machines.get_mut("n1").unwrap().speaks = false;
-    world.machines.get_mut("n1").unwrap().age = Duration::MAX;
-    world.leading_for = Duration::ZERO;
+    world.new_leader();
     let timeout = world.snapshot().cluster.spec.node_loss_timeout_seconds;
     world.pass(Duration::from_secs(u64::from(timeout) - 1));
     world.settle();

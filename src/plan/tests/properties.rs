@@ -13,6 +13,8 @@ enum Act {
     Mend,
     Speak(usize, bool),
     Obey(usize, bool),
+    Restart(usize, u8),
+    NewLeader,
     Pass(u64),
     Plan,
     Agents,
@@ -31,7 +33,9 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (workload, 1u32..4).prop_map(|(which, version)| Act::Fail(which, version)),
         1 => Just(Act::Mend),
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Speak(which, on)),
-        1 => (machine, any::<bool>()).prop_map(|(which, on)| Act::Obey(which, on)),
+        1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Obey(which, on)),
+        1 => (machine, 0u8..3).prop_map(|(which, late)| Act::Restart(which, late)),
+        1 => Just(Act::NewLeader),
         2 => (0u64..200).prop_map(Act::Pass),
         6 => Just(Act::Plan),
         6 => Just(Act::Agents),
@@ -81,6 +85,8 @@ fn perform(world: &mut World, asked: &mut Asked, act: &Act) {
         Act::Mend => world.failing.clear(),
         Act::Speak(which, on) => world.machines.get_mut(&machine(which)).unwrap().speaks = on,
         Act::Obey(which, on) => world.machines.get_mut(&machine(which)).unwrap().obeys = on,
+        Act::Restart(which, late) => world.at(&machine(which)).restart(late),
+        Act::NewLeader => world.new_leader(),
         Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
         Act::Plan => {
             world.step();
@@ -141,5 +147,14 @@ proptest! {
         let snapshot = world.snapshot();
         prop_assert_eq!(snapshot.indexes.len(), snapshot.workloads.len());
         prop_assert_eq!(snapshot.allocations.len(), snapshot.instances.len());
+        for (name, node) in &snapshot.nodes {
+            let status = &node.status.as_ref().unwrap().value;
+            for id in status.instances.keys() {
+                prop_assert!(snapshot.instances.contains_key(id), "{id} in the record of {name}");
+            }
+            for index in &status.user_indexes {
+                prop_assert!(snapshot.indexes.contains_key(index), "user {index} on {name}");
+            }
+        }
     }
 }

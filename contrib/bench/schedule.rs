@@ -1,0 +1,247 @@
+//! How many instances the leader places in a second: `contrib/bench/schedule` says what is measured.
+
+use std::{collections::BTreeMap, io::Write, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use kat::{
+    api::types::{NodeReport, NodeResources},
+    leader::SnapshotBuilder,
+    plan::{
+        DesiredMeta, NamespaceRecord, NodeRegistration, Observed, Plan, ReportedNode, WorkloadMeta,
+        plan,
+    },
+    resource::{Bytes, MilliCpu, ResourceList},
+    store::{KeyValue, Operation, keys, mirror::Entries},
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Serialize;
+use serde_json::json;
+
+const MACHINES: usize = 1000;
+const INSTANCES: usize = 10_000;
+const ROUNDS: usize = 3;
+const NAMESPACE: &str = "default";
+
+/// The store's map, as the leader's mirror holds it.
+#[derive(Default, Clone)]
+struct Store {
+    entries: Entries,
+    revision: i64,
+}
+
+impl Store {
+    fn put<T: Serialize>(&mut self, key: String, value: &T) -> anyhow::Result<()> {
+        let value = serde_json::to_vec(value)?;
+        self.apply(&[Operation::Put(key, value)]);
+        Ok(())
+    }
+
+    fn apply(&mut self, operations: &[Operation]) {
+        self.revision += 1;
+        for operation in operations {
+            match operation {
+                Operation::Put(key, value) => {
+                    let entry = KeyValue {
+                        key: key.clone(),
+                        value: value.clone(),
+                        mod_revision: self.revision,
+                        create_revision: self.revision,
+                    };
+                    self.entries.insert(key.as_str().into(), Arc::new(entry));
+                }
+                Operation::Delete(key) => {
+                    self.entries.remove(key.as_str());
+                }
+                Operation::DeletePrefix(prefix) => {
+                    self.entries.retain(|key, _| !key.starts_with(prefix));
+                }
+            }
+        }
+    }
+
+    /// A thousand machines that have reported.
+    fn with_machines() -> anyhow::Result<Self> {
+        let mut store = Self::default();
+        store.put(
+            keys::namespace(NAMESPACE),
+            &NamespaceRecord {
+                schema: 1,
+                uid: "namespace".to_owned(),
+                labels: BTreeMap::new(),
+                created: Timestamp::UNIX_EPOCH,
+                deleting: false,
+            },
+        )?;
+        for number in 0..MACHINES {
+            let name = machine(number);
+            let registration = NodeRegistration {
+                schema: 1,
+                uid: name.clone(),
+                identity_key: String::new(),
+                labels: BTreeMap::from([("kat.dws.rip/nodeName".to_owned(), name.clone())]),
+                taints: Vec::new(),
+                draining: false,
+                architecture: "amd64".to_owned(),
+                etcd: false,
+                advertise: Vec::new(),
+                deleting: false,
+                created: Timestamp::UNIX_EPOCH,
+            };
+            store.put(keys::registration(&name), &registration)?;
+            let list = DesiredMeta {
+                schema: 1,
+                revision: 1,
+                count: 0,
+            };
+            store.put(keys::desired_meta(&name), &list)?;
+            let subnet = format!("10.{}.{}.0/24", number / 256, number % 256);
+            let key = keys::network_node(&name, "subnet");
+            store.apply(&[Operation::Put(key, subnet.into_bytes())]);
+        }
+        let planned = store.plan()?.0;
+        store.commit(&planned);
+        Ok(store)
+    }
+
+    fn workload(&mut self, number: usize, replicas: usize) -> anyhow::Result<()> {
+        let name = format!("web-{number}");
+        let file = json!({
+            "apiVersion": "kat.dws.rip/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "type": "Service",
+                "source": {"image": "registry.example/web:1"},
+                "replicas": replicas,
+                "restartPolicy": {"condition": "Always"},
+                "container": {"resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}},
+            },
+        });
+        self.put(keys::manifest(NAMESPACE, &name, "workload.kat"), &file)?;
+        let meta = WorkloadMeta {
+            schema: 1,
+            uid: format!("uid of {name}"),
+            generation: 1,
+            spec_hash: "spec".to_owned(),
+            template_hash: "template".to_owned(),
+            index: u32::try_from(number)?,
+            created: Timestamp::UNIX_EPOCH,
+            updated: Timestamp::UNIX_EPOCH,
+            deleting: false,
+            last_good_generation: 0,
+        };
+        self.put(keys::workload_meta(NAMESPACE, &name), &meta)
+    }
+
+    /// A plan from what is stored, and the processor time that it took.
+    fn plan(&self) -> anyhow::Result<(Plan, Duration)> {
+        let snapshot = SnapshotBuilder::default().build(&self.entries, self.revision);
+        let observed = observed();
+        let seed = u64::try_from(self.revision)?;
+        let begun = processor_time()?;
+        let planned = plan(&snapshot, &observed, Timestamp::UNIX_EPOCH, seed);
+        Ok((planned, processor_time()?.saturating_sub(begun)))
+    }
+
+    fn commit(&mut self, planned: &Plan) {
+        for change in &planned.changes {
+            self.apply(&change.operations);
+        }
+    }
+}
+
+/// What this thread has used of a processor so far.
+fn processor_time() -> anyhow::Result<Duration> {
+    Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
+}
+
+fn machine(number: usize) -> String {
+    format!("machine-{number:04}")
+}
+
+fn observed() -> Observed {
+    let resources = ResourceList {
+        cpu: Some(MilliCpu(16_000)),
+        memory: Some(Bytes(64 << 30)),
+    };
+    let reports = (0..MACHINES).map(|number| {
+        let report = NodeReport {
+            node_name: machine(number),
+            node_uid: machine(number),
+            resources: NodeResources {
+                capacity: resources,
+                allocatable: resources,
+            },
+            desired_revision: 1,
+            ..NodeReport::default()
+        };
+        let reported = ReportedNode {
+            age: Duration::ZERO,
+            report: Arc::new(report),
+        };
+        (machine(number), reported)
+    });
+    Observed {
+        leading_for: Duration::ZERO,
+        reports: reports.collect(),
+    }
+}
+
+/// How many assignments a plan writes.
+fn placed(planned: &Plan) -> usize {
+    let operations = planned.changes.iter().flat_map(|change| &change.operations);
+    operations
+        .filter(|operation| {
+            matches!(operation, Operation::Put(key, _)
+                if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/"))
+        })
+        .count()
+}
+
+/// The quickest of some rounds of the same plan, which places `expected` instances.
+fn quickest(store: &Store, expected: usize) -> anyhow::Result<(Plan, Duration)> {
+    let mut best: Option<(Plan, Duration)> = None;
+    for _ in 0..ROUNDS {
+        let (planned, took) = store.plan()?;
+        let count = placed(&planned);
+        anyhow::ensure!(count == expected, "{count} of {expected} are placed");
+        if best.as_ref().is_none_or(|(_, before)| took < *before) {
+            best = Some((planned, took));
+        }
+    }
+    best.context("there is no round")
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut out = std::io::stdout();
+    let machines = Store::with_machines()?;
+    for workloads in [1, 1000] {
+        let mut store = machines.clone();
+        for number in 0..workloads {
+            store.workload(number, INSTANCES / workloads)?;
+        }
+        let (planned, took) = quickest(&store, INSTANCES)?;
+        let rate = INSTANCES as f64 / took.as_secs_f64();
+        writeln!(
+            out,
+            "{INSTANCES} instances of {workloads} workloads on {MACHINES} machines: {:.0} ms, {rate:.0} in a second",
+            took.as_secs_f64() * 1000.0,
+        )?;
+        store.commit(&planned);
+        let (_, took) = quickest(&store, 0)?;
+        writeln!(
+            out,
+            "  nothing to do beside them: {:.1} ms",
+            took.as_secs_f64() * 1000.0
+        )?;
+        store.workload(workloads, 1)?;
+        let (_, took) = quickest(&store, 1)?;
+        writeln!(
+            out,
+            "  one more beside them: {:.1} ms",
+            took.as_secs_f64() * 1000.0
+        )?;
+    }
+    Ok(())
+}

@@ -1,0 +1,136 @@
+//! What must hold between any two changes.
+
+use super::*;
+
+impl World {
+    pub(super) fn check(&mut self) {
+        let snapshot = self.snapshot();
+        self.check_lists(&snapshot);
+        check_instances(&snapshot);
+        self.check_users(&snapshot);
+        self.check_names(&snapshot);
+        assert!(snapshot.events.len() <= LIMIT);
+        // An id that came back would be known already and yet new.
+        for (id, entry) in &snapshot.instances {
+            if entry.created_revision == self.revision {
+                assert!(self.ids.insert(id.clone()), "{id} is used again");
+            }
+        }
+    }
+
+    /// Lists are counted, and no machine has more than fits.
+    fn check_lists(&self, snapshot: &Snapshot) {
+        for (name, node) in &snapshot.nodes {
+            let here = snapshot
+                .instances
+                .values()
+                .filter(|entry| entry.node == *name);
+            assert_eq!(
+                node.desired.value.count,
+                here.clone().count(),
+                "{name}: the meta counts the list"
+            );
+            let mut sum = Requested::default();
+            for entry in here {
+                let assignment = &entry.assignment.value;
+                sum.add(assignment.container.resources.effective_requests());
+                let subnet = node.subnet.unwrap();
+                assert!(subnet.contains(&assignment.address));
+                assert_ne!(assignment.address, node_address(subnet));
+            }
+            let resources = self.machines[name].resources;
+            assert!(
+                sum.cpu <= resources.cpu.unwrap_or_default(),
+                "{name}: {sum:?}"
+            );
+            assert!(
+                sum.memory <= resources.memory.unwrap_or_default(),
+                "{name}: {sum:?}"
+            );
+        }
+    }
+
+    /// An account on a machine is that of the workload that has its index: no index is given away
+    /// while something of its user is left. A machine that left the cluster counts as empty.
+    fn check_users(&self, snapshot: &Snapshot) {
+        for (name, machine) in &self.machines {
+            if !snapshot.nodes.contains_key(name) {
+                continue;
+            }
+            for (index, owner) in &machine.accounts {
+                let present = snapshot.indexes.get(index);
+                let present = present.map(|stored| stored.value.workload_uid.as_str());
+                assert_eq!(present, Some(owner.as_str()), "index {index} on {name}");
+            }
+        }
+    }
+
+    /// The name of a wanted instance goes only when its machine says that it does not answer,
+    /// never because a report says nothing of it.
+    fn check_names(&mut self, snapshot: &Snapshot) {
+        let named: BTreeSet<(String, String)> = snapshot
+            .dns
+            .keys()
+            .filter_map(|key| key.rsplit_once('/')?.1.split_once('='))
+            .map(|(id, address)| (id.to_owned(), address.to_owned()))
+            .collect();
+        for (id, address) in self.named.difference(&named) {
+            let assigned = snapshot
+                .instances
+                .get(id)
+                .filter(|entry| entry.assignment.value.address.to_string() == *address);
+            let Some(entry) = assigned else {
+                continue;
+            };
+            if entry.assignment.value.wanted == Wanted::Stopped {
+                continue;
+            }
+            let report = self.machines[&entry.node].heard.as_ref().unwrap();
+            let said = report
+                .workload_instances
+                .iter()
+                .find(|one| one.instance_id == *id);
+            let ill = said.is_some_and(|said| {
+                said.phase != InstancePhase::Running || said.health_status == Health::Unhealthy
+            });
+            assert!(ill, "{id} lost its name, and its machine says {said:?}");
+        }
+        self.named = named;
+    }
+}
+
+/// Addresses are used once, and each slot has one live instance, or two of different versions.
+fn check_instances(snapshot: &Snapshot) {
+    let mut addresses = BTreeSet::new();
+    let mut slots: BTreeMap<(WorkloadKey, u32), Vec<&str>> = BTreeMap::new();
+    for (id, entry) in &snapshot.instances {
+        let assignment = &entry.assignment.value;
+        assert!(
+            addresses.insert(assignment.address),
+            "{} twice",
+            assignment.address
+        );
+        let allocation = &snapshot.allocations[id].value;
+        assert_eq!(
+            (allocation.node.as_str(), allocation.address),
+            (entry.node.as_str(), assignment.address)
+        );
+        if assignment.wanted == Wanted::Running {
+            let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+            slots
+                .entry((key, assignment.slot))
+                .or_default()
+                .push(&assignment.template_hash);
+        }
+    }
+    assert_eq!(snapshot.allocations.len(), snapshot.instances.len());
+    for ((key, slot), hashes) in slots {
+        let different: BTreeSet<_> = hashes.iter().collect();
+        assert!(
+            hashes.len() <= 2,
+            "{key} slot {slot} has {} instances",
+            hashes.len()
+        );
+        assert_eq!(different.len(), hashes.len(), "{key} slot {slot}");
+    }
+}

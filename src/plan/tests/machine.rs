@@ -1,0 +1,210 @@
+//! A machine of the world, with an agent that does what `src/agent` does.
+//!
+//! As there: a process begins with the list of its disk, looks at every instance before its first
+//! report, and says that it acted on revision 0 until the store confirmed a list; accounts from
+//! before count as left from that moment on; a stopped instance is said to be stopped for as long
+//! as it is assigned; and a user's account goes last, a while after its units.
+
+use super::*;
+use crate::agent::desired::{self, Desired};
+
+/// How far the agent's process is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Its workers have no list yet.
+    Begun,
+    /// They have the list of the disk.
+    Alone,
+    /// They have one that the store confirmed.
+    Confirmed,
+}
+
+/// A unit on the machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Unit {
+    index: u32,
+    phase: InstancePhase,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Machine {
+    pub(super) uid: String,
+    pub(super) resources: ResourceList,
+    /// The last report that the leader has, and how old it is.
+    pub(super) heard: Option<Arc<NodeReport>>,
+    pub(super) age: Duration,
+    /// Its reports reach the leader.
+    pub(super) speaks: bool,
+    /// Its agent works.
+    pub(super) obeys: bool,
+
+    /// What its agent says of its instances, and of which users something is left.
+    pub(super) instances: BTreeMap<String, InstanceReport>,
+    pub(super) users: BTreeSet<u32>,
+    /// The revision that the agent acted on.
+    acted: u64,
+    stage: Stage,
+    /// The first report waits for the first look.
+    held: bool,
+    /// Rounds until the workers make their first pass.
+    late: u8,
+    /// Users that were told to go.
+    leaving: BTreeSet<u32>,
+
+    /// What outlives the agent's process: `desired.json`, units, and accounts with the identity of
+    /// the workload that they were made for.
+    disk: Desired,
+    units: BTreeMap<String, Unit>,
+    pub(super) accounts: BTreeMap<u32, String>,
+}
+
+impl Machine {
+    /// A machine after `init`: its agent has confirmed an empty list.
+    pub(super) fn new(uid: &str) -> Self {
+        Self {
+            uid: uid.to_owned(),
+            resources: ResourceList {
+                cpu: Some(MilliCpu(4000)),
+                memory: Some(Bytes(8 * GIB)),
+            },
+            heard: None,
+            age: Duration::ZERO,
+            speaks: true,
+            obeys: true,
+            instances: BTreeMap::new(),
+            users: BTreeSet::new(),
+            acted: 1,
+            stage: Stage::Confirmed,
+            held: false,
+            late: 0,
+            leaving: BTreeSet::new(),
+            disk: Desired {
+                schema: 1,
+                revision: 1,
+                assignments: BTreeMap::new(),
+            },
+            units: BTreeMap::new(),
+            accounts: BTreeMap::new(),
+        }
+    }
+
+    /// Another process of the agent. One that is `late` sends its first report before its workers
+    /// have looked, and they look so many rounds later.
+    pub(super) fn restart(&mut self, late: u8) {
+        self.instances.clear();
+        self.users.clear();
+        self.acted = 0;
+        self.stage = Stage::Begun;
+        self.held = late == 0;
+        self.late = late;
+        self.leaving.clear();
+    }
+
+    /// The report as it goes out now, unless it still waits for the first look.
+    pub(super) fn report(&self, name: &str) -> Option<NodeReport> {
+        (!self.held).then(|| NodeReport {
+            node_name: name.to_owned(),
+            node_uid: self.uid.clone(),
+            resources: NodeResources {
+                capacity: self.resources,
+                allocatable: self.resources,
+            },
+            workload_instances: self.instances.values().cloned().collect(),
+            desired_revision: self.acted,
+            user_indexes: self.users.iter().copied().collect(),
+            ..NodeReport::default()
+        })
+    }
+
+    /// The agent takes the list of its stage, and every worker makes a pass.
+    pub(super) fn step(&mut self, name: &str, entries: &Entries, failing: &BTreeSet<String>) {
+        if self.stage == Stage::Begun {
+            self.stage = Stage::Alone;
+        } else if let Ok(list) = desired::read(entries, name) {
+            self.stage = Stage::Confirmed;
+            self.disk = list;
+        }
+        let confirmed = self.stage == Stage::Confirmed;
+        let list = self.disk.clone();
+        let listed = list.assignments.values();
+        self.users.extend(listed.map(|one| one.user.index));
+        if confirmed {
+            self.users.extend(self.accounts.keys());
+            self.acted = list.revision;
+        }
+        if self.late > 0 {
+            self.late -= 1;
+            return;
+        }
+        for assignment in list.assignments.values() {
+            self.look(assignment, failing);
+        }
+        if confirmed {
+            self.take_away(&list);
+        }
+        self.held = false;
+    }
+
+    /// Goes one phase on with one instance.
+    fn look(&mut self, assignment: &Assignment, failing: &BTreeSet<String>) {
+        let id = &assignment.instance;
+        let index = assignment.user.index;
+        let before = self
+            .units
+            .get(id)
+            .map_or(InstancePhase::Pending, |unit| unit.phase);
+        let phase = match (assignment.wanted, before) {
+            (
+                Wanted::Stopped,
+                InstancePhase::Stopping | InstancePhase::Pending | InstancePhase::Stopped,
+            ) => InstancePhase::Stopped,
+            (Wanted::Stopped, _) => InstancePhase::Stopping,
+            (Wanted::Running, InstancePhase::Pending) => InstancePhase::Starting,
+            (Wanted::Running, _) if failing.contains(&assignment.image) => InstancePhase::Failed,
+            (Wanted::Running, _) => InstancePhase::Running,
+        };
+        if phase == InstancePhase::Stopped {
+            self.units.remove(id);
+        } else {
+            let owner = self
+                .accounts
+                .entry(index)
+                .or_insert_with(|| assignment.workload_uid.clone());
+            assert_eq!(*owner, assignment.workload_uid, "the user of {id}");
+            self.leaving.remove(&index);
+            self.units.insert(id.clone(), Unit { index, phase });
+        }
+        let report = self
+            .instances
+            .entry(id.clone())
+            .or_insert_with(|| InstanceReport {
+                instance_id: id.clone(),
+                health_status: Health::NotApplicable,
+                ..InstanceReport::default()
+            });
+        report.phase = phase;
+        let failed = phase == InstancePhase::Failed;
+        report.reason = if failed { "RestartsExhausted" } else { "" }.to_owned();
+    }
+
+    /// Stops and forgets what a confirmed list lacks; its users go one round after their units.
+    fn take_away(&mut self, list: &Desired) {
+        self.instances
+            .retain(|id, _| list.assignments.contains_key(id));
+        self.units.retain(|id, _| list.assignments.contains_key(id));
+        let listed: BTreeSet<u32> = list
+            .assignments
+            .values()
+            .map(|one| one.user.index)
+            .chain(self.units.values().map(|unit| unit.index))
+            .collect();
+        let unlisted: Vec<u32> = self.users.difference(&listed).copied().collect();
+        for index in unlisted {
+            if !self.leaving.insert(index) {
+                self.leaving.remove(&index);
+                self.accounts.remove(&index);
+                self.users.remove(&index);
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! What the world stores: written as `init`, the API and a transaction of the leader do.
+
+use super::*;
+
+impl World {
+    pub(super) fn write<T: Serialize>(&mut self, key: String, value: &T) {
+        let value = serde_json::to_vec(value).unwrap();
+        self.apply(&[Operation::Put(key, value)]);
+    }
+
+    pub(super) fn namespace(&mut self, name: &str, deleting: bool) {
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: format!("uid of {name}"),
+            labels: BTreeMap::new(),
+            created: self.now,
+            deleting,
+        };
+        self.write(keys::namespace(name), &record);
+    }
+
+    pub(super) fn machine(&mut self, name: &str, prefix: &str, taints: &[Taint]) {
+        let number = self.machines.len() * 2;
+        let registration = NodeRegistration {
+            schema: 1,
+            uid: format!("uid of {name}"),
+            identity_key: String::new(),
+            labels: BTreeMap::from([("name".to_owned(), name.to_owned())]),
+            taints: taints.to_vec(),
+            draining: false,
+            architecture: "amd64".to_owned(),
+            etcd: true,
+            advertise: Vec::new(),
+            deleting: false,
+            created: self.now,
+        };
+        self.write(keys::registration(name), &registration);
+        let subnet = format!("10.100.{number}.0/{prefix}").into_bytes();
+        self.apply(&[Operation::Put(keys::network_node(name, "subnet"), subnet)]);
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        self.write(keys::desired_meta(name), &list);
+        let machine = Machine::new(&registration.uid);
+        self.machines.insert(name.to_owned(), machine);
+    }
+
+    /// Marks a machine as on its way out, as the API does.
+    pub(super) fn mark_machine(&mut self, name: &str) {
+        let snapshot = self.snapshot();
+        let mut registration = snapshot.nodes[name].registration.value.clone();
+        registration.deleting = true;
+        self.write(keys::registration(name), &registration);
+    }
+
+    /// Takes a machine out of the cluster.
+    pub(super) fn remove_machine(&mut self, name: &str) {
+        self.mark_machine(name);
+        self.plan_out();
+        self.machines.remove(name);
+    }
+
+    /// Applies a workload as the API does; `change` is made to its file first.
+    pub(super) fn apply_workload(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) {
+        self.apply_workload_in(NAMESPACE, name, change);
+    }
+
+    pub(super) fn apply_workload_in(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        change: impl FnOnce(&mut serde_json::Value),
+    ) {
+        let mut file = json!({
+            "apiVersion": "kat.dws.rip/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {
+                "type": "Service",
+                "source": {"image": format!("registry.example/{name}:1")},
+                "replicas": 1,
+                "restartPolicy": {"condition": "Always"},
+                "container": {},
+            },
+        });
+        change(&mut file);
+        let mut template = file.clone();
+        template["spec"]["replicas"] = json!(null);
+        let snapshot = self.snapshot();
+        let key = WorkloadKey::new(namespace, name);
+        let before = snapshot
+            .workloads
+            .get(&key)
+            .map(|entry| entry.meta.value.clone());
+        let index = before
+            .as_ref()
+            .map_or_else(|| next_index(&snapshot).unwrap(), |meta| meta.index);
+        if before.is_none() {
+            self.write(keys::LAST_INDEX.to_owned(), &LastIndex { schema: 1, index });
+        }
+        let meta = WorkloadMeta {
+            schema: 1,
+            uid: before.as_ref().map_or_else(
+                || format!("uid {} of {name}", self.revision),
+                |meta| meta.uid.clone(),
+            ),
+            generation: before.as_ref().map_or(0, |meta| meta.generation) + 1,
+            spec_hash: file.to_string(),
+            template_hash: template.to_string(),
+            index,
+            created: self.now,
+            updated: self.now,
+            deleting: false,
+            last_good_generation: 0,
+        };
+        let record = IndexRecord {
+            schema: 1,
+            namespace: namespace.to_owned(),
+            workload: name.to_owned(),
+            workload_uid: meta.uid.clone(),
+        };
+        self.write(keys::index(index), &record);
+        self.write(keys::manifest(namespace, name, "workload.kat"), &file);
+        self.write(keys::workload_meta(namespace, name), &meta);
+    }
+
+    pub(super) fn replicas(&mut self, name: &str, count: u32) {
+        self.apply_workload(name, |file| file["spec"]["replicas"] = json!(count));
+    }
+
+    pub(super) fn delete_workload(&mut self, name: &str) {
+        let snapshot = self.snapshot();
+        let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
+        let meta = WorkloadMeta {
+            deleting: true,
+            ..entry.meta.value.clone()
+        };
+        self.write(keys::workload_meta(NAMESPACE, name), &meta);
+    }
+
+    pub(super) fn apply(&mut self, operations: &[Operation]) {
+        self.revision += 1;
+        for operation in operations {
+            match operation {
+                Operation::Put(key, value) => {
+                    let create_revision = self
+                        .entries
+                        .get(key.as_str())
+                        .map_or(self.revision, |entry| entry.create_revision);
+                    let entry = KeyValue {
+                        key: key.clone(),
+                        value: value.clone(),
+                        mod_revision: self.revision,
+                        create_revision,
+                    };
+                    self.entries.insert(key.as_str().into(), Arc::new(entry));
+                }
+                Operation::Delete(key) => {
+                    self.entries.remove(key.as_str());
+                }
+                Operation::DeletePrefix(prefix) => {
+                    self.entries.retain(|key, _| !key.starts_with(prefix));
+                }
+            }
+        }
+    }
+}
