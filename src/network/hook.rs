@@ -6,10 +6,12 @@
 //! goes to journald's own socket. Plain blocking calls, each with a deadline: it is on the way of
 //! every start.
 
+mod journal;
+
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, BufReader, Read, Write},
-    os::unix::net::{UnixDatagram, UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, Instant},
@@ -23,15 +25,16 @@ use serde::Deserialize;
 
 use super::{
     server,
-    state::{ANNOTATION, HOOK_JOURNAL_FIELD, HOOK_SOCKET, HookAnswer, HookRequest},
+    state::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
 };
+
+pub use journal::journal_entry;
+use journal::report;
 
 /// Most bytes of state that are read.
 const MAXIMUM_STATE: u64 = 1 << 20;
 /// Most bytes of answer that are read.
 const MAXIMUM_ANSWER: u64 = 16 << 10;
-/// Most characters of a value in the journal.
-const MAXIMUM_VALUE: usize = 1000;
 /// journald's native socket (systemd's "Native Journal Protocol").
 const JOURNAL_SOCKET: &str = "/run/systemd/journal/socket";
 /// Variable with the seconds that the hook may take; the hook's JSON sets it
@@ -278,231 +281,5 @@ fn unit_of(cgroup: &str) -> Option<&str> {
         .find(|part| part.starts_with("kat-") && part.ends_with(".service"))
 }
 
-/// One journal entry in the native protocol; every value is one line, and cut where it is longer than
-/// a sentence can be: what does not fit a datagram would be lost. It names the unit as the user's
-/// manager does: journald, which would add it, may come to look when the hook is gone.
-pub fn journal_entry(message: &str, instance: Option<&str>, unit: Option<&str>) -> String {
-    let one_line = |text: &str| -> String {
-        text.chars()
-            .take(MAXIMUM_VALUE)
-            .map(|letter| match letter {
-                '\n' | '\r' | '\0' => ' ',
-                other => other,
-            })
-            .collect()
-    };
-    let mut entry = format!(
-        "MESSAGE=network of the container: {}\nPRIORITY=3\nSYSLOG_IDENTIFIER=kat-hook\n{HOOK_JOURNAL_FIELD}=1\n",
-        one_line(message)
-    );
-    for (field, value) in [("KAT_INSTANCE", instance), ("USER_UNIT", unit)] {
-        if let Some(value) = value {
-            entry.push_str(&format!("{field}={}\n", one_line(value)));
-        }
-    }
-    entry
-}
-
-/// Best effort: where there is no journal, there is nobody to tell.
-fn report(journal: &Path, entry: &str) {
-    if let Ok(socket) = UnixDatagram::unbound() {
-        let _ = socket.set_write_timeout(Some(Duration::from_secs(1)));
-        let _ = socket.send_to(entry.as_bytes(), journal);
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    const STATE: &str = r#"{"ociVersion":"1.0.2","id":"f00","status":"created","pid":4711,
-        "bundle":"/x","annotations":{"rip.dws.kat.instance":"web-ab12c","other":"1"},"new":[1]}"#;
-
-    #[test]
-    fn state_gives_instance_and_pid() {
-        let request = parse_state(STATE.as_bytes()).unwrap();
-        assert_eq!(
-            (request.instance.as_str(), request.pid),
-            ("web-ab12c", 4711)
-        );
-    }
-
-    #[test]
-    fn bad_states_are_named() {
-        for (text, expected) in [
-            ("", "malformed"),
-            ("[]", "no annotation"),
-            ("7", "malformed"),
-            ("{}", "no annotation"),
-            (&STATE.replace("4711", "0"), "pid 0"),
-            (&STATE.replace("4711", "-4"), "pid -4"),
-            (&STATE.replace("4711", "99999999999"), "malformed"),
-            (&STATE.replace("web-ab12c", "../etc"), "instance"),
-            (&STATE.replace("\"web-ab12c\"", "7"), "malformed"),
-        ] {
-            let error = parse_state(text.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-        let large = vec![b' '; (1 << 20) + 1];
-        assert!(matches!(parse_state(&large), Err(HookError::TooLarge)));
-    }
-
-    fn options(folder: &Path) -> Options {
-        Options {
-            socket: folder.join("net.sock"),
-            journal: folder.join("journal.sock"),
-            cgroup: folder.join("cgroup"),
-            timeout: Duration::from_millis(400),
-        }
-    }
-
-    #[test]
-    fn a_refusal_reaches_the_journal() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        let cgroup = "0::/user.slice/user-20001.slice/user@20001.service/app.slice/kat-default-web-ab12c.service/runtime\n";
-        std::fs::write(&options.cgroup, cgroup).unwrap();
-        let journal = UnixDatagram::bind(&options.journal).unwrap();
-        let listener = UnixListener::bind(&options.socket).unwrap();
-        let server = std::thread::spawn(move || {
-            let (stream, _) = listener.accept().unwrap();
-            let mut line = String::new();
-            BufReader::new(&stream).read_line(&mut line).unwrap();
-            (&stream)
-                .write_all(b"{\"error\":\"no\\nKAT_FORGED=1\"}\n")
-                .unwrap();
-            line
-        });
-        let error = run(STATE.as_bytes(), &options).unwrap_err();
-        assert!(matches!(error, HookError::Refused(_)));
-        assert_eq!(
-            server.join().unwrap(),
-            "{\"instance\":\"web-ab12c\",\"pid\":4711}\n"
-        );
-        let mut buffer = [0; 1024];
-        let length = journal.recv(&mut buffer).unwrap();
-        let entry = std::str::from_utf8(&buffer[..length]).unwrap();
-        let lines: Vec<&str> = entry.lines().collect();
-        assert!(lines.contains(&"PRIORITY=3"));
-        assert!(lines.contains(&"KAT_HOOK_ERROR=1"));
-        assert!(lines.contains(&"KAT_INSTANCE=web-ab12c"));
-        assert!(lines.contains(&"USER_UNIT=kat-default-web-ab12c.service"));
-        assert!(!lines.iter().any(|line| line.starts_with("KAT_FORGED")));
-    }
-
-    #[test]
-    fn a_reason_of_any_length_reaches_the_journal() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        let journal = UnixDatagram::bind(&options.journal).unwrap();
-        journal
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
-        let state = format!("{{\"pid\":\"{}\"}}", "x".repeat(900_000));
-        run(state.as_bytes(), &options).unwrap_err();
-        let mut buffer = [0; 4096];
-        let length = journal.recv(&mut buffer).expect("nothing in the journal");
-        let entry = std::str::from_utf8(&buffer[..length]).unwrap();
-        let message = entry.lines().next().unwrap();
-        assert!(
-            message.contains("the container's state is malformed"),
-            "{message}"
-        );
-        assert!(entry.contains("\nKAT_HOOK_ERROR=1\n"), "{entry}");
-    }
-
-    #[test]
-    fn silence_ends_at_the_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        let _listener = UnixListener::bind(&options.socket).unwrap();
-        let start = Instant::now();
-        let error = run(STATE.as_bytes(), &options).unwrap_err();
-        assert!(matches!(error, HookError::Timeout(_)), "{error}");
-        assert!(start.elapsed() < Duration::from_secs(5));
-    }
-
-    /// Takes `lost` calls and answers none of them, then answers one.
-    fn forgetful(listener: UnixListener, lost: usize) -> std::thread::JoinHandle<Vec<String>> {
-        std::thread::spawn(move || {
-            let mut lines = Vec::new();
-            for number in 0..=lost {
-                let (stream, _) = listener.accept().unwrap();
-                let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                lines.push(line);
-                let answer: &[u8] = if number < lost { b"{\"err" } else { b"{}\n" };
-                (&stream).write_all(answer).unwrap();
-            }
-            lines
-        })
-    }
-
-    #[test]
-    fn a_call_that_was_cut_off_is_made_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options {
-            timeout: Duration::from_secs(10),
-            ..options(folder.path())
-        };
-        let server = forgetful(UnixListener::bind(&options.socket).unwrap(), 3);
-        run(STATE.as_bytes(), &options).unwrap();
-        let lines = server.join().unwrap();
-        assert_eq!(lines.len(), 4);
-        assert!(lines.iter().all(|line| *line == lines[0]));
-    }
-
-    #[test]
-    fn a_socket_that_nobody_listens_on_is_asked_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = Options {
-            timeout: Duration::from_secs(10),
-            ..options(folder.path())
-        };
-        drop(UnixListener::bind(&options.socket).unwrap());
-        let (socket, next) = (options.socket.clone(), folder.path().join("next.sock"));
-        let server = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(200));
-            let listener = UnixListener::bind(&next).unwrap();
-            std::fs::rename(next, socket).unwrap();
-            forgetful(listener, 0).join().unwrap()
-        });
-        run(STATE.as_bytes(), &options).unwrap();
-        assert_eq!(server.join().unwrap().len(), 1);
-    }
-
-    #[test]
-    fn calls_that_are_always_cut_off_end_at_the_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        let _server = forgetful(UnixListener::bind(&options.socket).unwrap(), 10_000);
-        let start = Instant::now();
-        let error = run(STATE.as_bytes(), &options).unwrap_err().to_string();
-        assert!(error.contains("ended before the answer"), "{error}");
-        assert!(start.elapsed() < Duration::from_secs(5));
-    }
-
-    #[test]
-    fn a_full_queue_ends_at_the_deadline() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = options(folder.path());
-        let listener = UnixListener::bind(&options.socket).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        let _waits = UnixStream::connect(&options.socket).unwrap();
-        let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::spawn(move || sender.send(run(STATE.as_bytes(), &options)));
-        let outcome = receiver.recv_timeout(Duration::from_secs(5));
-        assert!(
-            matches!(outcome, Ok(Err(HookError::Timeout(_)))),
-            "{outcome:?}"
-        );
-    }
-
-    #[test]
-    fn no_socket_says_what_to_look_at() {
-        let folder = tempfile::tempdir().unwrap();
-        let error = run(STATE.as_bytes(), &options(folder.path())).unwrap_err();
-        assert!(error.to_string().contains("kat-net.socket"), "{error}");
-    }
-}
+mod tests;
