@@ -6,6 +6,8 @@ use flate2::{Compression, write::GzEncoder};
 use kat::bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
 use tar::{EntryType, Header};
 
+use crate::over_api;
+
 /// One raw entry: name and contents as they are, nothing checked.
 fn entry(name: &[u8], kind: EntryType, link: &[u8], contents: &[u8]) -> Vec<u8> {
     sized(name, kind, link, contents, contents.len() as u64)
@@ -66,7 +68,10 @@ const TEXT: &[u8] = b"kind: Workload\n";
 fn refused(bad: &[Vec<u8>]) -> Vec<Diagnostic> {
     let mut entries = vec![plain("workload.kat", TEXT)];
     entries.extend_from_slice(bad);
-    read_archive(&archive(&entries)).expect_err("the archive is accepted")
+    let bytes = archive(&entries);
+    let found = read_archive(&bytes).expect_err("the archive is accepted");
+    over_api::refused(bytes, &found);
+    found
 }
 
 #[track_caller]
@@ -84,6 +89,7 @@ fn only(class: Class, file: &str, words: &[&str], found: &[Diagnostic]) {
 fn whole(class: Class, words: &[&str], bytes: &[u8]) {
     let found = read_archive(bytes).expect_err("the archive is accepted");
     only(class, "archive", words, &found);
+    over_api::refused(bytes.to_vec(), &found);
 }
 
 #[test]

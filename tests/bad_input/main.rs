@@ -1,6 +1,7 @@
 //! Bad input, in named classes: each gives a clear mistake at the right place.
 //!
-//! What is wrong in the text of files (`files`) and in archives (`archives`).
+//! What is wrong in the text of files (`files`) and in archives (`archives`). Each is also sent to the
+//! API (`over_api`), which says the same and stores nothing.
 
 #![allow(
     clippy::unwrap_used,
@@ -12,3 +13,6 @@
 
 mod archives;
 mod files;
+mod over_api;
+#[path = "../support/api.rs"]
+mod support;

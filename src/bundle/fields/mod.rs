@@ -1,7 +1,7 @@
-//! One table of every field that the `*.kat` files have (schema.md).
+//! One table of every field that the `*.kat` files have.
 //!
-//! It gives the ranges that the decoder holds to, the defaults, the descriptions of `katcall
-//! explain` and of the JSON Schema, and it says which fields take effect. Tests hold it to the
+//! It gives the ranges that the decoder holds to, the defaults, the descriptions of the
+//! JSON Schema, and it says which fields take effect. Tests hold it to the
 //! types and to the decoder, field by field.
 
 mod cluster;

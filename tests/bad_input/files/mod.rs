@@ -5,7 +5,9 @@ mod syntax;
 mod together;
 mod values;
 
-use kat::bundle::{Class, Diagnostic, Mode, SourceFile, parse, parse_cluster};
+use kat::bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
+
+use crate::over_api;
 
 const WORKLOAD: &str = "\
 apiVersion: kat.dws.rip/v1alpha1
@@ -151,6 +153,11 @@ fn only(class: Class, path: &str, words: &[&str], files: &[File]) {
         Err(found) => found,
     };
     check(class, path, words, place, &found);
+    // Some names can't be packed, and of some folders the archive alone is wrong.
+    if let Ok(archive) = pack(&sources) {
+        let found = read_archive(&archive).map_or_else(|found| found, |_| found);
+        over_api::refused(archive, &found);
+    }
 }
 
 #[track_caller]

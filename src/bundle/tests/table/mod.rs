@@ -1,6 +1,7 @@
 //! Holds the table of fields to the types, to the decoder and to `not_yet`, field by field.
 
 mod documents;
+mod effects;
 
 use std::{collections::BTreeSet, path::Path};
 

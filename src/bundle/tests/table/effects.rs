@@ -1,0 +1,317 @@
+//! Every field of a workload that is accepted changes a unit or a decision.
+//!
+//! The files go the whole way: they are stored as an apply stores them, planned with the reports of
+//! some machines, and what is assigned is rendered. What a person sees later (instances, their places
+//! and units, reasons to wait) is compared with and without the field. The assignment itself is left
+//! out, for it carries every field, and so is the template's hash.
+
+use std::{collections::BTreeMap, fmt::Write, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{
+    documents::{around, decode, must, remove, set},
+    *,
+};
+use crate::{
+    api::types::{NodeReport, NodeResources, Taint},
+    bundle::fields::{self, Field, FieldType, Status},
+    leader::SnapshotBuilder,
+    plan::{
+        Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, ReportedNode,
+        WorkloadMeta, plan,
+    },
+    render::{RenderSettings, Renderer},
+    resource::{Bytes, MilliCpu, ResourceList, TaintEffect},
+    store::{KeyValue, Operation, keys, mirror::Entries},
+};
+
+/// Fields that neither a unit nor a decision depends on, and who shows them.
+const SHOWN_ONLY: [(&str, &str); 3] = [
+    (
+        "spec.ports[].name",
+        "`describe`; service addresses will use it",
+    ),
+    (
+        "spec.ports[].containerPort",
+        "`describe`; service addresses will use it",
+    ),
+    (
+        "spec.ports[].protocol",
+        "`describe`; service addresses will use it",
+    ),
+];
+
+/// A machine: labels, taints, thousandths of a processor, mebibytes.
+struct Machine {
+    labels: &'static [(&'static str, &'static str)],
+    taint: Option<(&'static str, &'static str, TaintEffect)>,
+    cpu: u64,
+    memory: u64,
+}
+
+const PLAIN: Machine = Machine {
+    labels: &[],
+    taint: None,
+    cpu: 4000,
+    memory: 4096,
+};
+
+/// Groups of machines; a workload is planned on each.
+fn worlds() -> Vec<Vec<Machine>> {
+    let mut worlds = vec![
+        vec![PLAIN],
+        vec![Machine {
+            labels: &[("disk", "ssd")],
+            ..PLAIN
+        }],
+    ];
+    for key in ["dedicated", "gpu"] {
+        for value in ["", "db", "x"] {
+            let taint = |effect| Machine {
+                taint: Some((key, value, effect)),
+                ..PLAIN
+            };
+            worlds.push(vec![taint(TaintEffect::NoSchedule)]);
+            // The larger one is chosen where the taint is tolerated.
+            let large = Machine {
+                cpu: 8000,
+                memory: 8192,
+                ..taint(TaintEffect::PreferNoSchedule)
+            };
+            worlds.push(vec![PLAIN, large]);
+        }
+    }
+    for cpu in [50, 150, 500, 1500] {
+        worlds.push(vec![Machine { cpu, ..PLAIN }]);
+    }
+    for memory in [16, 48, 100, 200] {
+        worlds.push(vec![Machine { memory, ..PLAIN }]);
+    }
+    worlds
+}
+
+#[derive(Default)]
+struct Store(Entries);
+
+impl Store {
+    fn put<T: Serialize>(&mut self, key: String, value: &T) {
+        self.write(&Operation::Put(key, serde_json::to_vec(value).unwrap()));
+    }
+
+    fn write(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Put(key, value) => {
+                let entry = KeyValue {
+                    key: key.clone(),
+                    value: value.clone(),
+                    mod_revision: 1,
+                    create_revision: 1,
+                };
+                self.0.insert(key.as_str().into(), Arc::new(entry));
+            }
+            Operation::Delete(key) => {
+                self.0.remove(key.as_str());
+            }
+            Operation::DeletePrefix(prefix) => self.0.retain(|key, _| !key.starts_with(prefix)),
+        }
+    }
+}
+
+/// What a workload of these files becomes on these machines.
+fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
+    let mut store = Store::default();
+    store.put(
+        keys::namespace("default"),
+        &NamespaceRecord {
+            schema: 1,
+            uid: "default".to_owned(),
+            labels: BTreeMap::new(),
+            created: Timestamp::UNIX_EPOCH,
+            deleting: false,
+        },
+    );
+    let mut reports = BTreeMap::new();
+    for (number, machine) in machines.iter().enumerate() {
+        let name = format!("n{number}");
+        store.put(keys::registration(&name), &registration(&name, machine));
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        store.put(keys::desired_meta(&name), &list);
+        let subnet = format!("10.100.{number}.0/24");
+        store.write(&Operation::Put(
+            keys::network_node(&name, "subnet"),
+            subnet.into_bytes(),
+        ));
+        reports.insert(name.clone(), report(&name, machine));
+    }
+    for file in files {
+        let key = keys::manifest("default", "base", &file.name);
+        store.write(&Operation::Put(key, file.text.clone().into_bytes()));
+    }
+    let meta = WorkloadMeta {
+        schema: 1,
+        uid: "base".to_owned(),
+        generation: 1,
+        spec_hash: String::new(),
+        template_hash: "same".to_owned(),
+        index: 7,
+        created: Timestamp::UNIX_EPOCH,
+        updated: Timestamp::UNIX_EPOCH,
+        deleting: false,
+        last_good_generation: 0,
+    };
+    store.put(keys::workload_meta("default", "base"), &meta);
+    let snapshot = SnapshotBuilder::default().build(&store.0, 1);
+    let observed = Observed {
+        leading_for: Duration::ZERO,
+        reports,
+    };
+    let planned = plan(&snapshot, &observed, Timestamp::UNIX_EPOCH, 1);
+    let mut shown = String::new();
+    for operation in planned.changes.iter().flat_map(|change| &change.operations) {
+        let Operation::Put(key, value) = operation else {
+            continue;
+        };
+        if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
+            writeln!(shown, "{key}\n{}", rendered(value)).unwrap();
+        } else if key.starts_with(keys::WORKLOAD_STATUS) {
+            writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
+        }
+    }
+    assert!(!shown.is_empty());
+    shown
+}
+
+fn registration(name: &str, machine: &Machine) -> NodeRegistration {
+    let labels = machine.labels.iter();
+    let taints = machine.taint.iter().map(|(key, value, effect)| Taint {
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+        effect: *effect,
+    });
+    NodeRegistration {
+        schema: 1,
+        uid: name.to_owned(),
+        identity_key: String::new(),
+        labels: labels
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        taints: taints.collect(),
+        draining: false,
+        architecture: "amd64".to_owned(),
+        etcd: false,
+        advertise: Vec::new(),
+        deleting: false,
+        created: Timestamp::UNIX_EPOCH,
+    }
+}
+
+fn report(name: &str, machine: &Machine) -> ReportedNode {
+    let resources = ResourceList {
+        cpu: Some(MilliCpu(machine.cpu)),
+        memory: Some(Bytes(machine.memory << 20)),
+    };
+    let report = NodeReport {
+        node_name: name.to_owned(),
+        node_uid: name.to_owned(),
+        resources: NodeResources {
+            capacity: resources,
+            allocatable: resources,
+        },
+        desired_revision: 1,
+        ..NodeReport::default()
+    };
+    ReportedNode {
+        age: Duration::ZERO,
+        report: Arc::new(report),
+    }
+}
+
+/// Units of a stored assignment, with the files of its variables.
+fn rendered(stored: &[u8]) -> String {
+    let assignment: Assignment = serde_json::from_slice(stored).unwrap();
+    let renderer = Renderer::new(None).unwrap();
+    let settings = RenderSettings::default();
+    let mut files = renderer.instance(&assignment, &settings).unwrap();
+    files.extend(renderer.image(&assignment, &settings).unwrap());
+    let mut shown = String::new();
+    for file in files {
+        writeln!(shown, "{}\n{}", file.name, file.text).unwrap();
+    }
+    shown
+}
+
+/// The files of a workload in which this document is one.
+fn files(field: &Field, document: &Value) -> Vec<SourceFile> {
+    match field.kind {
+        Kind::Workload => {
+            let mut document = document.clone();
+            document["metadata"]["name"] = json!("base");
+            vec![file("workload.kat", &document)]
+        }
+        _ => vec![
+            file("workload.kat", &workload()),
+            file(field.kind.file(), document),
+        ],
+    }
+}
+
+#[test]
+fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
+    let (mut tried, mut wrong) = (0, Vec::new());
+    for field in fields::all() {
+        let of_a_workload = matches!(field.kind, Kind::Workload | Kind::VirtualLoadBalancer);
+        let has_children = fields::children(field.kind, field.path).next().is_some();
+        if !of_a_workload || has_children || field.status != Status::Effective {
+            continue;
+        }
+        let mut document = around(field);
+        if field.description.ends_with("MaxCount only") {
+            document["spec"]["restartPolicy"]["condition"] = json!("MaxCount");
+        }
+        let mut with = document.clone();
+        set(&mut with, field, json_of(field.example));
+        must(field, &with);
+        let mut without = document.clone();
+        remove(&mut without, field);
+        if decode(field, &without).is_err() {
+            without = another(field, &with);
+        }
+        let differs = worlds().iter().any(|machines| {
+            outcome(&files(field, &with), machines) != outcome(&files(field, &without), machines)
+        });
+        let shown_only = SHOWN_ONLY.iter().any(|(path, _)| *path == field.path);
+        if differs == shown_only {
+            wrong.push(format!(
+                "{} changes {}",
+                field.path,
+                if differs { "something" } else { "nothing" }
+            ));
+        }
+        tried += 1;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(tried > 30, "only {tried} fields were tried");
+}
+
+/// A required field with another value than its example.
+fn another(field: &Field, with: &Value) -> Value {
+    let mut other = with.clone();
+    let value = match (field.value, json_of(field.example)) {
+        (FieldType::Word(words), example) => {
+            let word = words.iter().find(|word| example != **word).unwrap();
+            json!(word)
+        }
+        (FieldType::Integer(least, _), _) => json!(least),
+        (_, example) => json!(format!("{}2", example.as_str().unwrap())),
+    };
+    set(&mut other, field, value);
+    must(field, &other);
+    other
+}
