@@ -111,8 +111,8 @@ impl Keys {
         })
     }
 
-    /// Issues every leaf that is missing or due (after two thirds of its life, or not valid yet by
-    /// this clock). Says which.
+    /// Issues every leaf that is missing, can't be read, or is due: two thirds of its life are over.
+    /// Says which.
     pub fn renew(
         &self,
         identity: &Identity,
@@ -255,3 +255,6 @@ impl Keys {
         self.certificate(AuthorityKind::EtcdClients.name())
     }
 }
+
+#[cfg(test)]
+mod tests;

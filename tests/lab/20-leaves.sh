@@ -1,0 +1,29 @@
+# Certificates that are issued anew are in use on every port, with the same keys, and nothing stops for it
+# shellcheck shell=bash
+run web --port 80
+pid=$(unit_property web MainPID)
+overlay=$(kat get nodes n1 -o json | jq -r .status.overlayAddress)
+# shown ADDRESS WHAT...: of the certificate that a port shows.
+shown() {
+    local address=$1
+    shift
+    n1 sh -c 'openssl s_client -connect "$1" </dev/null 2>/dev/null | openssl x509 -noout "$2"' sh "$address" "$1"
+}
+ports=(127.0.0.1:9115 127.0.0.1:2379 "$overlay:2380")
+declare -A serials keys
+for port in "${ports[@]}"; do
+    serials[$port]=$(shown "$port" -serial) keys[$port]=$(shown "$port" -pubkey)
+    contains "${keys[$port]}" "PUBLIC KEY"
+done
+n1 sh -c 'cd /var/lib/kat/pki && rm node.crt leader.crt leader-etcd.crt node-etcd.crt etcd-server.crt etcd-peer.crt'
+n1 systemctl restart kat-agent.service
+wait_for 30 node_is_ready
+for port in "${ports[@]}"; do
+    serial=$(shown "$port" -serial)
+    [[ $serial == serial=* && $serial != "${serials[$port]}" ]] || { echo "$port still shows $serial" >&2; exit 1; }
+    equal "${keys[$port]}" "$(shown "$port" -pubkey)" "public key of $port"
+done
+kat status
+run web --port 80 --replicas 2
+contains "$(instances web | jq -r '.[].status.phase')" Running
+n1 test -d "/proc/$pid"
