@@ -11,6 +11,7 @@ equal of-the-second "$(inside two sh -c 'echo $SECRET')" "its own environment"
 contains "$(n1 cat "/proc/$pid_two/environ" | tr '\0' '\n')" "SECRET=of-the-second"
 n1 grep -rqs of-the-second "/var/lib/kat/units/$uid_two" "/var/lib/kat/users/$user_two"
 as "$user_two" ls "/var/lib/kat/users/$user_two" >/dev/null
+contains "$(as "$user_two" journalctl --no-pager -q "_UID=$uid_two")" "listening"
 for user in "$user_one" nobody; do
     refused as "$user" cat "/proc/$pid_two/environ"
     refused as "$user" ls "/var/lib/kat/users/$user_two"
@@ -25,5 +26,3 @@ lacks "$(as "$user_one" podman ps --all --format '{{.Names}}')" "$(jq -r .unit <
 lacks "$(kat get workloads two -o json; kat get instances -o json; kat describe workload two; kat get events)" of-the-second
 lacks "$(n1 cat /var/lib/kat/network/instances.json)" of-the-second
 lacks "$(lab journal n1 -o json)" of-the-second
-# From one container to the files of the other.
-refused inside one ls "/var/lib/kat/users/$user_two"

@@ -12,3 +12,12 @@ equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls after a reb
 # And a machine that was reset can begin again.
 n1 kat-agent init
 wait_for 30 node_is_ready
+# With the package goes what one wrote oneself, and nothing is left.
+n1 sh -c 'echo "# mine" >/etc/kat/agent.yaml'
+n1 kat-agent reset --yes
+n1 test -e /etc/kat/agent.yaml
+n1 env DEBIAN_FRONTEND=noninteractive dpkg --purge kat
+refused n1 test -e /etc/kat
+refused n1 test -e /var/lib/kat
+inventory n1 | grep -v '^root/' >"$LAB_WORK/after-purge"
+diff <(grep -v '^root/' "$LAB_WORK/before-init") "$LAB_WORK/after-purge"

@@ -153,6 +153,7 @@ no_request_lost() {
     n1 sh -c 'echo "$1" >"$2.new" && mv "$2.new" "$2"' sh "$1" "/run/stop-$which"
     wait "${load_pids[$which]}" || code=$?
     unset "load_pids[$which]"
+    n1 rm -f "/run/stop-$which"
     cat "$LAB_WORK/$which.log" >&2
     echo "$which: exit code $code, $(cat "$LAB_WORK/$which.json")"
     # jq takes an empty file for true.
