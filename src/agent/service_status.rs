@@ -88,12 +88,10 @@ pub async fn tell_status(
                 };
                 let instances = snapshot.instances.len();
                 if member {
-                    format!(
-                        "{role}; {instances} instances, {} machines",
-                        snapshot.nodes.len()
-                    )
+                    let machines = counted(snapshot.nodes.len(), "machine");
+                    format!("{role}; {}, {machines}", counted(instances, "instance"))
                 } else {
-                    format!("{role}; {instances} instances on this machine")
+                    format!("{role}; {} on this machine", counted(instances, "instance"))
                 }
             }
         };
@@ -104,6 +102,11 @@ pub async fn tell_status(
             changed = leadership.changed() => if changed.is_err() { return },
         }
     }
+}
+
+fn counted(number: usize, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
 }
 
 #[cfg(test)]

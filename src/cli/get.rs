@@ -40,6 +40,8 @@ pub(super) trait Listed:
     const PLURAL: &'static str;
     /// It lives in a namespace.
     const NAMESPACED: bool;
+    /// A name asks for what is about it, maybe nothing, and not for the one that is called so.
+    const NAME_FILTERS: bool = false;
 
     /// The list of one namespace, or of all.
     fn list(namespace: Option<&str>) -> Result<Route, ClientError>;
@@ -96,6 +98,11 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
     found.sort_by(T::order);
     if let Some(name) = &arguments.name {
         found.retain(|item| item.is_named(name));
+    }
+    if let (true, Some(name), false) = (found.is_empty(), &arguments.name, T::NAME_FILTERS) {
+        let words = format!("there is no {} `{name}`", T::SINGULAR);
+        let hint = format!("`katcall get {}` lists them", T::PLURAL);
+        return Err(CliError::not_found(words).hinted(hint));
     }
     let readable = !matches!(arguments.output, Format::Json | Format::Yaml);
     if found.is_empty() && readable {

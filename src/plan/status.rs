@@ -81,11 +81,11 @@ fn still_there(all: &[Live<'_>], left: &[&str]) -> String {
     }
     let machines: BTreeSet<&str> = all.iter().map(|live| live.node).collect();
     let machines: Vec<&str> = machines.into_iter().collect();
-    format!(
-        "{} instances are still to be confirmed as stopped on {}",
-        all.len(),
-        machines.join(", ")
-    )
+    let machines = machines.join(", ");
+    match all.len() {
+        1 => format!("one instance is still to be confirmed as stopped on {machines}"),
+        count => format!("{count} instances are still to be confirmed as stopped on {machines}"),
+    }
 }
 
 /// The status that follows from a tally; `since` is kept where a condition stays as it was.

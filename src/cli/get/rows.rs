@@ -263,6 +263,7 @@ impl Listed for Event {
     const SINGULAR: &'static str = "event";
     const PLURAL: &'static str = "events";
     const NAMESPACED: bool = true;
+    const NAME_FILTERS: bool = true;
 
     fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
         let query = EventQuery {
