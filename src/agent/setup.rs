@@ -151,6 +151,7 @@ pub fn advertise_addresses(given: &[String]) -> anyhow::Result<Vec<IpAddr>> {
                     .into_iter()
                     .filter(|one| one.link == *word)
                     .map(|one| one.address)
+                    .filter(is_reachable)
                     .collect();
                 if found.is_empty() {
                     bail!("`{word}` is neither an address nor an interface with an address");
@@ -160,6 +161,11 @@ pub fn advertise_addresses(given: &[String]) -> anyhow::Result<Vec<IpAddr>> {
         }
     }
     Ok(addresses)
+}
+
+/// An address that says enough: IPv6's link-local ones lead nowhere without a link's name.
+fn is_reachable(address: &IpAddr) -> bool {
+    !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// What is the same for every instance of this machine.
