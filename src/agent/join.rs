@@ -70,7 +70,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
     let cluster = cluster.map_err(|error| explain(&error, &options.leader_api))?;
     say("looking at the machine");
     let stage = match earlier {
-        Earlier::Nothing => Stage::BeforeInit,
+        Earlier::Nothing => Stage::BeforeJoin,
         Earlier::HalfJoin => Stage::Running,
     };
     check_machine(&cluster, &config, stage, say).await?;

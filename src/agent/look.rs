@@ -4,10 +4,16 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::bail;
 
-use super::{paths, setup::Say};
+use super::{
+    paths,
+    setup::{Say, read_joined},
+};
 use crate::{
     host::check::{self, CheckInput, Finding, Level, Stage},
-    network::obstacles,
+    network::{
+        firewall::FirewallError,
+        obstacles::{self, Needs, Obstacle},
+    },
     resource::{AgentConfig, ClusterConfiguration},
 };
 
@@ -41,28 +47,84 @@ pub async fn check_machine(
 
 async fn find(cluster: &ClusterConfiguration, config: &AgentConfig, stage: Stage) -> Vec<Finding> {
     let mut input = CheckInput::new(cluster.spec.clone(), config.clone(), stage);
-    let port = config.wireguard_port.unwrap_or(cluster.spec.wireguard_port);
-    if let Ok(obstacles) = obstacles::foreign_obstacles(cluster.spec.cluster_cidr, port).await {
-        let findings = obstacles
-            .into_iter()
-            .map(|one| Finding::problem(one.what).mended_by(one.command));
-        input.obstacles = findings.collect();
-    }
+    let needs = Needs {
+        cluster: cluster.spec.cluster_cidr,
+        wireguard_port: config.wireguard_port.unwrap_or(cluster.spec.wireguard_port),
+        api_port: cluster.spec.api_port,
+    };
+    let is_root = nix::unistd::Uid::effective().is_root();
+    input.obstacles = firewalls(obstacles::foreign_obstacles(needs).await, is_root);
     check::run(&input).await
 }
 
-/// `kat-agent check`: prints the findings; fails when there is a problem.
-pub async fn print_findings(cluster: &ClusterConfiguration, config: &AgentConfig) -> ExitCode {
-    let stage = if Path::new(paths::IDENTITY).exists() {
+/// What is known of other firewalls; that nothing could be known, too.
+fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<Finding> {
+    match found {
+        Ok(obstacles) if obstacles.is_empty() => {
+            vec![Finding::ok("no other firewall is in the way")]
+        }
+        Ok(obstacles) => obstacles
+            .into_iter()
+            .map(|one| Finding::problem(one.what, one.command))
+            .collect(),
+        Err(error) => {
+            let unseen = Finding::warning(format!("could not look at firewalls: {error}"));
+            vec![if is_root {
+                unseen
+            } else {
+                unseen.mended_by("sudo kat-agent check")
+            }]
+        }
+    }
+}
+
+/// `kat-agent check`: prints the findings; fails when there is a problem. A machine of a cluster is
+/// looked at with that cluster's settings, unless others are given.
+pub async fn print_findings(given: Option<ClusterConfiguration>, config: &AgentConfig) -> ExitCode {
+    let joined = [paths::IDENTITY, paths::JOINING]
+        .iter()
+        .any(|path| Path::new(path).exists());
+    let stage = if joined {
         Stage::Running
     } else {
         Stage::BeforeInit
     };
-    let findings = find(cluster, config, stage).await;
+    let of_machine = || read_joined().map(|identity| identity.cluster);
+    let cluster = given.or_else(of_machine).unwrap_or_default();
+    let findings = find(&cluster, config, stage).await;
     anstream::print!("{}", check::render(&findings, true));
     if check::worst(&findings) == Level::Problem {
         ExitCode::FAILURE
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_at_firewalls_that_failed_is_told() {
+        for (is_root, mend) in [(false, Some("sudo kat-agent check")), (true, None)] {
+            let refused = FirewallError::Refused("Operation not permitted".to_owned());
+            let found = firewalls(Err(refused), is_root);
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].level, Level::Warning);
+            assert_eq!(
+                found[0].what,
+                "could not look at firewalls: nft: Operation not permitted"
+            );
+            assert_eq!(found[0].mend.as_deref(), mend);
+        }
+        assert_eq!(check::worst(&firewalls(Ok(Vec::new()), true)), Level::Ok);
+        let obstacle = Obstacle {
+            what: "ufw is enabled".to_owned(),
+            command: "sudo ufw allow 1/udp".to_owned(),
+        };
+        assert_eq!(
+            firewalls(Ok(vec![obstacle]), true),
+            [Finding::problem("ufw is enabled", "sudo ufw allow 1/udp")]
+        );
     }
 }

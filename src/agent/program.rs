@@ -46,7 +46,7 @@ enum Command {
     },
     /// Says what is missing on this machine or in the way, and what mends it
     Check {
-        /// `cluster.kat` that `init` will be given
+        /// `cluster.kat` that `init` will be given; without it the cluster's own settings, or the defaults
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -184,9 +184,12 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 async fn check(config: Option<PathBuf>) -> anyhow::Result<ExitCode> {
-    let cluster = setup::read_cluster(config.as_deref())?;
+    let given = match config {
+        Some(path) => Some(setup::read_cluster(Some(&path))?),
+        None => None,
+    };
     let machine = setup::read_agent_config()?;
-    Ok(look::print_findings(&cluster, &machine).await)
+    Ok(look::print_findings(given, &machine).await)
 }
 
 fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {

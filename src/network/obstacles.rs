@@ -15,46 +15,61 @@ use super::firewall::{self, FirewallError};
 pub struct Obstacle {
     /// A sentence that says what it is and what it does.
     pub what: String,
-    /// Shell command, run as root, that mends it.
+    /// Shell command that mends it.
     pub command: String,
 }
 
-/// Finds firewalls on this machine that drop traffic between containers, or WireGuard's.
+/// What must come through a firewall from other machines; all else is inside WireGuard.
+#[derive(Debug, Clone, Copy)]
+pub struct Needs {
+    /// The network of the containers, and of the machines among themselves.
+    pub cluster: Ipv4Net,
+    /// UDP port of WireGuard.
+    pub wireguard_port: u16,
+    /// TCP port of the API.
+    pub api_port: u16,
+}
+
+/// Finds firewalls on this machine that drop traffic between containers, WireGuard's or the API's.
 ///
 /// # Errors
 /// `nft` can't be run.
-pub async fn foreign_obstacles(
-    cluster: Ipv4Net,
-    wireguard_port: u16,
-) -> Result<Vec<Obstacle>, FirewallError> {
+pub async fn foreign_obstacles(needs: Needs) -> Result<Vec<Obstacle>, FirewallError> {
     let text = firewall::nft(&["-j", "list", "ruleset"], "").await?;
     let rules: Value = serde_json::from_str(&text).map_err(FirewallError::Malformed)?;
-    Ok(find(&rules, Path::new("/"), cluster, wireguard_port))
+    Ok(find(&rules, Path::new("/"), needs))
 }
 
 /// As [`foreign_obstacles`], from `nft -j list ruleset` and the files below `root`.
-pub fn find(rules: &Value, root: &Path, cluster: Ipv4Net, wireguard_port: u16) -> Vec<Obstacle> {
+pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
+    let Needs {
+        cluster,
+        wireguard_port,
+        api_port,
+    } = needs;
     let ruleset = Ruleset::read(rules);
     let mut obstacles = Vec::new();
     let ufw = ufw_is_enabled(root);
-    if ufw && !ufw_lets_pass(root, cluster, wireguard_port) {
+    if ufw && !ufw_lets_pass(root, needs) {
         obstacles.push(Obstacle {
-            what: "ufw is enabled and drops WireGuard and forwarded traffic".into(),
+            what: "ufw is enabled and drops WireGuard, the API or forwarded traffic".into(),
             command: format!(
-                "ufw allow {wireguard_port}/udp && ufw allow from {cluster} && \
-                 ufw route allow from {cluster} && ufw route allow to {cluster}"
+                "sudo ufw allow {wireguard_port}/udp && sudo ufw allow {api_port}/tcp && \
+                 sudo ufw allow from {cluster} && sudo ufw route allow from {cluster} && \
+                 sudo ufw route allow to {cluster}"
             ),
         });
     }
     let firewalld = ruleset.tables.contains("firewalld");
-    if firewalld && !firewalld_lets_pass(root, cluster, wireguard_port) {
+    if firewalld && !firewalld_lets_pass(root, needs) {
         obstacles.push(Obstacle {
-            what: "firewalld is running and drops WireGuard and forwarded traffic".into(),
+            what: "firewalld is running and drops WireGuard, the API or forwarded traffic".into(),
             command: format!(
-                "firewall-cmd --permanent --zone=trusted --add-source={cluster} && \
-                 firewall-cmd --permanent --zone=trusted --add-interface=kat0 && \
-                 firewall-cmd --permanent --add-port={wireguard_port}/udp && \
-                 firewall-cmd --reload"
+                "sudo firewall-cmd --permanent --zone=trusted --add-source={cluster} && \
+                 sudo firewall-cmd --permanent --zone=trusted --add-interface=kat0 && \
+                 sudo firewall-cmd --permanent --add-port={wireguard_port}/udp && \
+                 sudo firewall-cmd --permanent --add-port={api_port}/tcp && \
+                 sudo firewall-cmd --reload"
             ),
         });
     }
@@ -62,7 +77,7 @@ pub fn find(rules: &Value, root: &Path, cluster: Ipv4Net, wireguard_port: u16) -
         if chain.table == "firewalld" || (ufw && chain.is_iptables()) {
             continue;
         }
-        if let Some(obstacle) = chain.obstacle(&ruleset, wireguard_port) {
+        if let Some(obstacle) = chain.obstacle(&ruleset, needs) {
             obstacles.push(obstacle);
         }
     }
@@ -83,64 +98,70 @@ impl Chain {
         self.family == "ip" && self.table == "filter"
     }
 
-    fn obstacle(&self, ruleset: &Ruleset, port: u16) -> Option<Obstacle> {
+    fn obstacle(&self, ruleset: &Ruleset, needs: Needs) -> Option<Obstacle> {
         let Self {
             family,
             table,
             name,
             hook,
         } = self;
+        let own = (family.clone(), table.clone(), name.clone());
+        let accepts = |key: &str| ruleset.accepts(&own, key);
         let docker = (family.clone(), table.clone(), "DOCKER-USER".to_owned());
         if self.is_iptables() && hook == "forward" && ruleset.chains.contains(&docker) {
-            let rules = [
-                "-I DOCKER-USER -i kat+ -j ACCEPT",
-                "-I DOCKER-USER -o kat+ -j ACCEPT",
+            let by_docker =
+                ruleset.accepts(&docker, "iifname") && ruleset.accepts(&docker, "oifname");
+            let passes = by_docker || (accepts("iifname") && accepts("oifname"));
+            return (!passes).then(docker_drops);
+        }
+        let (what, wanted) = if hook == "forward" {
+            let rules = vec![
+                (accepts("iifname"), "iifname 'kat*'".to_owned()),
+                (accepts("oifname"), "oifname 'kat*'".to_owned()),
             ];
-            if ruleset.accepts_both_ways(self) || ruleset.accepts_in(&docker) {
-                return None;
-            }
-            let [inward, outward] = rules;
-            return Some(Obstacle {
-                what: "Docker set the policy of the FORWARD chain to drop: containers of KAT \
-                       reach neither each other nor the outside"
-                    .into(),
-                command: format!(
-                    "mkdir -p /etc/systemd/system/docker.service.d && \
-                     printf '[Service]\\nExecStartPost=/usr/sbin/iptables {inward}\\n\
-                     ExecStartPost=/usr/sbin/iptables {outward}\\n' \
-                     > /etc/systemd/system/docker.service.d/kat.conf && \
-                     systemctl daemon-reload && iptables {inward} && iptables {outward}"
-                ),
-            });
-        }
-        if hook == "forward" {
-            if ruleset.accepts_both_ways(self) {
-                return None;
-            }
-            return Some(Obstacle {
-                what: format!(
-                    "chain {name} of table {family} {table} drops forwarded traffic by default; \
-                     keep the command's rules in that table's own configuration too"
-                ),
-                command: format!(
-                    "nft insert rule {family} {table} {name} iifname 'kat*' accept && \
-                     nft insert rule {family} {table} {name} oifname 'kat*' accept"
-                ),
-            });
-        }
-        if ruleset.accepts_from_kat(self) {
-            return None;
-        }
-        Some(Obstacle {
+            ("forwarded", rules)
+        } else {
+            let opens = |protocol, port| ruleset.opens(&own, protocol, port);
+            let (wireguard, api) = (needs.wireguard_port, needs.api_port);
+            let rules = vec![
+                (accepts("iifname"), "iifname 'kat*'".to_owned()),
+                (opens("udp", wireguard), format!("udp dport {wireguard}")),
+                (opens("tcp", api), format!("tcp dport {api}")),
+            ];
+            ("incoming", rules)
+        };
+        let commands: Vec<String> = wanted
+            .into_iter()
+            .filter(|(there, _)| !there)
+            .map(|(_, rule)| format!("sudo nft insert rule {family} {table} {name} {rule} accept"))
+            .collect();
+        (!commands.is_empty()).then(|| Obstacle {
             what: format!(
-                "chain {name} of table {family} {table} drops incoming traffic by default; \
+                "chain {name} of table {family} {table} drops {what} traffic by default; \
                  keep the command's rules in that table's own configuration too"
             ),
-            command: format!(
-                "nft insert rule {family} {table} {name} iifname 'kat*' accept && \
-                 nft insert rule {family} {table} {name} udp dport {port} accept"
-            ),
+            command: commands.join(" && "),
         })
+    }
+}
+
+fn docker_drops() -> Obstacle {
+    let [inward, outward] = [
+        "-I DOCKER-USER -i kat+ -j ACCEPT",
+        "-I DOCKER-USER -o kat+ -j ACCEPT",
+    ];
+    Obstacle {
+        what:
+            "Docker set the policy of the FORWARD chain to drop: containers of KAT reach neither \
+               each other nor the outside"
+                .into(),
+        command: format!(
+            "sudo mkdir -p /etc/systemd/system/docker.service.d && \
+             printf '[Service]\\nExecStartPost=/usr/sbin/iptables {inward}\\n\
+             ExecStartPost=/usr/sbin/iptables {outward}\\n' | \
+             sudo tee /etc/systemd/system/docker.service.d/kat.conf && \
+             sudo systemctl daemon-reload && sudo iptables {inward} && sudo iptables {outward}"
+        ),
     }
 }
 
@@ -154,6 +175,8 @@ struct Ruleset {
     dropping: Vec<Chain>,
     /// Chain and `iifname` or `oifname`: rules that accept KAT's links.
     accepting: BTreeSet<(ChainName, String)>,
+    /// Chain, protocol (`th` for any), first and last port: rules that accept packets to these ports.
+    opening: BTreeSet<(ChainName, String, u64, u64)>,
 }
 
 impl Ruleset {
@@ -215,6 +238,29 @@ impl Ruleset {
             if let (Some(key @ ("iifname" | "oifname")), Some("kat*" | "kat+")) = (key, link) {
                 self.accepting.insert((chain.clone(), key.to_owned()));
             }
+            self.read_ports(&chain, matching);
+        }
+    }
+
+    /// `udp dport 51820`, `tcp dport { 22, 9000-9200 }`.
+    fn read_ports(&mut self, chain: &ChainName, matching: &Value) {
+        let Some(payload) = matching.pointer("/left/payload") else {
+            return;
+        };
+        if text(payload, "field") != "dport" || text(matching, "op") != "==" {
+            return;
+        }
+        let Some(right) = matching.get("right") else {
+            return;
+        };
+        let one = std::slice::from_ref(right);
+        let ports = right.get("set").and_then(Value::as_array);
+        for port in ports.map_or(one, Vec::as_slice) {
+            let bound = |at: &str| port.pointer(at).unwrap_or(port).as_u64();
+            if let (Some(first), Some(last)) = (bound("/range/0"), bound("/range/1")) {
+                let protocol = text(payload, "protocol");
+                self.opening.insert((chain.clone(), protocol, first, last));
+            }
         }
     }
 
@@ -223,25 +269,13 @@ impl Ruleset {
             .contains(&(chain.clone(), direction.to_owned()))
     }
 
-    fn accepts_in(&self, chain: &ChainName) -> bool {
-        self.accepts(chain, "iifname") && self.accepts(chain, "oifname")
+    fn opens(&self, chain: &ChainName, protocol: &str, port: u16) -> bool {
+        self.opening.iter().any(|(name, which, first, last)| {
+            name == chain
+                && (which == protocol || which == "th")
+                && (*first..=*last).contains(&u64::from(port))
+        })
     }
-
-    fn accepts_both_ways(&self, chain: &Chain) -> bool {
-        self.accepts_in(&chain_name(chain))
-    }
-
-    fn accepts_from_kat(&self, chain: &Chain) -> bool {
-        self.accepts(&chain_name(chain), "iifname")
-    }
-}
-
-fn chain_name(chain: &Chain) -> ChainName {
-    (
-        chain.family.clone(),
-        chain.table.clone(),
-        chain.name.clone(),
-    )
 }
 
 fn text(value: &Value, key: &str) -> String {
@@ -259,9 +293,9 @@ fn ufw_is_enabled(root: &Path) -> bool {
         .any(|line| line.trim().eq_ignore_ascii_case("ENABLED=yes"))
 }
 
-fn ufw_lets_pass(root: &Path, cluster: Ipv4Net, port: u16) -> bool {
+fn ufw_lets_pass(root: &Path, needs: Needs) -> bool {
     let rules = file(root, "etc/ufw/user.rules");
-    let cluster = cluster.to_string();
+    let cluster = needs.cluster.to_string();
     let has = |start: &str, words: &[&str]| {
         rules.lines().any(|line| {
             line.starts_with(start)
@@ -269,21 +303,34 @@ fn ufw_lets_pass(root: &Path, cluster: Ipv4Net, port: u16) -> bool {
                 && words.iter().all(|word| line.contains(word))
         })
     };
-    has("-A ufw-user-input", &["-p udp", &format!("--dport {port}")])
+    let opens = |protocol: &str, port: u16| {
+        let port = format!("--dport {port} ");
+        has("-A ufw-user-input", &[&format!("-p {protocol} "), &port])
+    };
+    opens("udp", needs.wireguard_port)
+        && opens("tcp", needs.api_port)
         && has("-A ufw-user-input", &[&format!("-s {cluster}")])
         && has("-A ufw-user-forward", &[&format!("-s {cluster}")])
         && has("-A ufw-user-forward", &[&format!("-d {cluster}")])
 }
 
-fn firewalld_lets_pass(root: &Path, cluster: Ipv4Net, port: u16) -> bool {
+fn firewalld_lets_pass(root: &Path, needs: Needs) -> bool {
     let trusted = file(root, "etc/firewalld/zones/trusted.xml");
-    let port = format!("port=\"{port}\"");
-    let open = fs::read_dir(root.join("etc/firewalld/zones"))
+    let zones: Vec<String> = fs::read_dir(root.join("etc/firewalld/zones"))
         .into_iter()
         .flatten()
         .flatten()
-        .any(|entry| fs::read_to_string(entry.path()).is_ok_and(|zone| zone.contains(&port)));
-    open && trusted.contains(&cluster.to_string()) && trusted.contains("\"kat0\"")
+        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+        .collect();
+    let opens = |protocol: &str, port: u16| {
+        let (port, protocol) = (format!("port=\"{port}\""), format!("\"{protocol}\""));
+        let mut elements = zones.iter().flat_map(|zone| zone.split('<'));
+        elements.any(|element| element.contains(&port) && element.contains(&protocol))
+    };
+    opens("udp", needs.wireguard_port)
+        && opens("tcp", needs.api_port)
+        && trusted.contains(&needs.cluster.to_string())
+        && trusted.contains("\"kat0\"")
 }
 
 #[cfg(test)]
@@ -292,7 +339,19 @@ mod tests {
     use serde_json::json;
 
     fn look(rules: &Value, root: &Path) -> Vec<Obstacle> {
-        find(rules, root, "10.90.0.0/16".parse().unwrap(), 51820)
+        let needs = Needs {
+            cluster: "10.90.0.0/16".parse().unwrap(),
+            wireguard_port: 51820,
+            api_port: 9115,
+        };
+        find(rules, root, needs)
+    }
+
+    fn opening(protocol: &str, ports: Value) -> Value {
+        json!({ "rule": { "family": "inet", "table": "filter", "chain": "input", "expr": [
+            { "match": { "op": "==", "left": { "payload": { "protocol": protocol, "field": "dport" } },
+                "right": ports } },
+            { "accept": null } ] } })
     }
 
     fn base(family: &str, table: &str, name: &str, hook: &str, policy: &str) -> Value {
@@ -342,9 +401,28 @@ mod tests {
         let found = look(&json!({ "nftables": list }), root.path());
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[1].command.contains("udp dport 51820 accept"));
+        assert!(found[1].command.contains("tcp dport 9115 accept"));
         list.push(accept("inet", "filter", "forward", "iifname"));
         list.push(accept("inet", "filter", "forward", "oifname"));
         list.push(accept("inet", "filter", "input", "iifname"));
+        // A port that stays closed is named, alone.
+        for (open, left) in [
+            (
+                opening("udp", json!(51820)),
+                "sudo nft insert rule inet filter input tcp dport 9115 accept",
+            ),
+            (
+                opening("tcp", json!({ "set": [22, { "range": [9000, 9200] }] })),
+                "sudo nft insert rule inet filter input udp dport 51820 accept",
+            ),
+        ] {
+            let rules = [&list[..], &[open]].concat();
+            let found = look(&json!({ "nftables": rules }), root.path());
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].command, left);
+        }
+        list.push(opening("udp", json!({ "range": [51820, 51821] })));
+        list.push(opening("th", json!(9115)));
         assert_eq!(look(&json!({ "nftables": list }), root.path()), []);
     }
 
@@ -362,23 +440,36 @@ mod tests {
         write("etc/ufw/ufw.conf", "# on\nENABLED=yes\nLOGLEVEL=low\n");
         let found = look(&rules, root.path());
         assert_eq!(found.len(), 2, "{found:?}");
-        assert!(found[0].command.starts_with("ufw allow 51820/udp"));
-        assert!(found[1].command.starts_with("firewall-cmd"));
-        write(
-            "etc/ufw/user.rules",
-            "-A ufw-user-input -p udp --dport 51820 -j ACCEPT\n\
+        assert!(
+            found[0]
+                .command
+                .starts_with("sudo ufw allow 51820/udp && sudo ufw allow 9115/tcp")
+        );
+        assert!(found[1].command.starts_with("sudo firewall-cmd"));
+        assert!(found[1].command.contains("--add-port=9115/tcp"));
+        let without_api = "-A ufw-user-input -p udp --dport 51820 -j ACCEPT\n\
+             -A ufw-user-input -p tcp --dport 91150 -j ACCEPT\n\
              -A ufw-user-input -s 10.90.0.0/16 -j ACCEPT\n\
              -A ufw-user-forward -s 10.90.0.0/16 -j ACCEPT\n\
-             -A ufw-user-forward -d 10.90.0.0/16 -j ACCEPT\n",
+             -A ufw-user-forward -d 10.90.0.0/16 -j ACCEPT\n";
+        write("etc/ufw/user.rules", without_api);
+        assert_eq!(look(&rules, root.path()).len(), 2);
+        write(
+            "etc/ufw/user.rules",
+            &format!("{without_api}-A ufw-user-input -p tcp --dport 9115 -j ACCEPT\n"),
         );
         write(
             "etc/firewalld/zones/trusted.xml",
             "<zone><source address=\"10.90.0.0/16\"/><interface name=\"kat0\"/></zone>",
         );
-        write(
-            "etc/firewalld/zones/public.xml",
-            "<zone><port port=\"51820\" protocol=\"udp\"/></zone>",
-        );
+        let zone = |api: &str| {
+            format!(
+                "<zone><port port=\"51820\" protocol=\"udp\"/><port port=\"9115\" protocol=\"{api}\"/></zone>"
+            )
+        };
+        write("etc/firewalld/zones/public.xml", &zone("udp"));
+        assert_eq!(look(&rules, root.path()).len(), 1);
+        write("etc/firewalld/zones/public.xml", &zone("tcp"));
         assert_eq!(look(&rules, root.path()), []);
     }
 

@@ -186,20 +186,21 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
         serve_in(&outside.namespace(), 80);
         let server = ([192, 0, 2, 2], 80).into();
         assert!(container.fetch(server).await.is_err());
-        let found = obstacles::foreign_obstacles(node().cluster_cidr, 51820)
-            .await
-            .unwrap();
+        let needs = obstacles::Needs {
+            cluster: node().cluster_cidr,
+            wireguard_port: 51820,
+            api_port: 9115,
+        };
+        let found = obstacles::foreign_obstacles(needs).await.unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].what.contains("table ip strict"));
         let shell = Command::new("sh")
-            .args(["-c", &found[0].command])
+            .args(["-c", &found[0].command.replace("sudo ", "")])
             .output()
             .unwrap();
         assert!(shell.status.success(), "{shell:?}");
         assert_eq!(container.fetch(server).await.unwrap(), "192.0.2.1");
-        let after = obstacles::foreign_obstacles(node().cluster_cidr, 51820)
-            .await
-            .unwrap();
+        let after = obstacles::foreign_obstacles(needs).await.unwrap();
         assert_eq!(after, []);
     });
 }

@@ -1,11 +1,9 @@
 //! Judges what was seen. Pure.
 
-use super::{CheckInput, ClockState, Facts, Finding, Stage, packages::Package};
+use super::{CheckInput, ClockState, Facts, Finding, Stage, networks, packages::Package, ports};
 use crate::{
-    host::facts::{
-        Version,
-        network::{Listener, Protocol, overlaps},
-    },
+    host::{facts::Version, users::Taken},
+    plan::INDEX_LIMIT,
     resource::name::check_label,
 };
 
@@ -15,18 +13,12 @@ const SYSTEMD: Version = Version::new(254, 0, 0);
 const PODMAN: Version = Version::new(5, 2, 0);
 /// Oldest etcd.
 const ETCD: Version = Version::new(3, 5, 0);
-/// What WireGuard adds to a packet over IPv4; over IPv6 it is 80 bytes.
-const TUNNEL_BYTES: u32 = 60;
-/// The same over IPv6.
-const TUNNEL_BYTES_V6: u32 = 80;
 /// Free space under which images hardly fit.
 const DISK_PROBLEM: u64 = 1 << 30;
 /// Free space under which it gets tight soon.
 const DISK_WARNING: u64 = 5 << 30;
 /// Memory of a machine on which etcd, KAT and something else run.
 const MEMORY_WARNING: u64 = 512 << 20;
-/// Links that KAT makes.
-const OUR_LINKS: &[&str] = &["kat0"];
 
 /// Judges the machine, in the order in which a person would mend it.
 pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
@@ -41,67 +33,61 @@ pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
     control_groups(facts, &mut findings);
     surroundings(input.stage, facts, &mut findings);
     etcd_unit(facts, &mut findings);
-    ports(input, facts, &mut findings);
-    network(input, facts, &mut findings);
+    ports::judge(input, facts, &mut findings);
+    networks::judge(input, facts, &mut findings);
     identities(input, facts, &mut findings);
     room(facts, &mut findings);
     findings.extend(input.obstacles.iter().cloned());
     findings
 }
 
-/// One program that must be there in a version.
+/// One program that must be there in a version; `install` brings it.
 fn program(
     findings: &mut Vec<Finding>,
     name: &str,
     found: Option<Version>,
     oldest: Version,
-    mend: Option<String>,
+    install: String,
 ) {
-    let finding = match found {
+    findings.push(match found {
         Some(version) if version >= oldest => Finding::ok(format!("{name} {version}")),
-        Some(version) => {
-            Finding::problem(format!("{name} {version} is too old, {oldest} is needed"))
-        }
-        None => {
-            let missing = Finding::problem(format!("{name} is missing, {oldest} is needed"));
-            match mend {
-                Some(command) => missing.mended_by(command),
-                None => missing,
-            }
-        }
-    };
-    findings.push(finding);
+        Some(version) => Finding::problem(
+            format!("{name} {version} is too old, {oldest} is needed"),
+            newer(name, oldest),
+        ),
+        None => Finding::problem(format!("{name} is missing, {oldest} is needed"), install),
+    });
+}
+
+/// No package manager brings what a release does not have.
+fn newer(name: &str, oldest: Version) -> String {
+    format!(
+        "upgrade this machine to a release of its distribution with {name} {oldest} or newer, such as Debian 13"
+    )
 }
 
 fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
     let install = |package: Package| package.install(facts.family);
-    program(findings, "systemd", facts.systemd, SYSTEMD, None);
+    program(
+        findings,
+        "systemd",
+        facts.systemd,
+        SYSTEMD,
+        newer("systemd", SYSTEMD),
+    );
     if facts.systemd.is_some() && !facts.runs_systemd {
         findings.push(Finding::problem(
             "systemd is installed but is not what this machine was booted with",
+            "make systemd this machine's init (on Debian: sudo apt install systemd-sysv), and boot again",
         ));
     }
-    program(
-        findings,
-        "Podman",
-        facts.podman,
-        PODMAN,
-        Some(install(Package::Podman)),
-    );
-    program(
-        findings,
-        "etcd",
-        facts.etcd,
-        ETCD,
-        Some(install(Package::Etcd)),
-    );
-    program(
-        findings,
-        "nftables",
-        facts.nft,
-        Version::default(),
-        Some(install(Package::Nftables)),
-    );
+    for (name, found, oldest, package) in [
+        ("Podman", facts.podman, PODMAN, Package::Podman),
+        ("etcd", facts.etcd, ETCD, Package::Etcd),
+        ("nftables", facts.nft, Version::default(), Package::Nftables),
+    ] {
+        program(findings, name, found, oldest, install(package));
+    }
     for (there, what, package) in [
         (
             facts.has_etcdutl,
@@ -118,29 +104,41 @@ fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
             "useradd, which makes the workloads' users,",
             Package::Accounts,
         ),
+        (
+            facts.has_user_bus,
+            "the users' message bus, over which KAT starts containers,",
+            Package::UserBus,
+        ),
+        (
+            facts.has_pam_systemd,
+            "pam_systemd, without which no user's manager starts,",
+            Package::PamSystemd,
+        ),
     ] {
         let name = what.split(',').next().unwrap_or(what);
         findings.push(if there {
             Finding::ok(format!("{name} is there"))
         } else {
-            Finding::problem(format!("{what} is missing")).mended_by(install(package))
+            Finding::problem(format!("{what} is missing"), install(package))
         });
     }
     findings.push(match &facts.runtime {
         Some(name) => Finding::ok(format!("{name} runs the containers")),
-        None => Finding::problem("no container runtime is there, crun or runc is needed")
-            .mended_by(install(Package::Crun)),
+        None => Finding::problem(
+            "no container runtime is there, crun or runc is needed",
+            install(Package::Crun),
+        ),
     });
 }
 
 fn control_groups(facts: &Facts, findings: &mut Vec<Finding>) {
     if !facts.cgroup_v2 {
-        findings.push(
-            Finding::problem("control groups are not version 2 alone (the unified hierarchy)")
-                .mended_by(
-                    "add systemd.unified_cgroup_hierarchy=1 to the kernel's command line and boot again",
-                ),
-        );
+        findings.push(Finding::problem(
+            "control groups are not version 2 alone (the unified hierarchy)",
+            facts
+                .boot_loader
+                .with_word("systemd.unified_cgroup_hierarchy=1"),
+        ));
         return;
     }
     for (name, consequence) in [
@@ -153,11 +151,13 @@ fn control_groups(facts: &Facts, findings: &mut Vec<Finding>) {
             let finding = Finding::warning(format!(
                 "the kernel's {name} controller is off: {consequence} will not be enforced"
             ));
-            if name == "memory" {
-                finding.mended_by("add cgroup_enable=memory to the kernel's command line and boot again")
+            finding.mended_by(if name == "memory" {
+                facts.boot_loader.with_word("cgroup_enable=memory")
             } else {
-                finding
-            }
+                format!(
+                    "boot a kernel that has it, without cgroup_disable={name} on its command line"
+                )
+            })
         } else if has(&facts.delegated) {
             Finding::ok(format!("users' managers get the {name} controller"))
         } else {
@@ -177,8 +177,8 @@ fn control_groups(facts: &Facts, findings: &mut Vec<Finding>) {
 fn surroundings(stage: Stage, facts: &Facts, findings: &mut Vec<Finding>) {
     findings.push(if facts.journal_kept {
         Finding::ok("the journal is kept over a reboot")
-    } else if stage == Stage::BeforeInit {
-        Finding::ok("the journal will be kept over a reboot: kat-agent init sees to it")
+    } else if stage != Stage::Running {
+        Finding::ok("the journal will be kept over a reboot: kat-agent init and join see to it")
     } else {
         Finding::warning("the journal is lost at each reboot, and with it the workloads' logs")
             .mended_by(
@@ -188,14 +188,19 @@ fn surroundings(stage: Stage, facts: &Facts, findings: &mut Vec<Finding>) {
                  sudo systemctl restart systemd-journald && sudo journalctl --flush",
             )
     });
+    let mut set_clock = "sudo timedatectl set-ntp true".to_owned();
+    if facts.clock == ClockState::Unkept {
+        let install = Package::TimeServer.install(facts.family);
+        set_clock = format!("{install} && {set_clock}");
+    }
     findings.push(match facts.clock {
         ClockState::Synchronised => Finding::ok("the clock follows a time server"),
-        ClockState::Alone => Finding::warning(
+        ClockState::Alone | ClockState::Unkept => Finding::warning(
             "the clock follows no time server: certificates and leases need the machines to agree",
         )
-        .mended_by("sudo timedatectl set-ntp true"),
+        .mended_by(set_clock),
         ClockState::Unknown => {
-            Finding::warning("nobody can say whether the clock is right").mended_by("timedatectl")
+            Finding::warning("nobody can say whether the clock is right").mended_by(set_clock)
         }
     });
     if facts.selinux_enforcing {
@@ -210,8 +215,10 @@ fn surroundings(stage: Stage, facts: &Facts, findings: &mut Vec<Finding>) {
             "the kernel has no WireGuard: KAT's own, in a program, stands in for it, and is slower",
         )
     } else {
-        Finding::problem("there is neither WireGuard in the kernel nor /dev/net/tun")
-            .mended_by("sudo modprobe wireguard || sudo modprobe tun")
+        Finding::problem(
+            "there is neither WireGuard in the kernel nor /dev/net/tun",
+            "sudo modprobe wireguard || sudo modprobe tun",
+        )
     });
 }
 
@@ -225,127 +232,12 @@ fn etcd_unit(facts: &Facts, findings: &mut Vec<Finding>) {
         (true, false) => "runs",
         (false, _) => "starts at boot",
     };
-    findings.push(
-        Finding::problem(format!(
+    findings.push(Finding::problem(
+        format!(
             "the distribution's own etcd.service {does}: it listens without TLS on the ports of KAT's etcd"
-        ))
-        .mended_by("sudo systemctl disable --now etcd.service"),
-    );
-}
-
-/// Ports that KAT listens on, with what for.
-pub(super) fn wanted_ports(input: &CheckInput) -> Vec<(Protocol, u16, &'static str)> {
-    let cluster = &input.cluster;
-    let wireguard = input.agent.wireguard_port.unwrap_or(cluster.wireguard_port);
-    vec![
-        (Protocol::Tcp, cluster.api_port, "the API"),
-        (Protocol::Tcp, cluster.agent_port, "the agent"),
-        (Protocol::Tcp, cluster.etcd_client_port, "etcd's clients"),
-        (Protocol::Tcp, cluster.etcd_peer_port, "etcd's peers"),
-        (Protocol::Udp, wireguard, "WireGuard"),
-    ]
-}
-
-fn ports(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
-    for (protocol, port, purpose) in wanted_ports(input) {
-        let word = match protocol {
-            Protocol::Tcp => "TCP",
-            Protocol::Udp => "UDP",
-        };
-        let mut others: Vec<String> = facts
-            .listeners
-            .iter()
-            .filter(|listener| listener.protocol == protocol && listener.port == port)
-            .filter(|listener| input.stage == Stage::BeforeInit || !is_ours(listener))
-            .map(who)
-            .collect();
-        others.sort_unstable();
-        others.dedup();
-        if others.is_empty() {
-            continue;
-        }
-        findings.push(
-            Finding::problem(format!(
-                "{word} port {port}, for {purpose}, is taken by {}",
-                others.join(" and ")
-            ))
-            .mended_by(format!(
-                "sudo ss -lp{} 'sport = :{port}'",
-                if protocol == Protocol::Tcp { "t" } else { "u" }
-            )),
-        );
-    }
-}
-
-fn is_ours(listener: &Listener) -> bool {
-    let by_unit = listener
-        .unit
-        .as_deref()
-        .is_some_and(|unit| unit.starts_with("kat-"));
-    // The kernel's WireGuard listens without a process.
-    by_unit || (listener.protocol == Protocol::Udp && listener.process.is_none())
-}
-
-fn who(listener: &Listener) -> String {
-    match (&listener.process, &listener.unit) {
-        (Some(process), Some(unit)) => format!("{process} ({unit})"),
-        (Some(process), None) => process.clone(),
-        (None, _) => "something without a process, or of another user".to_owned(),
-    }
-}
-
-fn network(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
-    for (name, network) in [
-        ("clusterCIDR", input.cluster.cluster_cidr),
-        ("serviceCIDR", input.cluster.service_cidr),
-    ] {
-        let ours: &[&str] = match input.stage {
-            Stage::BeforeInit => &[],
-            Stage::Running => OUR_LINKS,
-        };
-        let mut found = overlaps(network, &facts.routes, &facts.addresses, ours);
-        // Routes to instances lie on veths of KAT's own, and what is left of the machine's subnet is
-        // unreachable, on no link.
-        found.retain(|text| {
-            input.stage == Stage::BeforeInit
-                || !(text.contains(" on kat") || text.ends_with(" on *"))
-        });
-        if found.is_empty() {
-            findings.push(Finding::ok(format!("{network} ({name}) is free")));
-        } else {
-            findings.push(
-                Finding::problem(format!(
-                    "{network} ({name}) overlaps {}",
-                    found.join(" and ")
-                ))
-                .mended_by(format!(
-                    "choose another {name} in cluster.kat and give it with kat-agent init --config cluster.kat"
-                )),
-            );
-        }
-    }
-    match &facts.default_link {
-        None => findings.push(Finding::warning(
-            "there is no default route: images can't be pulled from elsewhere",
-        )),
-        Some((link, mtu)) => {
-            let wanted = input.cluster.mtu;
-            let fits = mtu.saturating_sub(TUNNEL_BYTES_V6);
-            findings.push(if wanted + TUNNEL_BYTES_V6 <= *mtu {
-                Finding::ok(format!("{link} takes the overlay's MTU of {wanted}"))
-            } else if wanted + TUNNEL_BYTES <= *mtu {
-                Finding::warning(format!(
-                    "{link} has an MTU of {mtu}: the overlay's {wanted} fits over IPv4 only"
-                ))
-                .mended_by(format!("set mtu: {fits} in cluster.kat"))
-            } else {
-                Finding::problem(format!(
-                    "{link} has an MTU of {mtu}, too small for the overlay's {wanted} and WireGuard's {TUNNEL_BYTES_V6}"
-                ))
-                .mended_by(format!("set mtu: {fits} in cluster.kat"))
-            });
-        }
-    }
+        ),
+        "sudo systemctl disable --now etcd.service",
+    ));
 }
 
 fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
@@ -355,9 +247,10 @@ fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
             .mended_by("kat-agent init --node-name NAME, or sudo hostnamectl hostname NAME"),
     });
     if let Some(error) = &facts.accounts_error {
-        findings.push(Finding::problem(format!(
-            "the machine's users can't be read: {error}"
-        )));
+        findings.push(Finding::problem(
+            format!("the machine's users can't be read: {error}"),
+            "mend the file that it names; sudo pwck --read-only and sudo grpck -r say what else is wrong",
+        ));
         return;
     }
     if facts.taken_ids.is_empty() {
@@ -367,15 +260,49 @@ fn identities(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
         )));
     }
     findings.extend(facts.taken_ids.iter().map(|taken| {
-        Finding::problem(format!("the ids of workloads' users are not free: {taken}"))
+        Finding::problem(
+            format!("the ids of workloads' users are not free: {taken}"),
+            other_ids(input, taken),
+        )
     }));
+}
+
+/// How somebody comes to other ids. Which ones, and what of its files, is for a person to say.
+fn other_ids(input: &CheckInput, taken: &Taken) -> String {
+    let (first, below) = (input.uid_base, input.subordinate_base);
+    let last = first.saturating_add(INDEX_LIMIT).saturating_sub(1);
+    match taken {
+        Taken::Uid { by, .. } => format!(
+            "give {by} an uid outside of {first} to {last}: sudo usermod --uid UID {by}; its files outside of its home need chown"
+        ),
+        Taken::Gid { by, .. } => format!(
+            "give the group {by} a gid outside of {first} to {last}: sudo groupmod --gid GID {by}; its files need chgrp"
+        ),
+        Taken::Subordinate {
+            first, last, by, ..
+        } => format!(
+            "give {by} ids below {below}: sudo usermod --del-subuids {first}-{last} --del-subgids {first}-{last} \
+             --add-subuids FIRST-LAST --add-subgids FIRST-LAST {by}; then podman system migrate as {by}"
+        ),
+        Taken::Name { name, .. } => {
+            format!("call that user otherwise: sudo usermod --login NAME {name}")
+        }
+        Taken::Group { name, .. } => {
+            format!("call that group otherwise: sudo groupmod --new-name NAME {name}")
+        }
+        Taken::Reserved { .. } => "choose ids that nothing is kept for".to_owned(),
+    }
 }
 
 fn room(facts: &Facts, findings: &mut Vec<Finding>) {
     let free = facts.disk_available_bytes;
     let text = format!("{} MiB are free below /var/lib", free >> 20);
     findings.push(if free < DISK_PROBLEM {
-        Finding::problem(format!("only {text}, images need more than 1024"))
+        Finding::problem(
+            format!("only {text}, images need more than 1024"),
+            "make room (sudo journalctl --vacuum-size=200M and the package manager's cache are quick to go), \
+             or mount a larger file system at /var/lib/kat",
+        )
     } else if free < DISK_WARNING {
         Finding::warning(format!("{text}, images need some"))
     } else {

@@ -1,6 +1,8 @@
 //! What the check saw of the machine.
 
-use super::packages::Family;
+use std::collections::BTreeSet;
+
+use super::{boot::BootLoader, packages::Family};
 use crate::host::{
     facts::{
         Version,
@@ -14,8 +16,10 @@ use crate::host::{
 pub enum ClockState {
     /// It does.
     Synchronised,
-    /// It does not.
+    /// It does not, though there is a program that could set it.
     Alone,
+    /// There is no such program.
+    Unkept,
     /// Nobody can say.
     Unknown,
 }
@@ -54,6 +58,10 @@ pub struct Facts {
     pub has_newuidmap: bool,
     /// useradd, usermod and userdel are there.
     pub has_shadow: bool,
+    /// Users' managers have a message bus.
+    pub has_user_bus: bool,
+    /// PAM can register a user's session with logind, which users' managers need.
+    pub has_pam_systemd: bool,
     /// `crun` or `runc`, whichever is there.
     pub runtime: Option<String>,
     /// The unified control group hierarchy is mounted, and nothing else.
@@ -62,14 +70,20 @@ pub struct Facts {
     pub controllers: Vec<String>,
     /// Controllers that users' managers get.
     pub delegated: Vec<String>,
+    /// What passes the kernel its command line.
+    pub boot_loader: BootLoader,
     /// The journal is kept over a reboot.
     pub journal_kept: bool,
     /// The clock.
     pub clock: ClockState,
     /// Who listens on ports that KAT needs.
     pub listeners: Vec<Listener>,
+    /// Those of their units that start at boot.
+    pub enabled: BTreeSet<String>,
     /// The distribution's `etcd.service`.
     pub etcd_unit: UnitFileState,
+    /// `systemd-resolved.service`.
+    pub resolved: UnitFileState,
     /// Routes.
     pub routes: Vec<Route>,
     /// Addresses.
@@ -107,14 +121,19 @@ impl Default for Facts {
             nft: None,
             has_newuidmap: false,
             has_shadow: false,
+            has_user_bus: false,
+            has_pam_systemd: false,
             runtime: None,
             cgroup_v2: false,
             controllers: Vec::new(),
             delegated: Vec::new(),
+            boot_loader: BootLoader::Unknown,
             journal_kept: false,
             clock: ClockState::Unknown,
             listeners: Vec::new(),
+            enabled: BTreeSet::new(),
             etcd_unit: UnitFileState::default(),
+            resolved: UnitFileState::default(),
             routes: Vec::new(),
             addresses: Vec::new(),
             default_link: None,

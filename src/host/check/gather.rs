@@ -2,6 +2,7 @@
 //! least.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
     time::Duration,
@@ -10,7 +11,7 @@ use std::{
 use tokio::time::timeout;
 use zbus::OwnedVariant;
 
-use super::{CheckInput, ClockState, Facts, Family, UnitFileState, evaluate::wanted_ports};
+use super::{BootLoader, CheckInput, ClockState, Facts, Family, UnitFileState, ports};
 use crate::{
     host::{
         commands::Invocation,
@@ -26,6 +27,16 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// Folders of programs that an administrator's PATH may lack.
 const FOLDERS: &[&str] = &["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin"];
 
+/// Folders of users' units (systemd.unit(5)).
+const USER_UNITS: &[&str] = &[
+    "/etc/systemd/user",
+    "/usr/local/lib/systemd/user",
+    "/usr/lib/systemd/user",
+    "/lib/systemd/user",
+];
+/// The command line that the firmware of a Raspberry Pi gives to the kernel, newer place first.
+const FIRMWARE: &[&str] = &["/boot/firmware/cmdline.txt", "/boot/cmdline.txt"];
+
 /// Looks at everything that [`super::evaluate`] judges.
 pub async fn gather(input: &CheckInput) -> Facts {
     let (systemd, podman, etcd, nft) = futures_util::join!(
@@ -34,11 +45,17 @@ pub async fn gather(input: &CheckInput) -> Facts {
         program_version("etcd", "--version"),
         program_version("nft", "--version"),
     );
-    let (clock, etcd_unit, delegated) = futures_util::join!(clock(), etcd_unit(), delegated());
-    let ports: Vec<_> = wanted_ports(input)
+    let (clock, etcd_unit, resolved, delegated) = futures_util::join!(
+        clock(),
+        unit_state(None, "etcd.service"),
+        unit_state(None, "systemd-resolved.service"),
+        delegated()
+    );
+    let ports: Vec<_> = ports::wanted(input)
         .into_iter()
-        .map(|(protocol, port, _)| (protocol, port))
+        .map(|wanted| (wanted.protocol, wanted.port))
         .collect();
+    let listeners = network::listeners(&ports);
     let routes = network::routes();
     let controllers = words("/sys/fs/cgroup/cgroup.controllers");
     let (taken_ids, accounts_error) =
@@ -58,6 +75,10 @@ pub async fn gather(input: &CheckInput) -> Facts {
         nft,
         has_newuidmap: all(&["newuidmap", "newgidmap"]),
         has_shadow: all(&["useradd", "usermod", "userdel", "groupadd"]),
+        has_user_bus: USER_UNITS
+            .iter()
+            .any(|folder| Path::new(folder).join("dbus.socket").exists()),
+        has_pam_systemd: has_pam_module("pam_systemd.so"),
         runtime: ["crun", "runc"]
             .into_iter()
             .find(|program| find(program).is_some())
@@ -65,10 +86,13 @@ pub async fn gather(input: &CheckInput) -> Facts {
         cgroup_v2: Path::new("/sys/fs/cgroup/cgroup.controllers").exists(),
         controllers,
         delegated,
+        boot_loader: boot_loader(),
         journal_kept: journal_kept(),
         clock,
-        listeners: network::listeners(&ports),
+        enabled: enabled(&listeners).await,
+        listeners,
         etcd_unit,
+        resolved,
         default_link: default_link(&routes),
         addresses: network::addresses(),
         routes,
@@ -118,33 +142,67 @@ async fn program_version(program: &str, argument: &str) -> Option<parse::Version
     version_of(find(program)?.to_str()?, &[argument]).await
 }
 
-/// `NTPSynchronized` of org.freedesktop.timedate1(5).
-async fn clock() -> ClockState {
-    let ask = async {
-        let connection = SystemBus.connect().await.ok()?;
-        let reply = connection
-            .call_method(
-                Some("org.freedesktop.timedate1"),
-                "/org/freedesktop/timedate1",
-                Some("org.freedesktop.DBus.Properties"),
-                "Get",
-                &("org.freedesktop.timedate1", "NTPSynchronized"),
-            )
-            .await
-            .ok()?;
-        let value: OwnedVariant = reply.body().deserialize().ok()?;
-        bool::try_from(value).ok()
-    };
-    match timeout(LIMIT, ask).await {
-        Ok(Some(true)) => ClockState::Synchronised,
-        Ok(Some(false)) => ClockState::Alone,
-        Ok(None) | Err(_) => ClockState::Unknown,
+/// PAM's modules lie below the folder of libraries, which has the architecture's name in some places.
+fn has_pam_module(name: &str) -> bool {
+    ["/usr/lib", "/usr/lib64", "/lib", "/lib64"]
+        .into_iter()
+        .flat_map(|base| {
+            let below = fs::read_dir(base).into_iter().flatten().flatten();
+            below.map(|entry| entry.path()).chain([base.into()])
+        })
+        .any(|folder| folder.join("security").join(name).exists())
+}
+
+fn boot_loader() -> BootLoader {
+    if let Some(file) = FIRMWARE.iter().find(|file| Path::new(file).exists()) {
+        BootLoader::Firmware(file.into())
+    } else if find("grubby").is_some() {
+        BootLoader::Grubby
+    } else if find("update-grub").is_some() {
+        BootLoader::Grub
+    } else {
+        BootLoader::Unknown
     }
 }
 
-/// Properties of a unit, as `KEY=VALUE` lines.
-async fn show(unit: &str, properties: &str) -> String {
-    Invocation::new("systemctl")
+/// `NTPSynchronized` and `CanNTP` of org.freedesktop.timedate1(5).
+async fn clock() -> ClockState {
+    let ask = async {
+        let connection = SystemBus.connect().await.ok()?;
+        let mut answers = Vec::new();
+        for property in ["NTPSynchronized", "CanNTP"] {
+            let reply = connection
+                .call_method(
+                    Some("org.freedesktop.timedate1"),
+                    "/org/freedesktop/timedate1",
+                    Some("org.freedesktop.DBus.Properties"),
+                    "Get",
+                    &("org.freedesktop.timedate1", property),
+                )
+                .await
+                .ok()?;
+            let value: OwnedVariant = reply.body().deserialize().ok()?;
+            answers.push(bool::try_from(value).ok()?);
+        }
+        Some(match answers.as_slice() {
+            [true, ..] => ClockState::Synchronised,
+            [false, false] => ClockState::Unkept,
+            _ => ClockState::Alone,
+        })
+    };
+    let answer = timeout(LIMIT, ask).await;
+    answer.ok().flatten().unwrap_or(ClockState::Unknown)
+}
+
+/// Properties of a unit of the system's manager, or of a user's, as `KEY=VALUE` lines.
+async fn show(manager: Option<u32>, unit: &str, properties: &str) -> String {
+    let mut invocation = Invocation::new("systemctl");
+    if let Some(uid) = manager {
+        invocation = invocation
+            .arg("--user")
+            .arg(format!("--machine={uid}@.host"));
+    }
+    invocation
         .args(["show", "--property", properties, unit])
         .limit(LIMIT)
         .run()
@@ -159,8 +217,8 @@ fn value<'a>(text: &'a str, key: &str) -> &'a str {
         .map_or("", |(_, value)| value)
 }
 
-async fn etcd_unit() -> UnitFileState {
-    let text = show("etcd.service", "LoadState,ActiveState,UnitFileState").await;
+async fn unit_state(manager: Option<u32>, unit: &str) -> UnitFileState {
+    let text = show(manager, unit, "LoadState,ActiveState,UnitFileState").await;
     UnitFileState {
         exists: value(&text, "LoadState") == "loaded",
         active: matches!(
@@ -171,9 +229,29 @@ async fn etcd_unit() -> UnitFileState {
     }
 }
 
+/// Units of listeners that start at boot, or with their user's manager.
+async fn enabled(listeners: &[network::Listener]) -> BTreeSet<String> {
+    let units: BTreeSet<(Option<u32>, &str)> = listeners
+        .iter()
+        .filter_map(|listener| Some((listener.manager, listener.unit.as_deref()?)))
+        .collect();
+    let mut found = BTreeSet::new();
+    for (manager, unit) in units {
+        if unit_state(manager, unit).await.enabled {
+            found.insert(unit.to_owned());
+        }
+    }
+    found
+}
+
 /// What `user@.service` passes on; its instance of an uid that nobody has shows the template.
 async fn delegated() -> Vec<String> {
-    let text = show("user@4294967294.service", "Delegate,DelegateControllers").await;
+    let text = show(
+        None,
+        "user@4294967294.service",
+        "Delegate,DelegateControllers",
+    )
+    .await;
     if value(&text, "Delegate") != "yes" {
         return Vec::new();
     }

@@ -4,13 +4,17 @@
 //! [`gather`] looks at the machine, [`evaluate`] judges what it saw and does nothing else, and
 //! [`render`] writes it for people.
 
+mod boot;
 mod evaluate;
 mod facts;
 mod gather;
+mod networks;
 mod packages;
+mod ports;
 mod render;
 
 pub use self::{
+    boot::BootLoader,
     evaluate::evaluate,
     facts::{ClockState, Facts, UnitFileState},
     gather::gather,
@@ -24,6 +28,8 @@ use crate::resource::{AgentConfig, ClusterSpec};
 pub enum Stage {
     /// The machine belongs to no cluster yet: ports and ranges must be free.
     BeforeInit,
+    /// The same, and the cluster's settings stand already.
+    BeforeJoin,
     /// The machine runs KAT, which may hold what is KAT's.
     Running,
 }
@@ -46,7 +52,7 @@ pub struct Finding {
     pub level: Level,
     /// What was found, a sentence without its stop.
     pub what: String,
-    /// The exact command that mends it, where there is one.
+    /// The command that mends it, which begins with `sudo`; a sentence where no command can.
     pub mend: Option<String>,
 }
 
@@ -68,15 +74,15 @@ impl Finding {
         }
     }
 
-    /// It will not work.
-    pub fn problem(what: impl Into<String>) -> Self {
+    /// It will not work, and this mends it.
+    pub fn problem(what: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             level: Level::Problem,
-            ..Self::ok(what)
+            ..Self::ok(what).mended_by(mend)
         }
     }
 
-    /// What mends it.
+    /// What mends it; a problem has that from the beginning.
     pub fn mended_by(mut self, command: impl Into<String>) -> Self {
         self.mend = Some(command.into());
         self

@@ -51,6 +51,14 @@ pub(super) enum Package {
     /// `useradd` and its kin
     Accounts,
     Crun,
+    /// `dbus.socket` of users' managers
+    UserBus,
+    /// `pam_systemd.so`
+    PamSystemd,
+    /// What `timedatectl set-ntp` turns on
+    TimeServer,
+    /// `systemd-resolved.service`
+    Resolved,
 }
 
 impl Package {
@@ -69,6 +77,15 @@ impl Package {
             (Self::Accounts, Some(Debian)) => "passwd",
             (Self::IdMaps | Self::Accounts, Some(Fedora)) => "shadow-utils",
             (Self::IdMaps | Self::Accounts, _) => "shadow",
+            (Self::UserBus, Some(Debian)) => "dbus-user-session",
+            (Self::UserBus, Some(Fedora)) => "dbus-broker",
+            (Self::UserBus, _) => "dbus",
+            (Self::PamSystemd, Some(Debian)) => "libpam-systemd",
+            (Self::PamSystemd, Some(Fedora)) => "systemd-pam",
+            (Self::PamSystemd, _) => "systemd",
+            (Self::TimeServer, Some(Debian)) => "systemd-timesyncd",
+            (Self::TimeServer, _) => "chrony",
+            (Self::Resolved, _) => "systemd-resolved",
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fmt, fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
@@ -48,8 +48,56 @@ pub struct Listener {
     pub port: u16,
     /// Name of the process; none for the kernel's own, or without the right to look.
     pub process: Option<String>,
+    /// Its id.
+    pub pid: Option<u32>,
     /// Unit of the process.
     pub unit: Option<String>,
+    /// Uid whose manager has that unit; none for the system's.
+    pub manager: Option<u32>,
+}
+
+/// A route or an address that shares addresses with a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Overlap {
+    /// A route.
+    Route(Route),
+    /// An address, with its network, and its link.
+    Address(Ipv4Net, String),
+}
+
+impl Overlap {
+    /// Its link; `*` for a route that leads nowhere.
+    pub fn link(&self) -> &str {
+        match self {
+            Self::Route(route) => &route.link,
+            Self::Address(_, link) => link,
+        }
+    }
+
+    /// The command of ip(8) that takes it away.
+    pub fn removal(&self) -> String {
+        match self {
+            Self::Route(Route { destination, link }) if link == "*" => {
+                format!("ip route delete {destination}")
+            }
+            Self::Route(Route { destination, link }) => {
+                format!("ip route delete {destination} dev {link}")
+            }
+            Self::Address(address, link) => format!("ip address delete {address} dev {link}"),
+        }
+    }
+}
+
+/// As the end of a sentence.
+impl fmt::Display for Overlap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Route(Route { destination, link }) => {
+                write!(f, "the route to {destination} on {link}")
+            }
+            Self::Address(address, link) => write!(f, "the address {address} on {link}"),
+        }
+    }
 }
 
 /// IPv4 routes from the text of /proc/net/route: addresses as the machine's own words.
@@ -101,37 +149,28 @@ pub fn addresses() -> Vec<Address> {
     .collect()
 }
 
-/// Routes and addresses that share addresses with a network, as sentences' ends. The default route
-/// does not count, nor do links that are in `ours`.
-pub fn overlaps(
-    network: Ipv4Net,
-    routes: &[Route],
-    addresses: &[Address],
-    ours: &[&str],
-) -> Vec<String> {
+/// Routes and addresses that share addresses with a network. The default route does not count, nor
+/// does an address whose network's route does.
+pub fn overlaps(network: Ipv4Net, routes: &[Route], addresses: &[Address]) -> Vec<Overlap> {
     let shared = |other: &Ipv4Net| network.contains(other) || other.contains(&network);
-    let mut found: Vec<String> = Vec::new();
-    for route in routes {
-        if route.destination.prefix_len() > 0
-            && shared(&route.destination)
-            && !ours.contains(&route.link.as_str())
-        {
-            found.push(format!(
-                "the route to {} on {}",
-                route.destination, route.link
-            ));
-        }
-    }
+    let mut found: Vec<Overlap> = routes
+        .iter()
+        .filter(|route| route.destination.prefix_len() > 0 && shared(&route.destination))
+        .map(|route| Overlap::Route(route.clone()))
+        .collect();
     for address in addresses {
-        if let IpAddr::V4(ip) = address.address
-            && let Ok(own) = Ipv4Net::new(ip, address.prefix)
-            && shared(&own.trunc())
-            && !ours.contains(&address.link.as_str())
-            && !found
-                .iter()
-                .any(|text| text == &format!("the route to {} on {}", own.trunc(), address.link))
-        {
-            found.push(format!("the address {own} on {}", address.link));
+        let IpAddr::V4(ip) = address.address else {
+            continue;
+        };
+        let Ok(own) = Ipv4Net::new(ip, address.prefix) else {
+            continue;
+        };
+        let route = Overlap::Route(Route {
+            destination: own.trunc(),
+            link: address.link.clone(),
+        });
+        if shared(&own.trunc()) && !found.contains(&route) {
+            found.push(Overlap::Address(own, address.link.clone()));
         }
     }
     found.dedup();
@@ -204,7 +243,10 @@ pub fn listeners(ports: &[(Protocol, u16)]) -> Vec<Listener> {
     sockets
         .into_iter()
         .map(|(protocol, address, port, inode)| {
-            let pid = owners.get(&inode);
+            let pid = owners.get(&inode).copied();
+            let unit = pid
+                .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
+                .and_then(|text| unit_of_cgroup(&text));
             Listener {
                 protocol,
                 address,
@@ -212,9 +254,9 @@ pub fn listeners(ports: &[(Protocol, u16)]) -> Vec<Listener> {
                 process: pid
                     .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok())
                     .map(|name| name.trim().to_owned()),
-                unit: pid
-                    .and_then(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")).ok())
-                    .and_then(|text| unit_of_cgroup(&text)),
+                pid,
+                manager: unit.as_ref().and_then(|(_, manager)| *manager),
+                unit: unit.map(|(unit, _)| unit),
             }
         })
         .collect()
@@ -256,13 +298,25 @@ fn owners_of(inodes: &[u64]) -> BTreeMap<u64, u32> {
     found
 }
 
-/// The innermost service or scope of a process's control group.
-fn unit_of_cgroup(text: &str) -> Option<String> {
-    text.lines()
+/// The innermost service or scope of a process's control group, and the uid of the user whose manager
+/// has it.
+fn unit_of_cgroup(text: &str) -> Option<(String, Option<u32>)> {
+    let parts: Vec<&str> = text
+        .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
         .flat_map(|path| path.split('/'))
-        .rfind(|part| part.ends_with(".service") || part.ends_with(".scope"))
-        .map(str::to_owned)
+        .collect();
+    let (at, unit) = parts
+        .iter()
+        .enumerate()
+        .rfind(|(_, part)| part.ends_with(".service") || part.ends_with(".scope"))?;
+    let manager = parts.iter().take(at).find_map(|part| {
+        part.strip_prefix("user@")?
+            .strip_suffix(".service")?
+            .parse()
+            .ok()
+    });
+    Some(((*unit).to_owned(), manager))
 }
 
 #[cfg(test)]
@@ -298,20 +352,34 @@ mod tests {
         };
         let addresses = [address("192.168.2.7", "eth0"), address("10.100.3.1", "lxc")];
         let network = "10.100.0.0/16".parse().unwrap();
+        let texts = |network| -> Vec<String> {
+            let found = overlaps(network, &routes, &addresses);
+            found.iter().map(ToString::to_string).collect()
+        };
         assert_eq!(
-            overlaps(network, &routes, &addresses, &["kat0"]),
+            texts(network),
             [
                 "the route to 10.100.0.0/16 on docker0",
+                "the route to 10.100.128.0/17 on kat0",
                 "the address 10.100.3.1/24 on lxc"
             ]
         );
-        let inside = "192.168.0.0/16".parse().unwrap();
+        let removals: Vec<_> = overlaps(network, &routes, &addresses)
+            .iter()
+            .map(Overlap::removal)
+            .collect();
         assert_eq!(
-            overlaps(inside, &routes, &addresses, &[]),
-            ["the route to 192.168.2.0/24 on eth0"]
+            removals,
+            [
+                "ip route delete 10.100.0.0/16 dev docker0",
+                "ip route delete 10.100.128.0/17 dev kat0",
+                "ip address delete 10.100.3.1/24 dev lxc"
+            ]
         );
+        let inside = "192.168.0.0/16".parse().unwrap();
+        assert_eq!(texts(inside), ["the route to 192.168.2.0/24 on eth0"]);
         let free = "10.200.0.0/16".parse().unwrap();
-        assert!(overlaps(free, &routes, &addresses, &[]).is_empty());
+        assert!(texts(free).is_empty());
     }
 
     #[test]
@@ -329,24 +397,35 @@ mod tests {
         let own = fs::read_to_string("/proc/self/comm").unwrap();
         for listener in &found {
             assert_eq!(listener.process.as_deref(), Some(own.trim()));
+            assert_eq!(listener.pid, Some(std::process::id()));
         }
         drop(gone);
         assert!(listeners(&[(Protocol::Tcp, gone_port)]).is_empty());
     }
 
     #[test]
-    fn finds_the_unit_of_a_control_group() {
-        assert_eq!(
-            unit_of_cgroup("0::/system.slice/etcd.service\n").as_deref(),
-            Some("etcd.service")
-        );
-        assert_eq!(
-            unit_of_cgroup(
-                "0::/user.slice/user-1000.slice/user@1000.service/app.slice/x.service/sub"
-            )
-            .as_deref(),
-            Some("x.service")
-        );
+    fn finds_the_unit_of_a_control_group_and_whose_manager_has_it() {
+        for (path, unit, manager) in [
+            ("/system.slice/etcd.service", "etcd.service", None),
+            (
+                "/user.slice/user-1000.slice/user@1000.service/app.slice/x.service/sub",
+                "x.service",
+                Some(1000),
+            ),
+            (
+                "/user.slice/user-1000.slice/session-3.scope",
+                "session-3.scope",
+                None,
+            ),
+            (
+                "/user.slice/user-1000.slice/user@1000.service",
+                "user@1000.service",
+                None,
+            ),
+        ] {
+            let found = unit_of_cgroup(&format!("0::{path}\n"));
+            assert_eq!(found, Some((unit.to_owned(), manager)), "{path}");
+        }
         assert_eq!(unit_of_cgroup("0::/\n"), None);
     }
 

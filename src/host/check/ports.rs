@@ -1,0 +1,165 @@
+//! Ports that KAT needs, and who has them.
+
+use std::net::IpAddr;
+
+use ipnet::Ipv4Net;
+
+use super::{CheckInput, Facts, Finding, Stage};
+use crate::host::facts::network::{Listener, Protocol};
+
+/// A port that KAT listens on.
+pub(super) struct Wanted {
+    pub(super) protocol: Protocol,
+    pub(super) port: u16,
+    purpose: &'static str,
+    /// It is wanted on the machine's address in `clusterCIDR` alone.
+    overlay: bool,
+}
+
+/// Ports that KAT listens on (README, "What a server needs").
+pub(super) fn wanted(input: &CheckInput) -> Vec<Wanted> {
+    let cluster = &input.cluster;
+    let wireguard = input.agent.wireguard_port.unwrap_or(cluster.wireguard_port);
+    [
+        (Protocol::Tcp, cluster.api_port, "the API", false),
+        (Protocol::Tcp, cluster.agent_port, "the agent", false),
+        (
+            Protocol::Tcp,
+            cluster.etcd_client_port,
+            "etcd's clients",
+            false,
+        ),
+        (Protocol::Tcp, cluster.etcd_peer_port, "etcd's peers", false),
+        (Protocol::Udp, wireguard, "WireGuard", false),
+        (Protocol::Udp, 53, "DNS", true),
+        (Protocol::Tcp, 53, "DNS", true),
+    ]
+    .map(|(protocol, port, purpose, overlay)| Wanted {
+        protocol,
+        port,
+        purpose,
+        overlay,
+    })
+    .into()
+}
+
+/// A problem for each port that somebody else has.
+pub(super) fn judge(input: &CheckInput, facts: &Facts, findings: &mut Vec<Finding>) {
+    for wanted in wanted(input) {
+        let others: Vec<&Listener> = facts
+            .listeners
+            .iter()
+            .filter(|one| one.protocol == wanted.protocol && one.port == wanted.port)
+            .filter(|one| !wanted.overlay || collides(one.address, input.cluster.cluster_cidr))
+            .filter(|one| input.stage != Stage::Running || !is_ours(one, facts.is_root))
+            // A finding of its own says that.
+            .filter(|one| !(facts.etcd_unit.active && one.unit.as_deref() == Some("etcd.service")))
+            .collect();
+        if others.is_empty() {
+            continue;
+        }
+        let who = distinct(others.iter().map(|one| who(one)));
+        let mend = distinct(others.iter().map(|one| end(one, &wanted, facts)));
+        findings.push(Finding::problem(
+            format!(
+                "{} port {}, for {}, is taken by {}",
+                word(wanted.protocol).to_uppercase(),
+                wanted.port,
+                wanted.purpose,
+                who.join(" and ")
+            ),
+            mend.join(" && "),
+        ));
+    }
+}
+
+/// Whether a socket on this address keeps others from the machine's address in the overlay.
+fn collides(address: IpAddr, overlay: Ipv4Net) -> bool {
+    address.is_unspecified()
+        || match address.to_canonical() {
+            IpAddr::V4(address) => address.is_unspecified() || overlay.contains(&address),
+            IpAddr::V6(_) => false,
+        }
+}
+
+fn is_ours(listener: &Listener, is_root: bool) -> bool {
+    match (&listener.unit, &listener.process) {
+        (Some(unit), _) => unit.starts_with("kat-"),
+        (None, Some(_)) => false,
+        // The kernel's WireGuard listens without a process; who is not root sees no process of root's.
+        (None, None) => listener.protocol == Protocol::Udp || !is_root,
+    }
+}
+
+fn word(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "tcp",
+        Protocol::Udp => "udp",
+    }
+}
+
+fn who(listener: &Listener) -> String {
+    match (&listener.process, &listener.unit) {
+        (Some(process), Some(unit)) => format!("{process} ({unit})"),
+        (Some(process), None) => process.clone(),
+        (None, _) => "something without a process, or of another user".to_owned(),
+    }
+}
+
+/// What ends a listener: by its unit where it has one, else its process.
+fn end(listener: &Listener, wanted: &Wanted, facts: &Facts) -> String {
+    let Some(pid) = listener.pid else {
+        return without_process(wanted, facts);
+    };
+    let port = wanted.port;
+    let systemctl = match listener.manager {
+        Some(uid) => format!("sudo systemctl --user --machine={uid}@.host"),
+        None => "sudo systemctl".to_owned(),
+    };
+    match (listener.process.as_deref(), listener.unit.as_deref()) {
+        // The manager itself listens, for a socket unit.
+        (Some("systemd"), _) => format!(
+            "{systemctl} disable --now \"$({systemctl} list-sockets --no-legend --plain --full | \
+             awk '$1 ~ /:{port}$/ {{ print $2 }}')\""
+        ),
+        // It listens for a container, and its unit is all of Docker.
+        (Some("docker-proxy"), _) => format!(
+            "sudo docker stop $(sudo docker ps --quiet --filter publish={port}/{})",
+            word(wanted.protocol)
+        ),
+        (_, Some(unit)) if unit.ends_with(".service") => {
+            // What is not enabled may be a unit that can't be disabled: a transient or generated one.
+            let verb = if facts.enabled.contains(unit) {
+                "disable --now"
+            } else {
+                "stop"
+            };
+            format!("{systemctl} {verb} {unit}")
+        }
+        _ => format!("sudo kill {pid}"),
+    }
+}
+
+fn without_process(wanted: &Wanted, facts: &Facts) -> String {
+    if !facts.is_root {
+        "sudo kat-agent check".to_owned()
+    } else if wanted.protocol == Protocol::Udp && !wanted.overlay {
+        "take down the WireGuard link that has it (sudo wg show all listen-port names them), \
+         or set another wireguardPort in /etc/kat/agent.yaml"
+            .to_owned()
+    } else {
+        "stop what listens there: the kernel itself, or a process outside of this machine's view"
+            .to_owned()
+    }
+}
+
+/// Each once, in their order.
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut found = Vec::new();
+    for text in texts {
+        if !found.contains(&text) {
+            found.push(text);
+        }
+    }
+    found
+}
