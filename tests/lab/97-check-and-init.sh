@@ -1,0 +1,148 @@
+# check names what is in the way and the command that mends it; init takes its options, or refuses and changes nothing
+# bare
+# shellcheck shell=bash
+put() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }
+is_ready() { n1 kat-agent check "$@"; }
+# What a check prints that finds problems.
+problems() {
+    local output code=0
+    output=$(n1 kat-agent check "$@") || code=$?
+    equal 1 "$code" "exit code of check, which printed $output" || return 1
+    printf '%s\n' "$output"
+}
+# Runs the command that stands below each problem, but for sudo, which these machines do not have.
+mend() {
+    local command
+    while IFS= read -r -u 4 command; do
+        [[ $command == 'sudo '* ]] || { echo "no command: $command" >&2 && return 1; }
+        n1 bash -ec "${command//sudo /}"
+    done 4< <(awk 'below { print substr($0, 10) } { below = /^problem / }' <<<"$1")
+}
+lab copy "$LAB_WORK/images/web/bin/web" n1:/usr/local/bin/web
+is_ready
+
+# README's example, line by line, but for its warnings, which come from the kernel below these machines.
+n1 systemctl unmask etcd.service
+n1 systemctl enable --now etcd.service
+found=$(problems)
+example=$(awk '/^    sudo kat-agent check$/ { on = 1; next } /^[^ ]/ { on = 0 } !on || !NF || $1 == "..." { next }
+    /^    warning/ { warning = 1; next } warning && /^             / { next } { warning = 0; print substr($0, 5) }' README.md)
+contains "$example" "sudo systemctl disable --now etcd.service"
+while IFS= read -r -u 4 line; do contains "$found" "${line%warnings: *}"; done 4<<<"$example"
+
+# A service and a socket unit on KAT's ports, and a firewall that drops.
+printf '[Service]\nEnvironment=PORT=9115\nExecStart=/usr/local/bin/web\n[Install]\nWantedBy=multi-user.target\n' |
+    put /etc/systemd/system/squatter.service
+printf '[Socket]\nListenStream=9116\n[Install]\nWantedBy=sockets.target\n' | put /etc/systemd/system/waiting.socket
+printf '[Service]\nExecStart=/usr/bin/sleep infinity\n' | put /etc/systemd/system/waiting.service
+n1 systemctl daemon-reload
+n1 systemctl enable --now squatter.service waiting.socket
+n1 nft 'table inet mine {
+    chain forward { type filter hook forward priority 0; policy drop; }
+    chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname lo accept; }
+}'
+wait_for 10 answers http://127.0.0.1:9115/
+found=$(problems)
+contains "$found" "the distribution's own etcd.service runs and starts at boot"
+contains "$found" "         sudo systemctl disable --now etcd.service"
+contains "$found" "TCP port 9115, for the API, is taken by web (squatter.service)"
+contains "$found" "         sudo systemctl disable --now squatter.service"
+contains "$found" "TCP port 9116, for the agent, is taken by systemd (init.scope)"
+contains "$found" "chain forward of table inet mine drops forwarded traffic by default"
+contains "$found" "         sudo nft insert rule inet mine forward iifname 'kat*' accept && sudo nft "
+contains "$found" "chain input of table inet mine drops incoming traffic by default"
+contains "$found" "tcp dport 9115 accept"
+contains "$found" "problems: 5,"
+mend "$found"
+wait_for 10 is_ready
+for unit in etcd.service squatter.service waiting.socket; do
+    refused n1 systemctl is-enabled --quiet "$unit"
+done
+
+# A unit of a user's manager, and a process that belongs to no service.
+n1 useradd --create-home --uid 3003 dora
+n1 loginctl enable-linger dora
+n1 systemctl start user@3003.service
+as dora systemd-run --user --quiet --unit=hers --setenv=PORT=9115 /usr/local/bin/web
+n1 sh -c 'PORT=9116 setsid /usr/local/bin/web >/dev/null 2>&1 </dev/null &'
+both_answer() { answers http://127.0.0.1:9115/ && answers http://127.0.0.1:9116/; }
+wait_for 10 both_answer
+found=$(problems)
+contains "$found" "TCP port 9115, for the API, is taken by web (hers.service)"
+contains "$found" "         sudo systemctl --user --machine=3003@.host stop hers.service"
+contains "$found" "TCP port 9116, for the agent, is taken by web (init.scope)"
+contains "$found" "         sudo kill $(n1 pgrep --oldest --euid root --exact web)"
+contains "$found" "problems: 2,"
+mend "$found"
+wait_for 10 is_ready
+# Who is not root is told what could not be seen.
+contains "$(as dora kat-agent check || true)" "could not look at firewalls"
+
+# Where a route overlaps the overlay, init says so and changes nothing.
+n1 ip route add 10.100.7.0/24 via 192.168.77.1
+inventory n1 >"$LAB_WORK/refused-before"
+sysctls n1 >"$LAB_WORK/refused-sysctls"
+code=0
+output=$(n1 kat-agent init 2>&1) || code=$?
+equal 1 "$code" "exit code of init"
+contains "$output" "10.100.0.0/16 (clusterCIDR) overlaps the route to 10.100.7.0/24 on host0"
+contains "$output" "set clusterCIDR: 10.101.0.0/16 in cluster.kat"
+diff "$LAB_WORK/refused-before" <(inventory n1)
+diff "$LAB_WORK/refused-sysctls" <(sysctls n1)
+
+# With a file of other settings the route is not in the way; the firewall is, at another port.
+printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: ClusterConfiguration\nmetadata:\n  name: home\nspec:\n%s\n' \
+    '  clusterCIDR: 10.61.0.0/16
+  serviceCIDR: 10.62.0.0/16
+  clusterDomain: home.test
+  apiPort: 9443' | put /root/cluster.kat
+found=$(problems --config /root/cluster.kat)
+contains "$found" "         sudo nft insert rule inet mine input tcp dport 9443 accept"
+contains "$found" "problems: 1,"
+mend "$found"
+is_ready --config /root/cluster.kat
+n1 ip route delete 10.100.7.0/24
+is_ready
+
+# An interface with an IPv4 address of its own and a link-local one of IPv6, which leads nowhere; and an address.
+n1 ip link add outer type veth peer name outer-end
+n1 ip address add 10.7.0.1/24 dev outer
+n1 ip link set outer-end up
+n1 ip link set outer up
+has_link_local() { n1 ip -6 address show dev outer scope link | grep -q 'fe80:'; }
+wait_for 10 has_link_local
+n1 kat-agent init --config /root/cluster.kat --advertise-address outer --advertise-address 192.168.77.11 --node-name edge
+edge_is() { kat get nodes edge -o json | jq -e "$@" >/dev/null; }
+wait_for 30 edge_is '.status.phase == "Ready"'
+node=$(kat get nodes -o json | jq -c '.items | map(.metadata.name, .status.subnet, .status.overlayAddress, .status.endpoints)')
+equal '["edge","10.61.0.0/23","10.61.0.1",["10.7.0.1:51820","192.168.77.11:51820"]]' "$node" "the only machine"
+equal '["10.7.0.1:9443","192.168.77.11:9443"]' "$(n1 jq -c .endpoints /etc/kat/admin.conf)" "the API's addresses"
+contains "$(n1 ip -4 address show dev kat0)" "inet 10.61.0.1/"
+token=$(n1 jq -r .token /etc/kat/admin.conf)
+for address in 10.7.0.1 192.168.77.11; do
+    contains "$(n1 curl --silent --insecure -H "Authorization: Bearer $token" "https://$address:9443/v1alpha1/nodes")" '"edge"'
+done
+refused n1 curl --silent --insecure --max-time 3 https://192.168.77.11:9115/
+export DOMAIN=home.test
+run web --port 80
+wait_for 10 answers "http://web.default.$DOMAIN/"
+wait_for 10 inside web wget -q -T 3 -O- "http://web.default.$DOMAIN/"
+contains "$(field web .status.ip)" "10.61."
+refused n1 getent ahostsv4 web.default.kat.cluster.local
+# Through the firewall, as it was mended.
+contains "$(inside web wget -q -T 5 -O- http://192.168.77.1:8000/)" "192.168.77.11"
+
+# Once is enough.
+code=0
+output=$(n1 kat-agent init --config /root/cluster.kat 2>&1) || code=$?
+equal 1 "$code" "exit code of a second init"
+# shellcheck disable=SC2016
+contains "$output" 'this machine is already `edge` of the cluster `home`; `kat-agent reset` takes it out'
+# In a cluster, check looks with the cluster's settings, and KAT's own ports and routes are in nobody's way.
+is_ready
+n1 ip route add 10.61.7.0/24 via 192.168.77.1
+found=$(problems)
+contains "$found" "         sudo ip route delete 10.61.7.0/24 dev host0"
+contains "$found" "problems: 1,"
+mend "$found"
+is_ready
