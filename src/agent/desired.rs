@@ -1,10 +1,11 @@
 //! The desired list of this machine, confirmed or from the disk.
 
-use std::{collections::BTreeMap, ops::Bound};
+use std::{collections::BTreeMap, ops::Bound, path::Path};
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    host::files::{self, Access, FileError},
     plan::{Assignment, DesiredMeta},
     store::{keys, mirror::Entries},
 };
@@ -19,6 +20,41 @@ pub struct Desired {
     pub revision: u64,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
+}
+
+/// Largest stored list.
+const STORED_LIMIT: u64 = 64 << 20;
+
+impl Desired {
+    /// The list of before the last stop, if there is one that can be read. It is acted on at once,
+    /// but nothing is removed against it.
+    pub fn stored(path: &Path) -> Option<Self> {
+        let content = match files::read_bounded(path, STORED_LIMIT) {
+            Ok(content) => content,
+            Err(error) if error.is_not_found() => return None,
+            Err(error) => {
+                tracing::error!(%error, "the stored list can't be read; waiting for etcd");
+                return None;
+            }
+        };
+        match serde_json::from_slice(&content) {
+            Ok(desired) => Some(desired),
+            Err(error) => {
+                tracing::error!(path = %path.display(), %error, "the stored list can't be read; waiting for etcd");
+                None
+            }
+        }
+    }
+
+    /// Keeps the list for the next start, 0600.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn store(&self, path: &Path) -> Result<(), FileError> {
+        // Plain data with text keys, which always serialises.
+        let content = serde_json::to_vec(self).unwrap_or_default();
+        files::write_if_changed(path, &content, Access::mode(0o600)).map(drop)
+    }
 }
 
 /// Why a list was not taken.

@@ -1,39 +1,31 @@
 //! Follows the store, and keeps on the disk what this machine needs when it is alone.
 
-use std::{path::Path, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetworkFiles,
-    desired::{self, Desired},
-    identity::Identity,
-    keys::Keys,
-    known::Known,
-    network_files, paths, stores,
+    NetworkFiles, desired, identity::Identity, keys::Keys, known::Known, network_files, stores,
     supervisor::Listed,
 };
-use crate::{
-    host::files::{self, Access},
-    store::{EtcdStore, Mirror, StateStore, keys},
-};
+use crate::store::{EtcdStore, Mirror, StateStore, keys};
 
-/// Follows this machine's list, keeps it on the disk, and hands it on.
+/// Follows a machine's list, keeps it in `file`, and hands it on, until `cancel`.
 pub async fn follow_desired(
-    identity: Arc<Identity>,
-    store: EtcdStore,
+    node: String,
+    store: Arc<dyn StateStore>,
+    file: PathBuf,
     lists: watch::Sender<Listed>,
     cancel: CancellationToken,
 ) {
-    let prefix = keys::node_desired(&identity.node);
-    let store: Arc<dyn StateStore> = Arc::new(store);
+    let prefix = keys::node_desired(&node);
     let mut mirror = Mirror::start(store, &prefix, cancel.clone());
     while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
         if !state.confirmed {
             continue;
         }
-        let desired = match desired::read(&state.entries, &identity.node) {
+        let desired = match desired::read(&state.entries, &node) {
             Ok(desired) => Arc::new(desired),
             Err(error) => {
                 tracing::warn!(%error, "the desired list is not taken");
@@ -44,7 +36,7 @@ pub async fn follow_desired(
         if before.confirmed && before.desired == desired {
             continue;
         }
-        if let Err(error) = store_desired(&desired) {
+        if let Err(error) = desired.store(&file) {
             tracing::error!(%error, "the desired list can't be kept on the disk");
         }
         lists.send_replace(Listed {
@@ -53,12 +45,6 @@ pub async fn follow_desired(
             desired,
         });
     }
-}
-
-fn store_desired(desired: &Desired) -> anyhow::Result<()> {
-    let content = serde_json::to_vec(desired)?;
-    files::write_if_changed(Path::new(paths::DESIRED), &content, Access::mode(0o600))?;
-    Ok(())
 }
 
 /// Keeps `kat-net`'s files of names and peers.

@@ -44,6 +44,7 @@ pub mod supervisor;
 mod tests;
 pub mod worker;
 
+pub use follow::follow_desired;
 pub use network_files::NetworkFiles;
 pub use reporter::{MachineFacts, ReportSink, Reporter};
 pub use statuses::Statuses;

@@ -72,6 +72,7 @@ impl Reporter {
             let report = self.report().await;
             self.published.send_replace(Arc::new(report.clone()));
             let sent = tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 sent = self.sink.send(&report) => sent,
             };
@@ -85,6 +86,7 @@ impl Reporter {
             failing = sent.is_err();
             let pause = if failing { AFTER_FAILURE } else { tick };
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 () = self.statuses.changed() => {}
                 changed = lists.changed() => if changed.is_err() { return },

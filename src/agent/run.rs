@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, Reporter, Statuses,
-    desired::Desired,
     follow::{follow_desired, follow_known, follow_network},
     host_files,
     identity::Identity,
@@ -29,16 +28,13 @@ use super::{
 };
 use crate::{
     api::{self, ApiConfig, Limits},
-    host::{files, users::Users},
+    host::users::Users,
     network::state,
     pki,
     pulse::Pulses,
     render::Renderer,
     systemd::{Journal, Logind, ManagerSource, Managers},
 };
-
-/// Largest stored desired list.
-const DESIRED_LIMIT: u64 = 64 << 20;
 
 /// Runs until SIGTERM, which leaves every workload as it is.
 pub async fn run() -> anyhow::Result<()> {
@@ -50,7 +46,7 @@ pub async fn run() -> anyhow::Result<()> {
     let pulses = Pulses::default();
     let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
 
-    let (lists, listed) = watch::channel(read_stored_desired());
+    let (lists, listed) = watch::channel(Listed::stored(Path::new(paths::DESIRED)));
     let statuses = Statuses::default();
     let network = NetworkFiles::new(state::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
@@ -97,6 +93,7 @@ pub async fn run() -> anyhow::Result<()> {
             node: identity.node.clone(),
         }),
         clock: Arc::clone(&clock),
+        new_uid: Arc::new(api::random_uid),
         node_name: identity.node.clone(),
         limits: Limits::default(),
         pulses,
@@ -105,8 +102,9 @@ pub async fn run() -> anyhow::Result<()> {
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 
     tasks.spawn(follow_desired(
-        identity.clone(),
-        node_store.clone(),
+        identity.node.clone(),
+        Arc::new(node_store.clone()),
+        paths::DESIRED.into(),
         lists,
         cancel.clone(),
     ));
@@ -188,28 +186,6 @@ async fn wait_for_end() -> anyhow::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
-}
-
-/// The list of before the last stop. It is acted on at once, but nothing is removed against it.
-fn read_stored_desired() -> Listed {
-    match files::read_bounded(Path::new(paths::DESIRED), DESIRED_LIMIT) {
-        Ok(content) => match serde_json::from_slice::<Desired>(&content) {
-            Ok(desired) => Listed {
-                known: true,
-                confirmed: false,
-                desired: Arc::new(desired),
-            },
-            Err(error) => {
-                tracing::error!(path = paths::DESIRED, %error, "the stored list can't be read; waiting for etcd");
-                Listed::default()
-            }
-        },
-        Err(error) if error.is_not_found() => Listed::default(),
-        Err(error) => {
-            tracing::error!(%error, "the stored list can't be read; waiting for etcd");
-            Listed::default()
-        }
-    }
 }
 
 async fn tools(identity: &Identity, managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {

@@ -1,6 +1,6 @@
 //! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
 
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::ControlFlow, path::Path, sync::Arc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -62,6 +62,7 @@ impl Supervisor {
             };
             let news = async {
                 tokio::select! {
+                    biased;
                     () = cancel.cancelled() => ControlFlow::Break(()),
                     changed = lists.changed() => match changed {
                         Ok(()) => ControlFlow::Continue(None),
@@ -192,4 +193,15 @@ pub struct Listed {
     pub confirmed: bool,
     /// The list.
     pub desired: Arc<Desired>,
+}
+
+impl Listed {
+    /// The list of before the last stop, if there is one.
+    pub fn stored(path: &Path) -> Self {
+        Desired::stored(path).map_or_else(Self::default, |desired| Self {
+            known: true,
+            confirmed: false,
+            desired: Arc::new(desired),
+        })
+    }
 }

@@ -31,6 +31,14 @@ const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 /// The time of day.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// Makes an identity.
+pub type NewUid = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// A random identity (RFC 9562, version 4).
+pub fn random_uid() -> String {
+    uuid::Uuid::new_v4().to_string()
+}
+
 /// What the API stands on.
 #[derive(Clone)]
 pub struct ApiConfig {
@@ -40,6 +48,8 @@ pub struct ApiConfig {
     pub logs: Arc<dyn InstanceLogs>,
     /// The time of day.
     pub clock: WallClock,
+    /// Makes identities of new objects, none of them twice.
+    pub new_uid: NewUid,
     /// Name of this machine.
     pub node_name: String,
     /// What callers may ask for.

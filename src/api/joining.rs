@@ -81,7 +81,7 @@ pub(super) async fn join(
     let request: JoinRequest = read_json(&api, request, MAX_JSON).await?;
     let snapshot = api.snapshot()?;
     let applicant = applicant(&request, &snapshot.cluster.spec)?;
-    let uid = uuid::Uuid::new_v4().to_string();
+    let uid = (api.config.new_uid)();
     decide(&applicant, &snapshot, token, &uid, &api)?;
     joining.users.admit(&applicant.name).await?;
     let (admission, _) = api

@@ -32,7 +32,7 @@ mod workloads;
 
 pub use caller::SocketAccess;
 pub use config::HealthView;
-pub use context::{Api, ApiConfig, WallClock};
+pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;
 pub use instances::{InstanceLogs, LogQuery, LogStream, LogsError};
 pub use joining::{Joining, NodeUsers};

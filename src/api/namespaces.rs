@@ -99,7 +99,7 @@ pub(super) async fn create(
         metadata: request.metadata,
         precondition,
         dry_run: query.dry_run,
-        uid: uuid::Uuid::new_v4().to_string(),
+        uid: (api.config.new_uid)(),
         now: api.now(),
         caller: &caller,
     };

@@ -180,7 +180,7 @@ async fn apply(
         precondition,
         dry_run: query.dry_run,
         caller,
-        uid: uuid::Uuid::new_v4().to_string(),
+        uid: (api.config.new_uid)(),
         now: api.now(),
     };
     let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;

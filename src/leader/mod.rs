@@ -5,5 +5,5 @@ mod run;
 mod state;
 
 pub use handle::*;
-pub use run::{LeaderConfig, start};
+pub use run::{LeaderConfig, Planner, start, start_with};
 pub use state::*;

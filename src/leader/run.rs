@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaderHandle, Reports, SnapshotBuilder};
 use crate::{
-    plan::{self, Plan, Snapshot},
+    plan::{self, Observed, Plan, Snapshot},
     pulse::{Pulse, Pulses},
     store::{Leadership, Mirror, Operation, StateStore, fenced, keys},
 };
@@ -25,6 +25,9 @@ const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
 /// Changes that are written before the loop is seen again.
 const GROUPS_AT_ONCE: usize = 256;
+
+/// Decides what to write: [`plan::plan`], or what a test puts around it.
+pub type Planner = Arc<dyn Fn(&Snapshot, &Observed, Timestamp, u64) -> Plan + Send + Sync>;
 
 /// What a candidate needs.
 #[derive(Clone)]
@@ -47,6 +50,16 @@ pub fn start(
     config: LeaderConfig,
     cancel: CancellationToken,
 ) -> LeaderHandle {
+    start_with(store, config, Arc::new(plan::plan), cancel)
+}
+
+/// [`start`] with another planner.
+pub fn start_with(
+    store: Arc<dyn StateStore>,
+    config: LeaderConfig,
+    planner: Planner,
+    cancel: CancellationToken,
+) -> LeaderHandle {
     let mirror = Mirror::start(Arc::clone(&store), keys::ROOT, cancel.clone());
     let (snapshots, snapshot) = watch::channel(None);
     let (leaderships, leadership) = watch::channel(None);
@@ -57,7 +70,13 @@ pub fn start(
         reports: Reports::default(),
     };
     tokio::spawn(follow(mirror, snapshots, cancel.clone()));
-    tokio::spawn(campaign(handle.clone(), config, leaderships, cancel));
+    tokio::spawn(campaign(
+        handle.clone(),
+        config,
+        planner,
+        leaderships,
+        cancel,
+    ));
     handle
 }
 
@@ -79,11 +98,13 @@ async fn follow(
 async fn campaign(
     handle: LeaderHandle,
     config: LeaderConfig,
+    planner: Planner,
     leaderships: watch::Sender<Option<Leadership>>,
     cancel: CancellationToken,
 ) {
     loop {
         let won = tokio::select! {
+            biased;
             () = cancel.cancelled() => return,
             won = handle.store.campaign(&config.candidate, config.lease) => won,
         };
@@ -92,6 +113,7 @@ async fn campaign(
             Err(error) => {
                 tracing::warn!(%error, "the election can't be held");
                 tokio::select! {
+                    biased;
                     () = cancel.cancelled() => return,
                     () = sleep(Duration::from_secs(1)) => continue,
                 }
@@ -104,11 +126,13 @@ async fn campaign(
         let mut tenure = Tenure {
             handle: &handle,
             config: &config,
+            planner: &planner,
             leadership: &leadership,
             since,
             floor: 0,
         };
         tokio::select! {
+            biased;
             () = cancel.cancelled() => {}
             () = leadership.lost.cancelled() => tracing::warn!(node = config.candidate, "this machine no longer leads"),
             () = tenure.lead() => {}
@@ -127,6 +151,7 @@ async fn campaign(
 struct Tenure<'a> {
     handle: &'a LeaderHandle,
     config: &'a LeaderConfig,
+    planner: &'a Planner,
     leadership: &'a Leadership,
     since: Instant,
     /// Nothing is planned from a snapshot older than this revision.
@@ -149,7 +174,7 @@ impl Tenure<'_> {
             let observed = self.handle.reports.observed(self.since.elapsed());
             let now = (self.config.clock)();
             let seed = u64::try_from(snapshot.revision).unwrap_or(0);
-            let plan = plan::plan(&snapshot, &observed, now, seed);
+            let plan = (self.planner)(&snapshot, &observed, now, seed);
             let wake = plan.wake_after.map_or(LONGEST_SLEEP, |wake| {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
             });
@@ -160,6 +185,7 @@ impl Tenure<'_> {
                 continue;
             }
             tokio::select! {
+                biased;
                 changed = snapshots.changed() => if changed.is_err() { return },
                 () = self.handle.reports.next() => {}
                 () = sleep(wake) => {}

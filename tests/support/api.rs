@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use kat::{
     api::{
         ApiConfig, InstanceLogs, Joining, Limits, Listeners, LogQuery, LogStream, LogsError,
-        NodeUsers, SocketAccess, SocketListener, TlsListener, new_token, serve,
+        NodeUsers, SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
         types::{LogLine, Scope},
     },
     bundle::{SourceFile, pack},
@@ -210,6 +210,7 @@ impl Server {
             handle: handle.clone(),
             logs: Arc::clone(&logs) as Arc<dyn InstanceLogs>,
             clock: Arc::new(Timestamp::now),
+            new_uid: Arc::new(random_uid),
             node_name: "n1".to_owned(),
             limits,
             pulses: Pulses::default(),

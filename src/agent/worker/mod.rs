@@ -188,6 +188,7 @@ impl Worker {
                 Err(error) => self.report_trouble(&desired, &error),
             }
             tokio::select! {
+                biased;
                 () = cancel.cancelled() => return,
                 changed = self.desired.changed() => if changed.is_err() { return },
                 Some(done) = self.jobs.join_next() => self.finish_job(done),

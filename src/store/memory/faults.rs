@@ -83,7 +83,7 @@ impl State {
 impl MemoryStore {
     fn fault(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.shared.lock());
-        self.shared.changed.send_replace(());
+        self.shared.changed.notify_waiters();
     }
 
     /// Takes the whole store down, or up again. While it is down every call and watch fails at

@@ -17,7 +17,7 @@ use std::{
 
 use async_trait::async_trait;
 use tokio::{
-    sync::watch as signal,
+    sync::Notify,
     time::{Instant, sleep, sleep_until},
 };
 
@@ -40,8 +40,9 @@ pub const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told after every change of the state.
-    changed: signal::Sender<()>,
+    /// Told after every change of the state. It wakes in the order of the waits, so that the same run
+    /// goes the same way again.
+    changed: Notify,
 }
 
 impl Shared {
@@ -70,7 +71,7 @@ impl MemoryStore {
         Self {
             shared: Arc::new(Shared {
                 state: Mutex::new(State::new(Core::new())),
-                changed: signal::Sender::new(()),
+                changed: Notify::new(),
             }),
             client: 0,
         }
@@ -97,7 +98,7 @@ impl MemoryStore {
     /// Writes at once, whatever faults this client has: for a test's own changes.
     pub fn write_now(&self, operations: &[Operation]) {
         self.shared.lock().core.transact(&[], operations);
-        self.shared.changed.send_replace(());
+        self.shared.changed.notify_waiters();
     }
 
     /// Forgets the history below `revision`, as etcd's compaction does.
@@ -144,7 +145,7 @@ impl MemoryStore {
         apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
         let outcome = self.call(Access::Write, apply).await;
-        self.shared.changed.send_replace(());
+        self.shared.changed.notify_waiters();
         outcome
     }
 }
@@ -238,10 +239,11 @@ impl Leases for MemoryStore {
 /// Ends a lease when it runs out. A store that is down counts no time.
 async fn expire(shared: Weak<Shared>, lease: i64) {
     loop {
-        let (deadline, mut changed) = {
-            let Some(shared) = shared.upgrade() else {
-                return;
-            };
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let changed = shared.changed.notified();
+        let (deadline, up) = {
             let mut state = shared.lock();
             let Some(record) = state.core.leases.get(&lease) else {
                 return;
@@ -250,18 +252,18 @@ async fn expire(shared: Weak<Shared>, lease: i64) {
             if up && deadline <= Instant::now() {
                 state.core.revoke(lease);
                 drop(state);
-                shared.changed.send_replace(());
+                shared.changed.notify_waiters();
                 return;
             }
-            (up.then_some(deadline), shared.changed.subscribe())
+            (deadline, up)
         };
-        match deadline {
-            Some(deadline) => sleep_until(deadline).await,
-            None => {
-                if changed.changed().await.is_err() {
-                    return;
-                }
-            }
+        if up {
+            // The store may end before its leases.
+            drop(changed);
+            drop(shared);
+            sleep_until(deadline).await;
+        } else {
+            changed.await;
         }
     }
 }

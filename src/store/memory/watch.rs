@@ -1,10 +1,9 @@
 //! Watches of a [`MemoryStore`]: each reads the history at its own pace, so nothing is buffered.
 
+use std::sync::Arc;
+
 use futures_util::stream;
-use tokio::{
-    sync::watch as signal,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{MemoryStore, WATCH_TIMEOUT};
 use crate::store::{StoreError, WatchBatch, WatchStream};
@@ -14,7 +13,6 @@ struct Watcher {
     prefix: String,
     next: i64,
     epoch: u64,
-    changed: signal::Receiver<()>,
     ended: bool,
     /// When silence becomes an error.
     silent_until: Option<Instant>,
@@ -30,14 +28,12 @@ enum Step {
 }
 
 pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> WatchStream {
-    let changed = store.shared.changed.subscribe();
     let epoch = store.shared.lock().client(store.client).watch_epoch;
     let watcher = Watcher {
         store,
         prefix: prefix.to_owned(),
         next: from_revision,
         epoch,
-        changed,
         ended: false,
         silent_until: None,
     };
@@ -53,15 +49,16 @@ pub(super) fn stream(store: MemoryStore, prefix: &str, from_revision: i64) -> Wa
 
 impl Watcher {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
+        let shared = Arc::clone(&self.store.shared);
         loop {
-            self.changed.mark_unchanged();
+            // Before the look: what changes after it wakes this wait.
+            let changed = shared.changed.notified();
             match self.step() {
                 Step::Batch(batch) => return Ok(batch),
                 Step::Fail(error) => return Err(error),
                 Step::Wait => {
                     self.silent_until = None;
-                    // The sender lives in what `self.store` shares.
-                    let _ = self.changed.changed().await;
+                    changed.await;
                 }
                 Step::Silent => {
                     let until = *self
@@ -71,7 +68,8 @@ impl Watcher {
                         return Err(StoreError::Unavailable("the watch went silent".into()));
                     }
                     tokio::select! {
-                        _ = self.changed.changed() => {}
+                        biased;
+                        () = changed => {}
                         () = sleep_until(until) => {}
                     }
                 }

@@ -58,6 +58,7 @@ fn read_unit(path: &Path) -> Behaviour {
             _ => None,
         },
         start_takes: Duration::ZERO,
+        stop_takes: Duration::ZERO,
         start_hangs: value("ExecStartPre").is_some(),
         rests: false,
         restarts: value("Restart").is_some_and(|policy| policy != "no"),

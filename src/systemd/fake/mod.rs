@@ -44,6 +44,8 @@ pub struct Behaviour {
     pub start_takes: Duration,
     /// Its start never ends.
     pub start_hangs: bool,
+    /// Time that its stop takes.
+    pub stop_takes: Duration,
     /// It is started again after a failure (`Restart=on-failure`), at once.
     pub restarts: bool,
     /// Before that, it rests until [`FakeManager::restart_due`].
@@ -193,6 +195,19 @@ impl FakeManager {
         self.with(|state| state.calls.clear());
     }
 
+    /// Units of which something runs, or may: also those that are starting or stopping, whether
+    /// anything answers or not.
+    pub fn live(&self) -> Vec<String> {
+        let lives = |unit: &Unit| {
+            let state = unit.status.active_state.as_str();
+            matches!(state, "active" | "activating" | "deactivating")
+        };
+        self.with(|state| {
+            let units = state.units.iter().filter(|(_, unit)| lives(unit));
+            units.map(|(name, _)| name.clone()).collect()
+        })
+    }
+
     /// Units that are enabled.
     pub fn enabled(&self) -> Vec<String> {
         self.with(|state| state.enabled.iter().cloned().collect())
@@ -308,7 +323,10 @@ impl UnitManager for FakeManager {
             self.with(|state| {
                 state.units.retain(|name, unit| {
                     found.contains_key(name)
-                        || matches!(unit.status.active_state.as_str(), "active" | "activating")
+                        || matches!(
+                            unit.status.active_state.as_str(),
+                            "active" | "activating" | "deactivating"
+                        )
                 });
                 for (name, behaviour) in found {
                     state.load(&name, behaviour);
@@ -326,6 +344,11 @@ impl UnitManager for FakeManager {
 
     async fn stop(&self, unit: &str, _limit: Duration) -> Result<JobResult, SystemdError> {
         self.enter("stop", unit, true)?;
+        let takes = self.with(|state| state.stopping(unit));
+        if !takes.is_zero() {
+            self.changed(unit);
+            sleep(takes).await;
+        }
         let result = self.end(unit);
         self.changed(unit);
         result

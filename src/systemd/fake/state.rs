@@ -1,6 +1,9 @@
 //! Units of the fake, and what becomes of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{Behaviour, SIGTERM};
 use crate::systemd::{SystemdError, UnitStatus};
@@ -59,6 +62,20 @@ impl State {
         });
         unit.status.load_state = if behaviour.masked { "masked" } else { "loaded" }.to_owned();
         unit.behaviour = behaviour;
+    }
+
+    /// The unit is being stopped; how long that takes.
+    pub(super) fn stopping(&mut self, name: &str) -> Duration {
+        let running = |unit: &&mut Unit| unit.status.active_state == "active";
+        let Some(unit) = self.units.get_mut(name).filter(running) else {
+            return Duration::ZERO;
+        };
+        let takes = unit.behaviour.stop_takes;
+        if !takes.is_zero() {
+            unit.status.active_state = "deactivating".to_owned();
+            unit.status.sub_state = "stop-sigterm".to_owned();
+        }
+        takes
     }
 
     /// The main process ended: 1 by itself, 2 by a signal. Restarts as often as the limit allows.

@@ -1,0 +1,271 @@
+//! A machine: its disk, its accounts, its systemd. It outlives the agent on it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kat::{
+    agent::accounts::UserAccounts,
+    host::users::UserError,
+    plan::WorkloadUser,
+    systemd::{
+        JobResult, LogEntries, LogQuery, LogSource, ManagerSource, SystemdError, TransientUnit,
+        UnitEvents, UnitManager, UnitStatus, UserSessions,
+        fake::{Behaviour, FakeMachine, FakeManager},
+    },
+};
+use tokio::time::Instant;
+
+/// Longest time of any job.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Users of the machine; they are on the disk.
+pub struct Accounts {
+    root: PathBuf,
+    users: Mutex<BTreeMap<u32, WorkloadUser>>,
+}
+
+impl Accounts {
+    pub fn new(root: &Path) -> Self {
+        Self {
+            root: root.to_owned(),
+            users: Mutex::default(),
+        }
+    }
+}
+
+#[async_trait]
+impl UserAccounts for Accounts {
+    async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        self.users.lock().unwrap().insert(user.uid, user.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
+        self.users.lock().unwrap().remove(&user.uid);
+        Ok(())
+    }
+
+    fn home(&self, user: &WorkloadUser) -> PathBuf {
+        self.root.join("home").join(&user.name)
+    }
+
+    fn find(&self, uid: u32) -> Option<WorkloadUser> {
+        self.users.lock().unwrap().get(&uid).cloned()
+    }
+
+    fn all(&self) -> Vec<u32> {
+        self.users.lock().unwrap().keys().copied().collect()
+    }
+}
+
+/// A journal in which nothing is written.
+pub struct NoLogs;
+
+impl LogSource for NoLogs {
+    fn entries(&self, _query: &LogQuery) -> LogEntries {
+        Box::pin(futures_util::stream::empty())
+    }
+}
+
+/// How long units take to start and to stop.
+#[derive(Debug, Clone, Copy)]
+pub struct Pace {
+    pub starts: Duration,
+    pub stops: Duration,
+}
+
+/// One time that the machine is on: all that runs ends with it.
+pub struct Boot {
+    root: PathBuf,
+    pace: Pace,
+    began: Instant,
+    fake: Arc<FakeMachine>,
+    managers: Mutex<BTreeMap<u32, Arc<Manager>>>,
+}
+
+impl Boot {
+    /// Begins to be on. Users that linger get their managers, and these start what is linked.
+    pub async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
+        let boot = Arc::new(Self {
+            root: root.to_owned(),
+            pace,
+            began: Instant::now(),
+            fake: Arc::new(FakeMachine::new()),
+            managers: Mutex::default(),
+        });
+        for uid in lingering {
+            let manager = boot.manager(*uid);
+            boot.fake.set_linger(*uid, true).await.unwrap();
+            manager.reload().await.unwrap();
+            for unit in manager.list("kat-*.service").await.unwrap() {
+                if is_container(&unit) {
+                    let manager = Arc::clone(&manager);
+                    tokio::spawn(async move { manager.start(&unit, LIMIT).await });
+                }
+            }
+        }
+        boot
+    }
+
+    pub fn lingering(&self) -> BTreeSet<u32> {
+        self.fake.lingering()
+    }
+
+    pub fn sessions(&self) -> Arc<dyn UserSessions> {
+        Arc::<FakeMachine>::clone(&self.fake)
+    }
+
+    /// Microseconds of the machine's monotonic clock.
+    pub fn monotonic(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap() + 1_000_000
+    }
+
+    /// Containers that run, or may.
+    pub fn live(&self) -> Vec<String> {
+        let managers = self.managers.lock().unwrap();
+        let units = managers.values().flat_map(|manager| manager.fake.live());
+        units.filter(|unit| is_container(unit)).collect()
+    }
+
+    /// The program of a container ends badly.
+    pub async fn program_fails(&self, unit: &str) {
+        let managers: Vec<_> = self.managers.lock().unwrap().values().cloned().collect();
+        for manager in managers {
+            let status = manager.fake.status(unit).await;
+            if status.is_ok_and(|status| status.active_state == "active") {
+                manager.fake.exits(unit, 1);
+            }
+        }
+    }
+
+    fn manager(&self, uid: u32) -> Arc<Manager> {
+        let mut managers = self.managers.lock().unwrap();
+        let manager = managers.entry(uid).or_insert_with(|| {
+            let links = self
+                .root
+                .join(format!("etc/containers/systemd/users/{uid}"));
+            let pace = self.pace;
+            let loader = Box::new(move || generate(&links, pace));
+            let fake = FakeManager::with_loader(&format!("user {uid}"), loader);
+            self.fake.set_user_manager(uid, fake);
+            let fake = self.fake.user_manager(uid);
+            Arc::new(Manager { fake })
+        });
+        Arc::clone(manager)
+    }
+}
+
+fn is_container(unit: &str) -> bool {
+    !unit.ends_with("-image.service")
+}
+
+impl ManagerSource for Boot {
+    fn system(&self) -> Arc<dyn UnitManager> {
+        self.fake.system()
+    }
+
+    fn user(&self, uid: u32) -> Arc<dyn UnitManager> {
+        self.manager(uid)
+    }
+
+    fn forget_user(&self, _uid: u32) {}
+}
+
+/// What Podman's generator makes of a folder of quadlets.
+fn generate(folder: &Path, pace: Pace) -> BTreeMap<String, Behaviour> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        let Ok(text) = std::fs::read_to_string(entry.path()) else {
+            continue;
+        };
+        if let Some(stem) = name.strip_suffix(".container") {
+            let behaviour = Behaviour {
+                start_takes: pace.starts,
+                stop_takes: pace.stops,
+                restarts: true,
+                text,
+                ..Behaviour::default()
+            };
+            found.insert(format!("{stem}.service"), behaviour);
+        } else if let Some(stem) = name.strip_suffix(".image") {
+            let behaviour = Behaviour {
+                oneshot: true,
+                exits: Some(0),
+                text,
+                ..Behaviour::default()
+            };
+            found.insert(format!("{stem}-image.service"), behaviour);
+        }
+    }
+    found
+}
+
+/// A user's manager. Its jobs end whether or not the one who asked for them is still there.
+struct Manager {
+    fake: Arc<FakeManager>,
+}
+
+#[async_trait]
+impl UnitManager for Manager {
+    async fn reload(&self) -> Result<(), SystemdError> {
+        self.fake.reload().await
+    }
+
+    async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
+        let job = tokio::spawn(async move { fake.start(&unit, limit).await });
+        job.await.unwrap()
+    }
+
+    async fn stop(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let (fake, unit) = (Arc::clone(&self.fake), unit.to_owned());
+        let job = tokio::spawn(async move { fake.stop(&unit, limit).await });
+        job.await.unwrap()
+    }
+
+    async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.fake.restart(unit, limit).await
+    }
+
+    async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.reset_failed(unit).await
+    }
+
+    async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        self.fake.status(unit).await
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        self.fake.list(pattern).await
+    }
+
+    async fn run_transient(
+        &self,
+        unit: &TransientUnit,
+        limit: Duration,
+    ) -> Result<JobResult, SystemdError> {
+        self.fake.run_transient(unit, limit).await
+    }
+
+    async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        self.fake.kill(unit, signal).await
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.enable(unit).await
+    }
+
+    async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.fake.disable(unit).await
+    }
+
+    async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        self.fake.events().await
+    }
+}

@@ -1,0 +1,216 @@
+//! What must hold at every moment, and what must hold when all is healed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use kat::{
+    api::types::{NodePhase, WorkloadPhase},
+    plan::{Assignment, DesiredMeta, NodeStatusRecord, Wanted, WorkloadMeta, WorkloadStatusRecord},
+    store::{KeyValue, keys},
+};
+use serde::de::DeserializeOwned;
+
+use crate::{
+    person::{NAMESPACE, Wish},
+    world::World,
+};
+
+fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
+    serde_json::from_slice(&item.value).unwrap()
+}
+
+/// Assignments of the store by unit, each with its machine.
+fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
+    let items = world.store.peek(keys::NODE_DESIRED).items;
+    let entries = items.iter().filter_map(|item| {
+        let (node, _) = item
+            .key
+            .strip_prefix(keys::NODE_DESIRED)?
+            .split_once("/instances/")?;
+        let assignment: Assignment = read(item);
+        Some((assignment.unit(), (node.to_owned(), assignment)))
+    });
+    entries.collect()
+}
+
+impl World {
+    /// At every moment.
+    pub fn check(&mut self) {
+        let leaders: Vec<&str> = self
+            .machines
+            .iter()
+            .filter(|machine| machine.process.as_ref().is_some_and(|one| one.leads()))
+            .map(|machine| machine.name.as_str())
+            .collect();
+        if leaders.len() > 1 {
+            self.monitor.violated(format!("{leaders:?} lead at once"));
+        }
+        let live = self.live();
+        let now = (self.store.revision(), self.person.answers(), live.clone());
+        if self.checked.as_ref() == Some(&now) {
+            return;
+        }
+        self.checked = Some(now);
+        self.person.check();
+        let assigned = assigned(self);
+        self.check_live(&live, &assigned);
+        self.check_lists(&assigned);
+    }
+
+    /// No address twice, and none given back while a container may have it.
+    fn check_live(
+        &self,
+        live: &BTreeMap<String, String>,
+        assigned: &BTreeMap<String, (String, Assignment)>,
+    ) {
+        let allocations = self.store.peek(keys::ALLOCATIONS).items;
+        let allocated: BTreeSet<&str> = allocations.iter().map(|item| item.key.as_str()).collect();
+        let mut addresses: BTreeMap<Ipv4Addr, &str> = BTreeMap::new();
+        for (unit, machine) in live {
+            let Some(known) = self.monitor.assigned(unit) else {
+                self.monitor
+                    .violated(format!("{unit} on {machine} was never assigned"));
+                continue;
+            };
+            if let Some(other) = addresses.insert(known.address, unit) {
+                self.monitor.violated(format!(
+                    "{} is twice: {unit} and {other}, the first on {machine}",
+                    known.address
+                ));
+            }
+            let is_held = assigned.get(unit).is_some_and(|(node, _)| node == machine)
+                && allocated.contains(keys::allocation(&known.instance).as_str());
+            if !is_held && !self.addresses_only {
+                self.monitor.violated(format!(
+                    "{unit} may run on {machine}, and its address {} is given back",
+                    known.address
+                ));
+            }
+        }
+    }
+
+    /// Every list is whole; a slot has one instance, and its successor at most.
+    fn check_lists(&self, assigned: &BTreeMap<String, (String, Assignment)>) {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut slots: BTreeMap<(&str, u32), Vec<&str>> = BTreeMap::new();
+        for (unit, (node, assignment)) in assigned {
+            *counts.entry(node).or_default() += 1;
+            if assignment.wanted == Wanted::Running {
+                let slot = (assignment.workload_uid.as_str(), assignment.slot);
+                slots.entry(slot).or_default().push(unit);
+            }
+        }
+        for (slot, units) in slots {
+            if units.len() > 2 {
+                self.monitor
+                    .violated(format!("slot {slot:?} has {units:?}"));
+            }
+        }
+        for machine in &self.machines {
+            let meta = self.store.peek(&keys::desired_meta(&machine.name)).items;
+            let count: usize = meta
+                .iter()
+                .map(|meta| read::<DesiredMeta>(meta).count)
+                .sum();
+            let found = counts.get(machine.name.as_str()).copied().unwrap_or(0);
+            if found != count {
+                self.monitor.violated(format!(
+                    "the list of {} has {found} of {count} entries",
+                    machine.name
+                ));
+            }
+        }
+    }
+
+    /// Why the cluster is not yet as it was asked to be, once nothing is broken any more.
+    pub fn missing(&self) -> Option<String> {
+        let live = self.live();
+        let assigned = assigned(self);
+        for machine in &self.machines {
+            let status = self.store.peek(&keys::node_status(&machine.name)).items;
+            let ready = status
+                .first()
+                .map(read::<NodeStatusRecord>)
+                .is_some_and(|status| status.phase == NodePhase::Ready);
+            if !ready {
+                return Some(format!("{} is not ready", machine.name));
+            }
+        }
+        let mut wanted = BTreeSet::new();
+        let mut indexes = BTreeSet::new();
+        for workload in self.person.workloads() {
+            let (promised, _) = self.person.promised(&workload);
+            let Wish::Present { version, replicas } = promised else {
+                let left = self.store.peek(&keys::workload(NAMESPACE, &workload)).items;
+                if !left.is_empty() {
+                    return Some(format!("{workload} is not gone"));
+                }
+                continue;
+            };
+            let one = |key: &str| self.store.peek(key).items.into_iter().next();
+            let Some(meta) = one(&keys::workload_meta(NAMESPACE, &workload)) else {
+                return Some(format!("{workload} is not there"));
+            };
+            let meta: WorkloadMeta = read(&meta);
+            indexes.insert(meta.index);
+            let status = one(&keys::workload_status(NAMESPACE, &workload));
+            let status = status.map(|item| read::<WorkloadStatusRecord>(&item).status);
+            let healthy = status.is_some_and(|status| {
+                status.phase == WorkloadPhase::Running
+                    && status.ready == replicas
+                    && status.observed_generation == meta.generation
+            });
+            if !healthy {
+                return Some(format!("{workload} is not healthy"));
+            }
+            let image = format!("registry.example/{workload}:{version}");
+            let own: Vec<_> = assigned
+                .iter()
+                .filter(|(_, (_, one))| one.workload == workload)
+                .collect();
+            let slots: BTreeSet<u32> = own.iter().map(|(_, (_, one))| one.slot).collect();
+            let as_wished = own
+                .iter()
+                .all(|(_, (_, one))| one.image == image && one.wanted == Wanted::Running);
+            if own.len() != replicas as usize || slots.len() != own.len() || !as_wished {
+                return Some(format!("{workload} has not one instance for each slot"));
+            }
+            wanted.extend(own.into_iter().map(|(unit, _)| unit.clone()));
+        }
+        if live.keys().cloned().collect::<BTreeSet<_>>() != wanted {
+            return Some(format!("{:?} run instead of {wanted:?}", live.keys()));
+        }
+        self.leftovers(&assigned, &indexes)
+    }
+
+    /// What nobody needs any more.
+    fn leftovers(
+        &self,
+        assigned: &BTreeMap<String, (String, Assignment)>,
+        indexes: &BTreeSet<u32>,
+    ) -> Option<String> {
+        let count = |prefix: &str| self.store.peek(prefix).items.len();
+        if count(keys::ALLOCATIONS) != assigned.len() {
+            return Some("addresses are left over".to_owned());
+        }
+        let owned = self.store.peek(keys::INDEXES).items;
+        let owned: BTreeSet<u32> = owned
+            .iter()
+            .filter_map(|item| item.key.strip_prefix(keys::INDEXES)?.parse().ok())
+            .collect();
+        if owned != *indexes {
+            return Some("indexes are left over".to_owned());
+        }
+        if count(&format!("{}{NAMESPACE}/", keys::DNS)) != 2 * assigned.len() {
+            return Some("the names are not those of the instances".to_owned());
+        }
+        let users = self.machines.iter().flat_map(|machine| machine.users());
+        let left: BTreeSet<u32> = users
+            .map(|uid| uid - kat::plan::USER_BASE)
+            .filter(|index| !indexes.contains(index))
+            .collect();
+        (!left.is_empty()).then(|| format!("users {left:?} are left over"))
+    }
+}

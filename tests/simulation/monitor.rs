@@ -1,0 +1,151 @@
+//! What happened so far, and the first thing that must not have.
+
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use kat::{
+    api::types::NodePhase,
+    plan::{Assignment, NodeStatusRecord, Plan, Snapshot},
+    store::{MemoryStore, Operation, keys},
+};
+use tokio::time::Instant;
+
+/// An instance that was ever assigned.
+#[derive(Debug, Clone)]
+pub struct Assigned {
+    pub instance: String,
+    pub address: Ipv4Addr,
+}
+
+pub struct Monitor {
+    store: MemoryStore,
+    began: Instant,
+    /// How long a machine must be silent before it is said to be lost.
+    silence: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    violation: Option<String>,
+    trace: Vec<String>,
+    assigned: BTreeMap<String, Assigned>,
+    heard: BTreeMap<String, Instant>,
+}
+
+impl Monitor {
+    pub fn new(store: &MemoryStore, silence: Duration) -> Self {
+        Self {
+            store: store.clone(),
+            began: Instant::now(),
+            silence,
+            state: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn note(&self, text: &str) {
+        let at = self.began.elapsed().as_secs_f64();
+        let line = format!("{at:9.3} r{} {text}", self.store.revision());
+        self.lock().trace.push(line);
+    }
+
+    /// Something that must not be. The first one counts.
+    pub fn violated(&self, text: String) {
+        self.note(&format!("VIOLATED: {text}"));
+        self.lock().violation.get_or_insert(text);
+    }
+
+    pub fn violation(&self) -> Option<String> {
+        self.lock().violation.clone()
+    }
+
+    pub fn trace(&self) -> Vec<String> {
+        self.lock().trace.clone()
+    }
+
+    /// What a unit was ever assigned for.
+    pub fn assigned(&self, unit: &str) -> Option<Assigned> {
+        self.lock().assigned.get(unit).cloned()
+    }
+
+    /// The process that leads, by the store.
+    pub fn leader(&self) -> Option<String> {
+        let candidates = self.store.peek(keys::ELECTION).items;
+        let first = candidates
+            .into_iter()
+            .min_by_key(|item| item.create_revision)?;
+        Some(String::from_utf8(first.value).unwrap())
+    }
+
+    /// A transaction of a process took effect, just now.
+    pub fn written(&self, process: &str, operations: &[Operation]) {
+        let written: Vec<&str> = operations.iter().map(key_of).collect();
+        self.note(&format!("{process} wrote {}", written.join(" ")));
+        let leader = self.leader();
+        if leader.as_deref() != Some(process) {
+            self.violated(format!(
+                "{process} wrote {written:?} while {leader:?} led: a deposed leader changed something"
+            ));
+        }
+        for operation in operations {
+            let Operation::Put(key, value) = operation else {
+                continue;
+            };
+            if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
+                let assignment: Assignment = serde_json::from_slice(value).unwrap();
+                let assigned = Assigned {
+                    instance: assignment.instance.clone(),
+                    address: assignment.address,
+                };
+                self.lock().assigned.insert(assignment.unit(), assigned);
+            }
+        }
+    }
+
+    /// A leader took a machine's report in.
+    pub fn heard(&self, machine: &str) {
+        self.lock().heard.insert(machine.to_owned(), Instant::now());
+    }
+
+    /// A leader decided. No machine may be said to be lost that a leader heard of lately: the present
+    /// one, or the one before it.
+    pub fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
+        let operations = plan.changes.iter().flat_map(|change| &change.operations);
+        for operation in operations {
+            let Operation::Put(key, value) = operation else {
+                continue;
+            };
+            let Some(machine) = key.strip_prefix(keys::NODE_STATUS) else {
+                continue;
+            };
+            let status: NodeStatusRecord = serde_json::from_slice(value).unwrap();
+            let before = snapshot.nodes.get(machine);
+            let before = before.and_then(|node| node.status.as_ref());
+            let new = before.is_none_or(|before| before.value.phase != NodePhase::NotReady);
+            let heard = self.lock().heard.get(machine).map(Instant::elapsed);
+            if let Some(ago) = heard
+                && status.phase == NodePhase::NotReady
+                && new
+                && ago < self.silence
+            {
+                self.violated(format!(
+                    "{process} says that {machine} is lost, which was heard of {ago:?} ago"
+                ));
+            }
+        }
+    }
+}
+
+fn key_of(operation: &Operation) -> &str {
+    match operation {
+        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+    }
+}

@@ -1,0 +1,139 @@
+//! Calls of the API from machine to machine, and from people: the real routes, without sockets and
+//! TLS. Who calls is what TLS would have proved.
+
+use std::{
+    collections::BTreeMap,
+    future::pending,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::{Router, body::Body};
+use hyper::{Request, StatusCode};
+use kat::{
+    api::caller::{Peer, Source},
+    pki::PeerIdentity,
+};
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tower::ServiceExt;
+
+use crate::way::Way;
+
+/// How long a caller waits for an answer.
+const CALL: Duration = Duration::from_secs(10);
+
+/// A process' API, until it is closed.
+#[derive(Clone)]
+pub struct Door {
+    pub router: Router,
+    pub closed: CancellationToken,
+}
+
+#[derive(Default)]
+pub struct Net {
+    doors: Mutex<BTreeMap<String, Door>>,
+    ways: BTreeMap<String, Arc<Way>>,
+    /// When the last archive came to somebody.
+    archive: Mutex<Option<Instant>>,
+}
+
+impl Net {
+    pub fn new(ways: BTreeMap<String, Arc<Way>>) -> Self {
+        Self {
+            doors: Mutex::default(),
+            ways,
+            archive: Mutex::default(),
+        }
+    }
+
+    pub fn open(&self, machine: &str, door: Door) {
+        self.doors.lock().unwrap().insert(machine.to_owned(), door);
+    }
+
+    /// One call to a machine: by another machine, or by a person near the one that is called.
+    /// `served` is called where it succeeds, whatever becomes of the answer.
+    pub async fn call(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<StatusCode, String> {
+        let answer = timeout(CALL, self.converse(from, to, request, served)).await;
+        answer.unwrap_or_else(|_| Err("no answer in time".to_owned()))
+    }
+
+    async fn converse(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        mut request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<StatusCode, String> {
+        let identity = match from {
+            Some(node) => PeerIdentity::Node(node.to_owned()),
+            None => PeerIdentity::Admin("ada".to_owned()),
+        };
+        request.extensions_mut().insert(Peer {
+            source: Source::Network(([192, 0, 2, 1], 40_000).into()),
+            identity: Some(identity),
+        });
+        self.travel(from, to).await;
+        let door = self.doors.lock().unwrap().get(to).cloned();
+        let door = door.filter(|door| !door.closed.is_cancelled());
+        let Some(door) = door else {
+            return Err("connection refused".to_owned());
+        };
+        if from.is_none() {
+            self.alone().await;
+        }
+        let status = tokio::select! {
+            biased;
+            () = door.closed.cancelled() => return Err("connection reset".to_owned()),
+            answer = door.router.oneshot(request) => answer.map(|answer| answer.status()),
+        };
+        if status.as_ref().is_ok_and(StatusCode::is_success) {
+            served();
+        }
+        self.travel(from, to).await;
+        status.map_err(|error| error.to_string())
+    }
+
+    /// Archives are unpacked beside the loop. One at a time, and when nothing else is to be done at
+    /// this moment: so no order depends on how long that takes.
+    async fn alone(&self) {
+        loop {
+            let now = Instant::now();
+            if self.archive.lock().unwrap().replace(now) != Some(now) {
+                break;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..200 {
+            yield_now().await;
+        }
+    }
+
+    /// The time of the way; for ever where it is cut, on the machine's own as little as on others'.
+    async fn travel(&self, from: Option<&str>, to: &str) {
+        let ends = [from, (from != Some(to)).then_some(to)];
+        for way in ends
+            .into_iter()
+            .flatten()
+            .filter_map(|end| self.ways.get(end))
+        {
+            sleep(way.now().latency).await;
+        }
+        let cut = |end: Option<&str>| {
+            let way = end.and_then(|end| self.ways.get(end));
+            way.is_some_and(|way| way.now().machines_cut)
+        };
+        if from != Some(to) && (cut(from) || cut(Some(to))) {
+            pending::<()>().await;
+        }
+    }
+}

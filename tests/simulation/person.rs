@@ -1,0 +1,202 @@
+//! Somebody who applies and deletes workloads, and remembers what was promised.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use axum::body::Body;
+use hyper::{Request, StatusCode, header};
+use kat::{
+    bundle::{SourceFile, pack},
+    plan::WorkloadMeta,
+    store::{MemoryStore, keys},
+};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::{monitor::Monitor, net::Net};
+
+pub const NAMESPACE: &str = "default";
+
+/// What was sent can't take effect later than this after its caller gave up.
+pub const AT_LAST: Duration = Duration::from_secs(45);
+
+/// What a workload is to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wish {
+    Absent,
+    Present { version: u64, replicas: u32 },
+}
+
+impl Wish {
+    /// `workload.kat` of it.
+    pub fn file(&self, workload: &str) -> Option<String> {
+        let Self::Present { version, replicas } = self else {
+            return None;
+        };
+        let file = json!({
+            "apiVersion": "kat.dws.rip/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": workload, "namespace": NAMESPACE},
+            "spec": {
+                "type": "Service",
+                "source": {"image": format!("registry.example/{workload}:{version}")},
+                "replicas": replicas,
+                "restartPolicy": {"condition": "Always"},
+                "container": {},
+            },
+        });
+        Some(file.to_string())
+    }
+}
+
+/// What is known of one workload.
+#[derive(Debug, Default)]
+struct Memory {
+    /// The last wish that was acknowledged; nothing was ever before the first.
+    promised: Option<Wish>,
+    /// Wishes with an unknown outcome since then, and when that was known to be so.
+    perhaps: Vec<(Wish, Option<Instant>)>,
+    busy: bool,
+    answers: u64,
+}
+
+#[derive(Clone)]
+pub struct Person {
+    net: Arc<Net>,
+    store: MemoryStore,
+    monitor: Arc<Monitor>,
+    known: Arc<Mutex<BTreeMap<String, Memory>>>,
+}
+
+impl Person {
+    pub fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
+        Self {
+            net: Arc::clone(net),
+            store: store.clone(),
+            monitor: Arc::clone(monitor),
+            known: Arc::default(),
+        }
+    }
+
+    fn with<T>(&self, workload: &str, change: impl FnOnce(&mut Memory) -> T) -> T {
+        let mut known = self.known.lock().unwrap();
+        change(known.entry(workload.to_owned()).or_default())
+    }
+
+    /// How many answers came so far.
+    pub fn answers(&self) -> u64 {
+        self.known
+            .lock()
+            .unwrap()
+            .values()
+            .map(|memory| memory.answers)
+            .sum()
+    }
+
+    pub fn workloads(&self) -> Vec<String> {
+        self.known.lock().unwrap().keys().cloned().collect()
+    }
+
+    /// The last acknowledged wish, and that nothing else may have come since.
+    pub fn promised(&self, workload: &str) -> (Wish, bool) {
+        self.with(workload, |memory| {
+            let promised = memory.promised.clone().unwrap_or(Wish::Absent);
+            (promised, memory.perhaps.is_empty())
+        })
+    }
+
+    /// Sends a wish to a machine, unless the one before is still under way.
+    pub fn wish(&self, to: &str, workload: &str, wish: Wish) -> bool {
+        let free = self.with(workload, |memory| {
+            if memory.busy {
+                return false;
+            }
+            memory.busy = true;
+            memory.perhaps.push((wish.clone(), None));
+            true
+        });
+        if free {
+            let (person, to, workload) = (self.clone(), to.to_owned(), workload.to_owned());
+            tokio::spawn(async move { person.send(&to, &workload, wish).await });
+        }
+        free
+    }
+
+    async fn send(&self, to: &str, workload: &str, wish: Wish) {
+        let path = format!("/v1alpha1/n/{NAMESPACE}/workloads/{workload}");
+        let request = match wish.file(workload) {
+            Some(text) => {
+                let name = "workload.kat".to_owned();
+                let archive = pack(&[SourceFile { name, text }]).unwrap();
+                Request::put(path)
+                    .header(header::CONTENT_TYPE, "application/gzip")
+                    .body(Body::from(archive))
+            }
+            None => Request::delete(path).body(Body::empty()),
+        };
+        let answer = self.net.call(None, to, request.unwrap(), || ()).await;
+        self.monitor
+            .note(&format!("{to} answers {workload} {wish:?}: {answer:?}"));
+        self.with(workload, |memory| {
+            memory.busy = false;
+            memory.answers += 1;
+            match answer {
+                Ok(status) if status.is_success() => {
+                    memory.promised = Some(wish);
+                    memory.perhaps.pop();
+                    memory
+                        .perhaps
+                        .retain(|(_, since)| since.is_some_and(|since| since.elapsed() < AT_LAST));
+                }
+                // Refused: it has no effect, and never will.
+                Ok(status) if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
+                    memory.perhaps.pop();
+                }
+                Ok(_) | Err(_) => {
+                    if let Some((_, since)) = memory.perhaps.last_mut() {
+                        *since = Some(Instant::now());
+                    }
+                }
+            }
+        });
+    }
+
+    /// What is stored is what was promised last, or what may have come since.
+    pub fn check(&self) {
+        for workload in self.workloads() {
+            let (promised, perhaps) = self.with(&workload, |memory| {
+                let perhaps: Vec<Wish> = memory
+                    .perhaps
+                    .iter()
+                    .map(|(wish, _)| wish.clone())
+                    .collect();
+                (memory.promised.clone().unwrap_or(Wish::Absent), perhaps)
+            });
+            let stored = self.stored(&workload);
+            let is = |wish: &Wish| wish.file(&workload) == stored;
+            if !is(&promised) && !perhaps.iter().any(is) {
+                self.monitor.violated(format!(
+                    "{workload} was promised to be {promised:?} (or {perhaps:?}), and is {stored:?}: an acknowledged apply is lost"
+                ));
+            }
+        }
+    }
+
+    /// The stored file of a workload that is to stay.
+    fn stored(&self, workload: &str) -> Option<String> {
+        let one = |key: &str| {
+            self.store
+                .peek(key)
+                .items
+                .into_iter()
+                .find(|item| item.key == key)
+        };
+        let meta = one(&keys::workload_meta(NAMESPACE, workload))?;
+        let meta: WorkloadMeta = serde_json::from_slice(&meta.value).unwrap();
+        let file = one(&keys::manifest(NAMESPACE, workload, "workload.kat"))?;
+        (!meta.deleting).then(|| String::from_utf8(file.value).unwrap())
+    }
+}

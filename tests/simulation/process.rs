@@ -1,0 +1,329 @@
+//! `kat-agent` on a machine: the agent, and where the machine holds the store a candidate with its API.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use hyper::{Request, StatusCode, header};
+use jiff::Timestamp;
+use kat::{
+    agent::{
+        MachineFacts, NetworkFiles, ReportSink, Reporter, Statuses, follow_desired,
+        identity::Identity,
+        supervisor::{Listed, Supervisor},
+        worker::Tools,
+    },
+    api::{
+        Api, ApiConfig, InstanceLogs, Limits, LogQuery, LogStream, LogsError,
+        routes::router,
+        types::{Condition, NodeReport, NodeResources, OverlayReport},
+    },
+    leader::{LeaderConfig, LeaderHandle, Planner, start_with},
+    plan::InstanceEntry,
+    pulse::Pulses,
+    render::{RenderSettings, Renderer},
+    resource::{Bytes, MilliCpu, ResourceList},
+    store::{MemoryStore, Mirror, StateStore, keys},
+};
+use tokio::{sync::watch, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    host::{Accounts, Boot, NoLogs},
+    monitor::Monitor,
+    net::{Door, Net},
+    way::{Way, Wire},
+};
+
+/// Time to live of the leadership, as `kat-agent run` has it.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// What a process finds on its machine and around it.
+pub struct Place {
+    pub identity: Arc<Identity>,
+    pub root: std::path::PathBuf,
+    pub boot: Arc<Boot>,
+    pub accounts: Arc<Accounts>,
+    pub way: Arc<Way>,
+    pub store: MemoryStore,
+    pub net: Arc<Net>,
+    pub monitor: Arc<Monitor>,
+    pub renderer: Arc<Renderer>,
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
+    pub planner: Planner,
+    pub fenced: bool,
+}
+
+/// A running process.
+pub struct Process {
+    name: String,
+    cancel: CancellationToken,
+    closed: CancellationToken,
+    tasks: Vec<JoinHandle<()>>,
+    wires: Vec<Wire>,
+    leader: Option<LeaderHandle>,
+}
+
+impl Process {
+    /// `name` is the machine's and the number of the process on it.
+    pub fn start(place: &Place, name: &str) -> Self {
+        let mut process = Self {
+            name: name.to_owned(),
+            cancel: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            tasks: Vec::new(),
+            wires: Vec::new(),
+            leader: None,
+        };
+        process.start_agent(place);
+        if place.identity.etcd {
+            process.start_candidate(place);
+        }
+        process
+    }
+
+    fn wire(&mut self, place: &Place) -> Wire {
+        let Place {
+            store,
+            way,
+            monitor,
+            fenced,
+            ..
+        } = place;
+        let wire = Wire::new(store, way, &self.name, monitor, *fenced);
+        self.wires.push(wire.clone());
+        wire
+    }
+
+    fn start_agent(&mut self, place: &Place) {
+        let wire = self.wire(place);
+        let tools = Arc::new(tools(place));
+        let statuses = Statuses::default();
+        let network = NetworkFiles::new(place.root.join("net"));
+        let file = place.root.join("desired.json");
+        let stored = Listed::stored(&file);
+        let (lists, mut listed) = watch::channel(stored.clone());
+        // Who waits for one channel wakes in no order that a seed decides: each has its own.
+        let (for_supervisor, supervised) = watch::channel(stored.clone());
+        let (for_reporter, reported) = watch::channel(stored);
+        let forwarding = async move {
+            while listed.changed().await.is_ok() {
+                let newest = listed.borrow_and_update().clone();
+                for_supervisor.send_replace(newest.clone());
+                for_reporter.send_replace(newest);
+            }
+        };
+        let supervisor = Supervisor::new(tools, statuses.clone(), network);
+        let node = place.identity.node.clone();
+        let tick = place.identity.cluster.spec.agent_tick_seconds;
+        let endpoint = Mirror::start(
+            Arc::new(wire.clone()),
+            keys::LEADER_ENDPOINT,
+            self.cancel.clone(),
+        );
+        let reporter = Reporter {
+            identity: Arc::clone(&place.identity),
+            statuses,
+            lists: reported,
+            sink: Arc::new(Sink {
+                node: node.clone(),
+                net: Arc::clone(&place.net),
+                monitor: Arc::clone(&place.monitor),
+                endpoint,
+            }),
+            facts: Arc::new(Facts),
+            published: watch::channel(Arc::default()).0,
+            clock: Arc::clone(&place.clock),
+        };
+        let store: Arc<dyn StateStore> = Arc::new(wire);
+        let cancel = || self.cancel.clone();
+        self.tasks = vec![
+            tokio::spawn(follow_desired(node, store, file, lists, cancel())),
+            tokio::spawn(forwarding),
+            tokio::spawn(supervisor.run(supervised, cancel())),
+            tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
+        ];
+    }
+
+    fn start_candidate(&mut self, place: &Place) {
+        let wire = self.wire(place);
+        let node = &place.identity.node;
+        let config = LeaderConfig {
+            candidate: self.name.clone(),
+            lease: LEASE,
+            endpoint: format!("{node}:9115"),
+            clock: Arc::clone(&place.clock),
+            pulses: Pulses::default(),
+        };
+        let handle = start_with(
+            Arc::new(wire),
+            config,
+            Arc::clone(&place.planner),
+            self.cancel.clone(),
+        );
+        let most = std::num::NonZeroU32::MAX;
+        let api = Api::new(
+            ApiConfig {
+                handle: handle.clone(),
+                logs: Arc::new(NoInstanceLogs),
+                clock: Arc::clone(&place.clock),
+                new_uid: Arc::clone(&place.new_uid),
+                node_name: node.clone(),
+                // How often somebody may call is counted on the real clock.
+                limits: Limits {
+                    calls_per_second: most,
+                    call_burst: most,
+                    ..Limits::default()
+                },
+                pulses: Pulses::default(),
+                joining: None,
+            },
+            self.cancel.clone(),
+        );
+        let door = Door {
+            router: router(&api),
+            closed: self.closed.clone(),
+        };
+        place.net.open(node, door);
+        self.leader = Some(handle);
+    }
+
+    /// SIGKILL, or the end of its machine.
+    pub fn kill(self) {
+        for wire in &self.wires {
+            wire.reads.set_partitioned(true);
+        }
+        self.closed.cancel();
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.cancel.cancel();
+    }
+
+    /// SIGTERM.
+    pub fn stop(self) {
+        self.closed.cancel();
+        self.cancel.cancel();
+    }
+
+    /// The machine's way is another than before.
+    pub fn follow_way(&self) {
+        for wire in &self.wires {
+            wire.follow_way();
+        }
+    }
+
+    pub fn drop_watches(&self) {
+        for wire in &self.wires {
+            wire.reads.drop_watches();
+        }
+    }
+
+    /// It believes that it leads.
+    pub fn leads(&self) -> bool {
+        self.leader.as_ref().is_some_and(|handle| {
+            let leadership = handle.leadership.borrow();
+            leadership
+                .as_ref()
+                .is_some_and(|leadership| !leadership.lost.is_cancelled())
+        })
+    }
+}
+
+fn tools(place: &Place) -> Tools {
+    let boot = Arc::clone(&place.boot);
+    Tools {
+        managers: Arc::<Boot>::clone(&place.boot),
+        sessions: place.boot.sessions(),
+        accounts: Arc::<Accounts>::clone(&place.accounts),
+        renderer: Arc::clone(&place.renderer),
+        logs: Arc::new(NoLogs),
+        settings: RenderSettings::default(),
+        domain: place.identity.cluster.spec.cluster_domain.clone(),
+        overlay_address: place.identity.overlay_address(),
+        root: Path::to_owned(&place.root),
+        monotonic: Arc::new(move || boot.monotonic()),
+        limits_enforced: true,
+    }
+}
+
+/// The way of a report: to the machine that the store names as the leader's.
+struct Sink {
+    node: String,
+    net: Arc<Net>,
+    monitor: Arc<Monitor>,
+    endpoint: Mirror,
+}
+
+#[async_trait]
+impl ReportSink for Sink {
+    async fn send(&self, report: &NodeReport) -> Result<(), String> {
+        let endpoint = self.endpoint.snapshot();
+        let endpoint = endpoint
+            .get(keys::LEADER_ENDPOINT)
+            .ok_or("no leader is known")?;
+        let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
+        let leader = endpoint.split(':').next().unwrap_or_default();
+        let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(serde_json::to_vec(report).unwrap()))
+            .unwrap();
+        let monitor = Arc::clone(&self.monitor);
+        let node = self.node.clone();
+        let heard = move || monitor.heard(&node);
+        let answered = self
+            .net
+            .call(Some(&self.node), leader, request, heard)
+            .await;
+        match answered? {
+            StatusCode::NO_CONTENT => Ok(()),
+            other => Err(format!("the leader said {other}")),
+        }
+    }
+}
+
+struct Facts;
+
+#[async_trait]
+impl MachineFacts for Facts {
+    fn resources(&self) -> NodeResources {
+        let all = ResourceList {
+            cpu: Some(MilliCpu(16_000)),
+            memory: Some(Bytes(64 << 30)),
+        };
+        NodeResources {
+            capacity: all,
+            allocatable: all,
+        }
+    }
+
+    fn architecture(&self) -> String {
+        "amd64".to_owned()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
+
+    async fn overlay(&self) -> OverlayReport {
+        OverlayReport::default()
+    }
+}
+
+struct NoInstanceLogs;
+
+#[async_trait]
+impl InstanceLogs for NoInstanceLogs {
+    async fn open(
+        &self,
+        _instance: &InstanceEntry,
+        _query: LogQuery,
+    ) -> Result<LogStream, LogsError> {
+        Err(LogsError::Unavailable("there are no logs".to_owned()))
+    }
+}

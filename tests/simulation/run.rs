@@ -1,0 +1,335 @@
+//! One run: things break for a while, then all is healed, and the cluster must come to rest as it was
+//! asked to be.
+
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime},
+};
+
+use kat::store::keys;
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    person::{AT_LAST, Wish},
+    world::{Without, World},
+};
+
+/// Things that happen before all is healed.
+const STEPS: usize = 30;
+/// Between two looks at what must hold.
+const SLICE: Duration = Duration::from_millis(50);
+const SECOND: Duration = Duration::from_secs(1);
+/// By then the healed cluster is as it was asked to be.
+const HEALED_WITHIN: Duration = Duration::from_secs(900);
+/// So long nothing is written then.
+const REST: Duration = Duration::from_secs(60);
+const WORKLOADS: [&str; 3] = ["web", "db", "queue"];
+
+/// What came of a run.
+pub struct Outcome {
+    pub violation: Option<String>,
+    pub trace: Vec<String>,
+}
+
+/// What is to be mended, or started again.
+#[derive(Debug, Clone, Copy)]
+enum Repair {
+    Start(usize),
+    PowerOn(usize),
+    Way(usize),
+    Store,
+}
+
+/// Runs a seed to its end, or to the first thing that must not be.
+pub fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let folder = tempfile::tempdir_in(scratch()).unwrap();
+    runtime.block_on(async {
+        let mut world = World::new(seed, without, folder.path()).await;
+        world.addresses_only = addresses_only;
+        let mut scenario = Scenario {
+            world,
+            repairs: Vec::new(),
+            version: 0,
+        };
+        scenario.play().await;
+        let world = scenario.world;
+        Outcome {
+            violation: world.monitor.violation(),
+            trace: world.monitor.trace(),
+        }
+    })
+}
+
+/// Memory, where there is a file system in it: the agents make sure of every file that they write.
+fn scratch() -> PathBuf {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() {
+        memory
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+struct Scenario {
+    world: World,
+    repairs: Vec<(Instant, Repair)>,
+    version: u64,
+}
+
+impl Scenario {
+    async fn play(&mut self) {
+        self.pass(Duration::from_secs(8)).await;
+        for _ in 0..STEPS {
+            self.step().await;
+            let pause = if self.world.random.chance(60) {
+                self.world.random.milliseconds(1, 800)
+            } else {
+                self.world.random.milliseconds(800, 8_000)
+            };
+            self.pass(pause).await;
+            if self.is_over() {
+                return;
+            }
+        }
+        self.heal().await;
+        if self.is_over() {
+            return;
+        }
+        // The last reports, and what is written of them.
+        self.pass(5 * SECOND).await;
+        let before = self.world.store.revision();
+        self.pass_in(SECOND, REST).await;
+        let after = self.world.store.revision();
+        if before != after {
+            let items = self.world.store.peek(keys::ROOT).items;
+            let written = items.into_iter().filter(|item| item.mod_revision > before);
+            let written: Vec<_> = written
+                .map(|item| format!("{} {}", item.key, String::from_utf8_lossy(&item.value)))
+                .collect();
+            let text = format!("something is written in a minute of rest: {written:?}");
+            self.world.monitor.violated(text);
+        }
+        self.note_digest();
+    }
+
+    fn is_over(&self) -> bool {
+        self.world.monitor.violation().is_some()
+    }
+
+    /// Lets time go by, mends what is due, and looks.
+    async fn pass(&mut self, time: Duration) {
+        self.pass_in(SLICE, time).await;
+    }
+
+    async fn pass_in(&mut self, slice: Duration, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end && !self.is_over() {
+            sleep(slice.min(end - Instant::now())).await;
+            let due = |(at, _): &mut (Instant, Repair)| *at <= Instant::now();
+            let due: Vec<_> = self.repairs.extract_if(.., due).collect();
+            for (_, repair) in due {
+                self.repair(repair).await;
+            }
+            self.world.check();
+        }
+    }
+
+    async fn repair(&mut self, repair: Repair) {
+        self.world.monitor.note(&format!("{repair:?}"));
+        match repair {
+            Repair::Start(number) => self.world.start(number),
+            Repair::PowerOn(number) => self.world.power_on(number).await,
+            Repair::Way(number) => {
+                let latency = self.world.random.milliseconds(1, 20);
+                self.world.change_way(number, |way| {
+                    way.store_cut = false;
+                    way.machines_cut = false;
+                    way.latency = latency;
+                });
+            }
+            Repair::Store => self.world.store.set_available(true),
+        }
+    }
+
+    fn later(&mut self, least: u64, most: u64, repair: Repair) {
+        let at = Instant::now() + self.world.random.milliseconds(least, most);
+        self.repairs.push((at, repair));
+    }
+
+    /// A machine; often the one that leads.
+    fn target(&mut self) -> usize {
+        let any = self.world.random.index(self.world.machines.len());
+        match self.world.leader() {
+            Some(leader) if self.world.random.chance(40) => leader,
+            _ => any,
+        }
+    }
+
+    async fn step(&mut self) {
+        let number = self.target();
+        let name = self.world.machines[number].name.clone();
+        let what = self.world.random.below(100);
+        self.world.monitor.note(&format!("step {what} at {name}"));
+        match what {
+            0..30 => self.wish(),
+            30..40 => {
+                self.world.kill(number);
+                self.later(100, 20_000, Repair::Start(number));
+            }
+            40..46 => {
+                self.world.power_off(number);
+                self.later(1_000, 40_000, Repair::PowerOn(number));
+            }
+            46..60 => {
+                let (store, machines) = match what {
+                    46..52 => (true, false),
+                    52..56 => (false, true),
+                    _ => (true, true),
+                };
+                self.world.change_way(number, |way| {
+                    way.store_cut |= store;
+                    way.machines_cut |= machines;
+                });
+                self.later(200, 25_000, Repair::Way(number));
+            }
+            60..70 => {
+                // The one that leads is cut off from the store while it has something to do.
+                if let Some(leader) = self.world.leader() {
+                    self.world.change_way(leader, |way| way.store_cut = true);
+                    self.later(500, 20_000, Repair::Way(leader));
+                }
+                self.wish();
+            }
+            70..74 => {
+                self.world.store.set_available(false);
+                self.later(100, 15_000, Repair::Store);
+            }
+            74..82 => {
+                let latency = self.world.random.milliseconds(50, 1_200);
+                self.world.change_way(number, |way| way.latency = latency);
+                self.later(1_000, 20_000, Repair::Way(number));
+            }
+            82..86 => {
+                let count = 1 + u32::try_from(self.world.random.below(3)).unwrap();
+                self.world
+                    .change_way(number, |way| way.lost_answers = count);
+            }
+            86..90 => {
+                if let Some(process) = &self.world.machines[number].process {
+                    process.drop_watches();
+                }
+            }
+            90..92 => {
+                let _ = self.world.store.compact(self.world.store.revision());
+            }
+            92..96 => {
+                self.world.stop(number);
+                self.later(100, 3_000, Repair::Start(number));
+            }
+            _ => {
+                let live: Vec<String> = self.world.live().into_keys().collect();
+                if !live.is_empty() {
+                    let unit = live[self.world.random.index(live.len())].clone();
+                    for machine in &self.world.machines {
+                        if let Some(boot) = &machine.boot {
+                            boot.program_fails(&unit).await;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Somebody wants something, of whom they take for the leader.
+    fn wish(&mut self) {
+        let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
+        let wish = if self.world.random.chance(15) {
+            Wish::Absent
+        } else {
+            // The same content as before comes too.
+            self.version += u64::from(self.world.random.chance(70));
+            Wish::Present {
+                version: self.version,
+                replicas: u32::try_from(self.world.random.below(4)).unwrap(),
+            }
+        };
+        let any = self.world.random.index(3);
+        let asked = self.world.leader().unwrap_or(any);
+        let to = self.world.machines[asked].name.clone();
+        self.world.person.wish(&to, workload, wish);
+    }
+
+    /// Everything is mended, and everybody says once more what they want.
+    async fn heal(&mut self) {
+        self.world.monitor.note("all is healed");
+        self.repairs.clear();
+        self.world.store.set_available(true);
+        for number in 0..self.world.machines.len() {
+            self.world.change_way(number, |way| way.lost_answers = 0);
+            self.repair(Repair::Way(number)).await;
+            self.repair(Repair::PowerOn(number)).await;
+        }
+        // What nobody knows the outcome of has one by now.
+        self.pass_in(SECOND / 5, AT_LAST).await;
+        let end = Instant::now() + HEALED_WITHIN;
+        loop {
+            self.pass_in(SECOND / 5, SECOND).await;
+            let unsure: Vec<String> = self
+                .world
+                .person
+                .workloads()
+                .into_iter()
+                .filter(|workload| !self.world.person.promised(workload).1)
+                .collect();
+            for workload in &unsure {
+                self.version += 1;
+                let wish = Wish::Present {
+                    version: self.version,
+                    replicas: 2,
+                };
+                if let Some(leader) = self.world.leader() {
+                    let to = self.world.machines[leader].name.clone();
+                    self.world.person.wish(&to, workload, wish);
+                }
+            }
+            let missing = match unsure.is_empty() {
+                true => self.world.missing(),
+                false => Some(format!("{unsure:?} are not sure")),
+            };
+            let Some(missing) = missing else { return };
+            if self.is_over() {
+                return;
+            }
+            if Instant::now() >= end {
+                let text = format!("not whole {HEALED_WITHIN:?} after all was healed: {missing}");
+                self.world.monitor.violated(text);
+                return;
+            }
+        }
+    }
+
+    /// The whole store in one line: two runs that differ anywhere differ here.
+    fn note_digest(&self) {
+        let mut digest = Sha256::new();
+        for item in self.world.store.peek(keys::ROOT).items {
+            digest.update(item.key.as_bytes());
+            digest.update(&item.value);
+            digest.update(item.mod_revision.to_be_bytes());
+        }
+        let text = format!("digest {:x}", digest.finalize());
+        self.world.monitor.note(&text);
+    }
+}
+
+/// How long something took on the real clock.
+pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = SystemTime::now();
+    let done = work();
+    (done, began.elapsed().unwrap_or_default())
+}

@@ -1,0 +1,197 @@
+//! What lies between a machine and the rest: how long it takes, and what is cut.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kat::store::{
+    Committed, Compare, KeyValue, Leadership, Listing, MemoryStore, Operation, StateStore,
+    StoreError, WatchStream, keys, memory::CALL_TIMEOUT,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, timeout_at},
+};
+
+use crate::monitor::Monitor;
+
+/// How long a packet is sent again before its sender gives up.
+const SENT_AGAIN: Duration = Duration::from_secs(30);
+
+/// One machine's ways.
+#[derive(Default)]
+pub struct Way {
+    state: Mutex<Conditions>,
+    changed: Notify,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Conditions {
+    /// Nothing comes to the store or from it.
+    pub store_cut: bool,
+    /// Nothing comes to other machines or from them.
+    pub machines_cut: bool,
+    /// Of everything, one way.
+    pub latency: Duration,
+    /// Answers to writes that get lost from now on.
+    pub lost_answers: u32,
+    /// Counts the times that the machine lost power: what it had sent is gone then.
+    pub power: u64,
+}
+
+impl Way {
+    fn lock(&self) -> MutexGuard<'_, Conditions> {
+        self.state.lock().unwrap()
+    }
+
+    pub fn now(&self) -> Conditions {
+        self.lock().clone()
+    }
+
+    pub fn change(&self, change: impl FnOnce(&mut Conditions)) {
+        change(&mut self.lock());
+        self.changed.notify_waiters();
+    }
+
+    /// Carries a write to the store. What was sent before the way was cut arrives when it is open
+    /// again: nobody can call it back.
+    async fn there(&self) -> Result<(), StoreError> {
+        let power = self.now().power;
+        sleep(self.now().latency).await;
+        let until = Instant::now() + SENT_AGAIN;
+        loop {
+            let changed = self.changed.notified();
+            let now = self.now();
+            if now.power != power {
+                return Err(StoreError::Unavailable("the machine is off".into()));
+            }
+            if !now.store_cut {
+                return Ok(());
+            }
+            if timeout_at(until, changed).await.is_err() {
+                return Err(StoreError::Unavailable("never arrived".into()));
+            }
+        }
+    }
+
+    async fn back(&self) -> Result<(), StoreError> {
+        sleep(self.now().latency).await;
+        let lost = {
+            let mut state = self.lock();
+            let lost = state.lost_answers > 0;
+            state.lost_answers -= u32::from(lost);
+            lost || state.store_cut
+        };
+        if lost {
+            return Err(StoreError::Unavailable("the answer was lost".into()));
+        }
+        Ok(())
+    }
+}
+
+/// A process' store. Transactions travel on their own: a process that has given up, or is gone, can't
+/// take back what it sent.
+#[derive(Clone)]
+pub struct Wire {
+    /// Reads, watches and the election; cut off with its machine, for good with its process.
+    pub reads: MemoryStore,
+    writes: MemoryStore,
+    way: Arc<Way>,
+    process: String,
+    monitor: Arc<Monitor>,
+    /// Transactions bear the leader's fence.
+    fenced: bool,
+}
+
+impl Wire {
+    pub fn new(
+        store: &MemoryStore,
+        way: &Arc<Way>,
+        process: &str,
+        monitor: &Arc<Monitor>,
+        fenced: bool,
+    ) -> Self {
+        let wire = Self {
+            reads: store.client(),
+            writes: store.client(),
+            way: Arc::clone(way),
+            process: process.to_owned(),
+            monitor: Arc::clone(monitor),
+            fenced,
+        };
+        wire.follow_way();
+        wire
+    }
+
+    /// Takes over what the machine's way is like now.
+    pub fn follow_way(&self) {
+        let now = self.way.now();
+        self.reads.set_partitioned(now.store_cut);
+        self.reads.set_delay(now.latency);
+    }
+
+    async fn carry(
+        self,
+        conditions: Vec<Compare>,
+        operations: Vec<Operation>,
+    ) -> Result<Committed, StoreError> {
+        self.way.there().await?;
+        let committed = self.writes.transact(&conditions, &operations).await?;
+        // Nothing else ran since the store applied it.
+        if matches!(committed, Committed::Yes(_)) {
+            self.monitor.written(&self.process, &operations);
+        }
+        self.way.back().await?;
+        Ok(committed)
+    }
+}
+
+fn is_fence(condition: &Compare) -> bool {
+    matches!(condition, Compare::CreateRevision(key, _) if key.starts_with(keys::ELECTION))
+}
+
+#[async_trait]
+impl StateStore for Wire {
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
+        self.reads.get(key).await
+    }
+
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError> {
+        self.reads.list(prefix).await
+    }
+
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError> {
+        self.reads.watch(prefix, from_revision).await
+    }
+
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[Operation],
+    ) -> Result<Committed, StoreError> {
+        let mut conditions = conditions.to_vec();
+        if !self.fenced {
+            conditions.retain(|condition| !is_fence(condition));
+        }
+        let carried = tokio::spawn(self.clone().carry(conditions, operations.to_vec()));
+        let limit = Instant::now() + CALL_TIMEOUT;
+        timeout_at(limit, carried)
+            .await
+            .map_err(|_| StoreError::Unavailable("no answer".into()))?
+            .map_err(|error| StoreError::Unavailable(error.to_string()))?
+    }
+
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError> {
+        self.reads.campaign(candidate, lease).await
+    }
+
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError> {
+        self.reads.resign(leadership).await
+    }
+
+    async fn leader(&self) -> Result<Option<String>, StoreError> {
+        self.reads.leader().await
+    }
+}

@@ -1,0 +1,357 @@
+//! The cluster of a run: machines, the store, what lies between them, and a person.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use kat::{
+    agent::{accounts::UserAccounts, identity::Identity},
+    leader::Planner,
+    plan::{
+        self, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, Plan, Snapshot, Wanted,
+    },
+    render::Renderer,
+    resource::ClusterConfiguration,
+    store::{MemoryStore, Operation, keys},
+};
+use tokio::time::Instant;
+
+use crate::{
+    host::{Accounts, Boot, Pace},
+    monitor::Monitor,
+    net::Net,
+    person::{NAMESPACE, Person},
+    process::{Place, Process},
+    random::Random,
+    way::{Conditions, Way},
+};
+
+/// Machines that hold the store and may lead, then others.
+const MACHINES: [(&str, bool); 4] = [("n1", true), ("n2", true), ("n3", true), ("n4", false)];
+/// Seconds without a heartbeat after which a machine is lost.
+pub const LOST_AFTER: u32 = 10;
+/// Seconds between heartbeats.
+const TICK: u32 = 3;
+
+/// A safeguard that is taken out, to see that its absence is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Without {
+    Nothing,
+    /// Transactions do not compare the leader's election key.
+    Fence,
+    /// A new leader takes a machine for lost that has not reported to it yet.
+    FullTimeout,
+    /// An address is given back when an instance is to stop, not when it has.
+    AddressHold,
+}
+
+static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
+
+pub struct Machine {
+    pub name: String,
+    pub identity: Arc<Identity>,
+    pub way: Arc<Way>,
+    pub process: Option<Process>,
+    pub boot: Option<Arc<Boot>>,
+    root: std::path::PathBuf,
+    accounts: Arc<Accounts>,
+    pace: Pace,
+    lingering: BTreeSet<u32>,
+    processes: u32,
+    /// How far its clock is off.
+    skew: SignedDuration,
+}
+
+impl Machine {
+    /// Users of workloads that are on it.
+    pub fn users(&self) -> Vec<u32> {
+        self.accounts.all()
+    }
+}
+
+pub struct World {
+    pub store: MemoryStore,
+    pub monitor: Arc<Monitor>,
+    pub net: Arc<Net>,
+    pub person: Person,
+    pub machines: Vec<Machine>,
+    pub random: Random,
+    pub without: Without,
+    /// Of addresses, only a container's counts that another has too.
+    pub addresses_only: bool,
+    /// What was last looked at.
+    pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
+    began: Instant,
+    uids: Arc<AtomicU64>,
+}
+
+impl World {
+    /// All machines are on and nothing is broken.
+    pub async fn new(seed: u64, without: Without, folder: &Path) -> Self {
+        let mut random = Random::new(seed);
+        let store = MemoryStore::new();
+        let silence = Duration::from_secs(u64::from(LOST_AFTER));
+        let monitor = Arc::new(Monitor::new(&store, silence));
+        let machines: Vec<Machine> = MACHINES
+            .iter()
+            .enumerate()
+            .map(|(number, (name, etcd))| machine(number, name, *etcd, folder, &mut random))
+            .collect();
+        store.write_now(&seed_operations(&machines));
+        let ways = machines
+            .iter()
+            .map(|machine| (machine.name.clone(), Arc::clone(&machine.way)));
+        let net = Arc::new(Net::new(ways.collect()));
+        let person = Person::new(&net, &store, &monitor);
+        let mut world = Self {
+            store,
+            monitor,
+            net,
+            person,
+            machines,
+            random,
+            without,
+            addresses_only: false,
+            checked: None,
+            began: Instant::now(),
+            uids: Arc::default(),
+        };
+        for number in 0..world.machines.len() {
+            world.power_on(number).await;
+        }
+        world
+    }
+
+    /// Containers that run, or may, each with its machine.
+    pub fn live(&self) -> BTreeMap<String, String> {
+        let live = self.machines.iter().flat_map(|machine| {
+            let units = machine.boot.as_ref().map(|boot| boot.live());
+            let units = units.into_iter().flatten();
+            units.map(|unit| (unit, machine.name.clone()))
+        });
+        live.collect()
+    }
+
+    /// The machine that leads, by the store.
+    pub fn leader(&self) -> Option<usize> {
+        let process = self.monitor.leader()?;
+        let name = process.split('.').next()?;
+        self.machines
+            .iter()
+            .position(|machine| machine.name == name)
+    }
+
+    /// Starts `kat-agent` on a machine that is on.
+    pub fn start(&mut self, number: usize) {
+        let planner = self.planner(number);
+        let (began, uids) = (self.began, Arc::clone(&self.uids));
+        let (store, net, monitor) = (
+            self.store.clone(),
+            Arc::clone(&self.net),
+            Arc::clone(&self.monitor),
+        );
+        let fenced = self.without != Without::Fence;
+        let machine = &mut self.machines[number];
+        let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
+            return;
+        };
+        let skew = machine.skew;
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let place = Place {
+            identity: Arc::clone(&machine.identity),
+            root: machine.root.clone(),
+            boot: Arc::clone(boot),
+            accounts: Arc::clone(&machine.accounts),
+            way: Arc::clone(&machine.way),
+            store,
+            net,
+            monitor,
+            renderer: Arc::clone(&RENDERER),
+            clock: Arc::new(move || {
+                start + SignedDuration::try_from(began.elapsed()).unwrap() + skew
+            }),
+            new_uid: Arc::new(move || format!("uid-{}", uids.fetch_add(1, Ordering::Relaxed))),
+            planner,
+            fenced,
+        };
+        machine.processes += 1;
+        let name = format!("{}.{}", machine.name, machine.processes);
+        machine.process = Some(Process::start(&place, &name));
+    }
+
+    /// The real planner, and what is taken out of it.
+    fn planner(&self, number: usize) -> Planner {
+        let (monitor, without) = (Arc::clone(&self.monitor), self.without);
+        let name = self.machines[number].name.clone();
+        Arc::new(move |snapshot: &Snapshot, observed: &Observed, now, seed| {
+            let mut observed = observed.clone();
+            if without == Without::FullTimeout {
+                observed.leading_for = Duration::from_secs(3600);
+            }
+            let mut plan = plan::plan(snapshot, &observed, now, seed);
+            if without == Without::AddressHold {
+                give_back_early(&mut plan);
+            }
+            monitor.decided(&name, snapshot, &plan);
+            plan
+        })
+    }
+
+    /// SIGKILL to `kat-agent`.
+    pub fn kill(&mut self, number: usize) {
+        if let Some(process) = self.machines[number].process.take() {
+            process.kill();
+        }
+    }
+
+    /// SIGTERM to `kat-agent`.
+    pub fn stop(&mut self, number: usize) {
+        if let Some(process) = self.machines[number].process.take() {
+            process.stop();
+        }
+    }
+
+    /// Pulls the plug.
+    pub fn power_off(&mut self, number: usize) {
+        self.kill(number);
+        let machine = &mut self.machines[number];
+        machine.way.change(|way| way.power += 1);
+        if let Some(boot) = machine.boot.take() {
+            machine.lingering = boot.lingering();
+        }
+        let _ = std::fs::remove_dir_all(machine.root.join("run"));
+    }
+
+    /// The machine boots, and `kat-agent` starts.
+    pub async fn power_on(&mut self, number: usize) {
+        let machine = &mut self.machines[number];
+        if machine.boot.is_none() {
+            let boot = Boot::begin(&machine.root, machine.pace, &machine.lingering).await;
+            machine.boot = Some(boot);
+        }
+        self.start(number);
+    }
+
+    /// Changes what a machine's ways are like.
+    pub fn change_way(&mut self, number: usize, change: impl FnOnce(&mut Conditions)) {
+        let machine = &self.machines[number];
+        machine.way.change(change);
+        if let Some(process) = &machine.process {
+            process.follow_way();
+        }
+    }
+}
+
+/// An instance that is to stop loses its address at once.
+fn give_back_early(plan: &mut Plan) {
+    for change in &mut plan.changes {
+        let stopping = change.operations.iter().filter_map(|operation| {
+            let Operation::Put(key, value) = operation else {
+                return None;
+            };
+            key.starts_with(keys::NODE_DESIRED).then_some(())?;
+            let assignment: plan::Assignment = serde_json::from_slice(value).ok()?;
+            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
+        });
+        let early: Vec<_> = stopping
+            .map(|instance| Operation::Delete(keys::allocation(&instance)))
+            .collect();
+        change.operations.extend(early);
+    }
+}
+
+fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Random) -> Machine {
+    let root = folder.join(name);
+    std::fs::create_dir_all(root.join("net")).unwrap();
+    let number = u8::try_from(number).unwrap();
+    let way = Arc::new(Way::default());
+    let latency = random.milliseconds(1, 20);
+    way.change(|way| way.latency = latency);
+    let slowly = random.chance(30);
+    Machine {
+        name: name.to_owned(),
+        identity: Arc::new(Identity {
+            schema: 1,
+            node: name.to_owned(),
+            node_uid: format!("uid of {name}"),
+            cluster_uid: "cluster".to_owned(),
+            cluster: cluster(),
+            // Five addresses for instances, so that they come round soon.
+            subnet: format!("10.100.0.{}/29", 8 * number).parse().unwrap(),
+            advertise: Vec::new(),
+            etcd,
+        }),
+        way,
+        process: None,
+        boot: None,
+        accounts: Arc::new(Accounts::new(&root)),
+        root,
+        pace: Pace {
+            starts: random.milliseconds(20, 2_000),
+            stops: random.milliseconds(20, if slowly { 20_000 } else { 2_000 }),
+        },
+        lingering: BTreeSet::new(),
+        processes: 0,
+        skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
+    }
+}
+
+fn cluster() -> ClusterConfiguration {
+    let mut cluster = ClusterConfiguration::default();
+    cluster.spec.agent_tick_seconds = TICK;
+    cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
+    cluster
+}
+
+/// What `init` and the joins wrote.
+fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
+    fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+        Operation::Put(key, serde_json::to_vec(value).unwrap())
+    }
+    let namespace = NamespaceRecord {
+        schema: 1,
+        uid: "namespace".to_owned(),
+        labels: BTreeMap::new(),
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+    };
+    let mut operations = vec![
+        put(keys::namespace(NAMESPACE), &namespace),
+        put(keys::CLUSTER.to_owned(), &cluster()),
+    ];
+    for machine in machines {
+        let identity = &machine.identity;
+        let registration = NodeRegistration {
+            schema: 1,
+            uid: identity.node_uid.clone(),
+            identity_key: String::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            draining: false,
+            architecture: "amd64".to_owned(),
+            etcd: identity.etcd,
+            advertise: Vec::new(),
+            deleting: false,
+            created: Timestamp::UNIX_EPOCH,
+        };
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        let subnet = keys::network_node(&machine.name, "subnet");
+        operations.extend([
+            put(keys::registration(&machine.name), &registration),
+            put(keys::desired_meta(&machine.name), &list),
+            Operation::Put(subnet, identity.subnet.to_string().into_bytes()),
+        ]);
+    }
+    operations
+}
