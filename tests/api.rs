@@ -909,7 +909,7 @@ async fn health_version_metrics_and_description() {
         server.get("", "/healthz").await,
         (
             reqwest::StatusCode::OK,
-            json!({"status": "ok", "leader": true})
+            json!({"status": "ok", "leader": true, "stale": false})
         )
     );
     assert_eq!(server.get("", "/version").await.1["version"], kat::VERSION);
@@ -962,6 +962,29 @@ async fn a_machine_that_does_not_lead_says_who_does() {
     );
     assert_eq!(server.get(&server.read, SHOP).await.0, 200, "reads go on");
     assert_eq!(server.stored(), before);
+    // One of three that hold the store, none of which leads: it says what is the matter.
+    let member = json!({"id": "1", "voting": true, "healthy": true});
+    let members = json!({"n1": member, "n2": member, "n3": member});
+    let members = json!({"schema": 1, "members": members});
+    server
+        .write(&[put(keys::MEMBERS.to_owned(), &members)])
+        .await;
+    let (status, body) = server
+        .put("shop", "web", &files(&web("shop", "web", 1)))
+        .await;
+    assert_eq!(
+        (status.as_u16(), &body["error"]),
+        (503, &json!("NotLeader"))
+    );
+    let message = body["message"].as_str().unwrap();
+    assert!(message.contains("the 3 machines"), "{message}");
+    let (status, health) = server.get("", "/healthz").await;
+    assert_eq!(status, 200, "reads go on, and say that they may be old");
+    assert_eq!(
+        health,
+        json!({"status": "ok", "leader": false, "stale": true})
+    );
+    assert_eq!(server.get(&server.read, SHOP).await.0, 200);
 }
 
 #[tokio::test]

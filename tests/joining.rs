@@ -406,3 +406,69 @@ async fn a_machine_that_does_not_lead_passes_the_stream_on_unopened() {
     );
     assert_eq!(client.get(url).send().await.unwrap().status(), 200);
 }
+
+#[tokio::test]
+async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
+    let server = server().await;
+    for name in ["n2", "n3"] {
+        let registration = NodeRegistration {
+            uid: name.to_owned(),
+            etcd: false,
+            ..support::registration()
+        };
+        server
+            .write(&[put(keys::registration(name), &registration)])
+            .await;
+    }
+    let members = |names: &[&str]| {
+        let members = names.iter().map(|name| {
+            let record = json!({"id": "1", "voting": false, "healthy": false});
+            ((*name).to_owned(), record)
+        });
+        let members: serde_json::Map<_, _> = members.collect();
+        put(
+            keys::MEMBERS.to_owned(),
+            &json!({"schema": 1, "members": members}),
+        )
+    };
+    let ask = async |caller: &str, about: &str| {
+        let leaf = server.node_leaf(caller);
+        let url = server.url(&format!("/v1alpha1/nodes/{about}/membership"));
+        let response = server.client(Some(&leaf)).get(url).send().await.unwrap();
+        read(response).await
+    };
+    server.write(&[members(&["n1"])]).await;
+    let (status, refused) = ask("n2", "n2").await;
+    assert_eq!(status, StatusCode::CONFLICT, "{refused}");
+    server.write(&[members(&["n1", "n2"])]).await;
+    let (status, given) = ask("n2", "n2").await;
+    assert_eq!(status, StatusCode::OK);
+    let names: Vec<&String> = given["authorities"].as_object().unwrap().keys().collect();
+    assert_eq!(names, ["cluster-ca", "etcd-client-ca", "etcd-peer-ca"]);
+    let cluster = &given["authorities"]["cluster-ca"];
+    let text = |field: &str| cluster[field].as_str().unwrap();
+    assert_eq!(text("certificate"), server.authority.certificate_pem());
+    let kind = pki::AuthorityKind::Cluster;
+    pki::Authority::from_pem(kind, text("certificate"), text("key")).unwrap();
+    for (caller, about, expected) in [
+        ("n3", "n3", StatusCode::CONFLICT),
+        ("n3", "n2", StatusCode::FORBIDDEN),
+    ] {
+        let (status, refused) = ask(caller, about).await;
+        assert_eq!(status, expected, "{caller} {about} {refused}");
+        assert!(!refused.to_string().contains("PRIVATE KEY"));
+    }
+    let path = "/v1alpha1/nodes/n2/membership";
+    let (status, refused) = server.get(&server.admin, path).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
+    // On its way out it gets nothing any more.
+    let leaving = NodeRegistration {
+        uid: "n2".to_owned(),
+        no_etcd: true,
+        ..support::registration()
+    };
+    server
+        .write(&[put(keys::registration("n2"), &leaving)])
+        .await;
+    assert_eq!(ask("n2", "n2").await.0, StatusCode::CONFLICT);
+}

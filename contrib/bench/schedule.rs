@@ -84,6 +84,7 @@ impl Store {
                 draining: false,
                 architecture: "amd64".to_owned(),
                 etcd: false,
+                no_etcd: false,
                 advertise: Vec::new(),
                 deleting: false,
                 created: Timestamp::UNIX_EPOCH,

@@ -54,6 +54,7 @@ pub async fn write(
         advertise: identity.advertise.clone(),
         architecture: beginnings.architecture.clone(),
         etcd: identity.etcd,
+        no_etcd: false,
     };
     operations.extend(first.first_keys(&identity.node_uid, identity.subnet, now));
     for name in ["default", "kat-core"] {

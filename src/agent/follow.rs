@@ -1,15 +1,25 @@
 //! Follows the store, and keeps on the disk what this machine needs when it is alone.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetworkFiles, desired, identity::Identity, keys::Keys, known::Known, network_files, stores,
-    supervisor::Listed,
+    NetworkFiles, desired, identity::Identity, keys::Keys, known::Known, network_files, paths,
+    stores, supervisor::Listed,
 };
-use crate::store::{EtcdStore, Mirror, StateStore, keys};
+use crate::{
+    api::types::Connection,
+    host::files::{self, Access},
+    store::{EtcdStore, Mirror, StateStore, keys},
+};
+
+/// Largest file of a connection.
+const ADMIN_LIMIT: u64 = 1 << 20;
 
 /// Follows a machine's list, keeps it in `file`, and hands it on, until `cancel`.
 pub async fn follow_desired(
@@ -76,16 +86,24 @@ pub async fn follow_network(
     }
 }
 
+/// The connections that follow where etcd is.
+pub struct FollowedStores {
+    /// As the machine's user.
+    pub node: EtcdStore,
+    /// As the leader's user, on a machine that holds etcd.
+    pub leader: Option<EtcdStore>,
+}
+
 /// Follows where the cluster is, and keeps it on the disk.
 pub async fn follow_known(
     identity: Arc<Identity>,
-    store: EtcdStore,
+    stores: FollowedStores,
     own: Keys,
     known: watch::Sender<Arc<Known>>,
     cancel: CancellationToken,
 ) {
     let mut mirror = Mirror::start(
-        Arc::new(store.clone()) as Arc<dyn StateStore>,
+        Arc::new(stores.node.clone()) as Arc<dyn StateStore>,
         keys::CONFIG,
         cancel.clone(),
     );
@@ -96,16 +114,49 @@ pub async fn follow_known(
         if !state.confirmed || now == *before || now.etcd(&identity).is_empty() {
             continue;
         }
+        if let Err(error) = keep_admin_connection(&now) {
+            tracing::error!(%error, "the administrator's connection does not name every machine");
+        }
         if let Err(error) = now.store() {
             tracing::error!(%error, "where the cluster is can't be kept on the disk");
         }
-        if now.etcd(&identity) != before.etcd(&identity) {
-            let options = stores::options(&identity, &own, &now, "node-etcd");
-            let connected = async { anyhow::Ok(store.reconnect(&options?).await?) };
-            if let Err(error) = connected.await {
-                tracing::error!(%error, "the other members of etcd can't be used");
-            }
+        if now.etcd(&identity) != before.etcd(&identity)
+            && let Err(error) = reconnect(&identity, &stores, &own, &now).await
+        {
+            tracing::error!(%error, "the other members of etcd can't be used");
         }
         known.send_replace(Arc::new(now));
     }
+}
+
+async fn reconnect(
+    identity: &Identity,
+    stores: &FollowedStores,
+    own: &Keys,
+    known: &Known,
+) -> anyhow::Result<()> {
+    let options = |leaf| stores::options(identity, own, known, leaf);
+    stores.node.reconnect(&options("node-etcd")?).await?;
+    if let Some(leader) = &stores.leader {
+        leader.reconnect(&options("leader-etcd")?).await?;
+    }
+    Ok(())
+}
+
+/// The administrator's connection of a machine that has one names every machine that may lead.
+fn keep_admin_connection(known: &Known) -> anyhow::Result<()> {
+    let path = Path::new(paths::ADMIN_CONNECTION);
+    let text = match files::read_text(path, ADMIN_LIMIT) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        read => read?,
+    };
+    let mut connection: Connection = serde_json::from_str(&text)?;
+    let endpoints = known.endpoints.api();
+    if endpoints.is_empty() || connection.endpoints == endpoints {
+        return Ok(());
+    }
+    connection.endpoints = endpoints;
+    let text = serde_json::to_vec_pretty(&connection)?;
+    files::write_atomic(path, &text, Access::mode(0o600))?;
+    Ok(())
 }

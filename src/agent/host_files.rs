@@ -1,7 +1,7 @@
 //! What init puts in place beside KAT's own folders; every start of the agent renews it, so that it
 //! follows an upgrade and comes back when somebody removed it.
 
-use super::{identity::Identity, keys::ETCD_PKI};
+use super::{identity::Identity, keys::ETCD_PKI, known::Known};
 use crate::{
     host::files::{self, Access, FileError},
     render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer},
@@ -16,24 +16,35 @@ pub fn wanted(
     renderer: &Renderer,
     settings: &RenderSettings,
     identity: &Identity,
+    known: &Known,
 ) -> Result<Vec<HostFile>, RenderError> {
     let mut files = renderer.host_files(settings)?;
     if identity.etcd {
-        files.push(etcd(renderer, identity)?);
+        files.push(etcd(renderer, identity, known)?);
     }
     Ok(files)
 }
 
-/// The unit of the store.
-pub fn etcd(renderer: &Renderer, identity: &Identity) -> Result<HostFile, RenderError> {
+/// The unit of the store. A member that starts for the first time must name all others; later
+/// starts go by its data.
+pub fn etcd(
+    renderer: &Renderer,
+    identity: &Identity,
+    known: &Known,
+) -> Result<HostFile, RenderError> {
     let spec = &identity.cluster.spec;
-    renderer.etcd(&EtcdUnit::new(
+    let mut unit = EtcdUnit::new(
         &identity.node,
         identity.overlay_address(),
         spec.etcd_client_port,
         spec.etcd_peer_port,
         ETCD_PKI,
-    ))
+    );
+    if let Some(cluster) = known.initial_cluster(identity) {
+        unit.initial_cluster = cluster;
+        "existing".clone_into(&mut unit.initial_cluster_state);
+    }
+    renderer.etcd(&unit)
 }
 
 /// Writes what differs. A changed unit is read by systemd and takes effect at its next start;

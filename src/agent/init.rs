@@ -13,6 +13,7 @@ use super::{
     forwarding, host_files,
     identity::Identity,
     keys::Keys,
+    known::Known,
     look::check_machine,
     machine::wait_ready,
     paths,
@@ -123,10 +124,10 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     }
 
     say("starting etcd");
-    write_host_file(&host_files::etcd(&renderer, &identity)?)?;
+    write_host_file(&host_files::etcd(&renderer, &identity, &Known::default())?)?;
     system.reload().await?;
     start(system.as_ref(), host_files::ETCD).await?;
-    let store = stores::leader(&identity, &keys).await?;
+    let store = stores::leader(&identity, &keys, &Known::default()).await?;
     wait_for_etcd(&store).await?;
 
     say("writing the cluster's first keys");

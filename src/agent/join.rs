@@ -30,7 +30,7 @@ use crate::{
     },
     network::state::{self, Peer, Peers},
     pki::token::Token,
-    plan::ClusterEndpoints,
+    plan::{ClusterEndpoints, ClusterMembers},
     render::Renderer,
     resource::ClusterConfiguration,
     systemd::{ManagerSource, Managers},
@@ -50,6 +50,8 @@ pub struct JoinOptions {
     pub advertise: Vec<String>,
     /// Name of the machine; the host name without one.
     pub node_name: Option<String>,
+    /// The machine never is to hold etcd.
+    pub no_etcd: bool,
 }
 
 /// Makes this machine part of a cluster, and waits until it is Ready.
@@ -88,6 +90,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         endpoints: wireguard_endpoints(&advertise, &config, cluster.spec.wireguard_port),
         advertise: advertise.clone(),
         architecture: machine.architecture.clone(),
+        no_etcd: options.no_etcd,
     };
     let answer = match client.join(&request).await {
         Ok(answer) => answer,
@@ -106,6 +109,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
     let known = Known {
         schema: 1,
         leader: Some(options.leader_api),
+        members: ClusterMembers::default(),
         endpoints: ClusterEndpoints {
             schema: 1,
             machines: answer.machines.clone(),

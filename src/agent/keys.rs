@@ -4,6 +4,7 @@
 //! (ARCHITECTURE.md, Identity).
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     path::PathBuf,
 };
@@ -12,7 +13,7 @@ use jiff::Timestamp;
 
 use super::{identity::Identity, paths::PKI};
 use crate::{
-    api::types::Certificates,
+    api::types::{AuthorityKeys, Certificates},
     host::files::{self, Access, FileError},
     pki::{self, Authority, AuthorityKind, LeafKind, PkiError},
 };
@@ -34,8 +35,9 @@ pub enum KeysError {
 }
 
 /// The leaves of a machine, by the name of their files.
-const LEAVES: [&str; 6] = [
+const LEAVES: [&str; 7] = [
     "node",
+    "admin",
     "leader",
     "leader-etcd",
     "node-etcd",
@@ -66,6 +68,51 @@ impl Keys {
         for kind in AuthorityKind::ALL {
             if !self.folder.join(format!("{}.key", kind.name())).exists() {
                 Authority::generate(kind, cluster_uid, now)?.store(&self.folder)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the authorities that the leader handed over. Those whose certificates this machine
+    /// trusts already must be these.
+    ///
+    /// # Errors
+    /// A key that does not belong to its certificate, or another authority than is known.
+    pub fn store_authorities(
+        &self,
+        given: &BTreeMap<String, AuthorityKeys>,
+    ) -> Result<(), KeysError> {
+        let mut authorities = Vec::new();
+        for kind in AuthorityKind::ALL {
+            let name = kind.name();
+            let keys = given.get(name).ok_or_else(|| {
+                PkiError::Certificate(format!("of {name}: the leader did not send it"))
+            })?;
+            let known = self.certificate(name).ok();
+            if known.is_some_and(|known| known.trim() != keys.certificate.trim()) {
+                let message = format!("of {name}: the leader sent another than is known here");
+                return Err(PkiError::Certificate(message).into());
+            }
+            authorities.push(Authority::from_pem(kind, &keys.certificate, &keys.key)?);
+        }
+        for authority in authorities {
+            authority.store(&self.folder)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what only a machine has that holds etcd.
+    pub fn forget_authorities(&self) -> Result<(), KeysError> {
+        for kind in AuthorityKind::ALL {
+            files::remove(&self.folder.join(format!("{}.key", kind.name())))?;
+        }
+        let peers = AuthorityKind::EtcdPeers.name();
+        files::remove(&self.folder.join(format!("{peers}.crt")))?;
+        for name in LEAVES {
+            if !matches!(name, "node" | "node-etcd") {
+                for ending in ["crt", "key"] {
+                    files::remove(&self.folder.join(format!("{name}.{ending}")))?;
+                }
             }
         }
         Ok(())
@@ -156,6 +203,7 @@ impl Keys {
                     },
                 )
             }
+            "admin" => (AuthorityKind::Cluster, LeafKind::Admin { name: node }),
             "leader" => (AuthorityKind::Cluster, LeafKind::Leader { name: node }),
             "leader-etcd" => (AuthorityKind::EtcdClients, LeafKind::Leader { name: node }),
             "node-etcd" => (

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::{identity::Identity, paths};
 use crate::{
     host::files::{self, Access, FileError},
-    plan::ClusterEndpoints,
+    plan::{ClusterEndpoints, ClusterMembers, MemberRecord},
     store::{keys, mirror::Entries},
 };
 
@@ -25,6 +25,8 @@ pub struct Known {
     pub leader: Option<String>,
     /// Where machines answer.
     pub endpoints: ClusterEndpoints,
+    /// etcd's members.
+    pub members: ClusterMembers,
 }
 
 impl Known {
@@ -33,8 +35,10 @@ impl Known {
         let value = |key: &str| entries.get(key).map(|entry| entry.value.as_slice());
         let leader = value(keys::LEADER_ENDPOINT);
         let endpoints = value(keys::ENDPOINTS).and_then(|text| serde_json::from_slice(text).ok());
+        let members = value(keys::MEMBERS).and_then(|text| serde_json::from_slice(text).ok());
         Self {
             schema: 1,
+            members: members.unwrap_or_default(),
             leader: leader.map(|text| String::from_utf8_lossy(text).into_owned()),
             endpoints: endpoints.unwrap_or_default(),
         }
@@ -49,13 +53,45 @@ impl Known {
         found
     }
 
-    /// URLs of etcd for this machine: its own by loopback, if it holds one.
+    /// URLs of etcd for this machine: its own by loopback, if it holds one, then the others.
     pub fn etcd(&self, identity: &Identity) -> Vec<String> {
         let port = identity.cluster.spec.etcd_client_port;
+        let mut urls = self.endpoints.etcd(port);
         if identity.etcd {
-            return vec![format!("https://127.0.0.1:{port}")];
+            let own = format!("https://{}:{port}", identity.overlay_address());
+            urls.retain(|url| *url != own);
+            urls.insert(0, format!("https://127.0.0.1:{port}"));
         }
-        self.endpoints.etcd(port)
+        urls
+    }
+
+    /// etcd's id of this machine's member, and whether it has a vote.
+    pub fn member(&self, identity: &Identity) -> Option<&MemberRecord> {
+        self.members.members.get(&identity.node)
+    }
+
+    /// `name=url` of every member, as one that starts for the first time must name them; nothing
+    /// while this machine is the only one, or none.
+    pub fn initial_cluster(&self, identity: &Identity) -> Option<String> {
+        let members = &self.members.members;
+        if members.len() < 2 || !members.contains_key(&identity.node) {
+            return None;
+        }
+        let port = identity.cluster.spec.etcd_peer_port;
+        let mut named = Vec::new();
+        for name in members.keys() {
+            let address = self.endpoints.machines.get(name)?.overlay?;
+            named.push(format!("{name}=https://{address}:{port}"));
+        }
+        Some(named.join(","))
+    }
+
+    /// The same without this machine.
+    pub fn of_others(mut self, identity: &Identity) -> Self {
+        self.leader = self.other_leader(identity);
+        self.endpoints.machines.remove(&identity.node);
+        self.members.members.remove(&identity.node);
+        self
     }
 
     /// The leader's API, unless that is this machine.
@@ -106,8 +142,21 @@ mod tests {
             overlay: Some(overlay.into()),
             etcd,
         };
+        let member = |id: &str| MemberRecord {
+            id: id.to_owned(),
+            voting: true,
+            healthy: true,
+        };
         Known {
             schema: 1,
+            members: ClusterMembers {
+                schema: 1,
+                members: [
+                    ("n1".to_owned(), member("a")),
+                    ("n2".to_owned(), member("b")),
+                ]
+                .into(),
+            },
             leader: Some("192.0.2.2:9115".to_owned()),
             endpoints: ClusterEndpoints {
                 schema: 1,
@@ -132,6 +181,36 @@ mod tests {
                 .into(),
             },
         }
+    }
+
+    fn identity(node: &str, subnet: &str, etcd: bool) -> Identity {
+        Identity {
+            schema: 1,
+            node: node.to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: crate::resource::ClusterConfiguration::default(),
+            subnet: subnet.parse().unwrap(),
+            advertise: Vec::new(),
+            etcd,
+        }
+    }
+
+    #[test]
+    fn a_member_asks_its_own_etcd_first_and_names_all_when_it_starts() {
+        let known = known();
+        let second = identity("n2", "10.100.2.0/23", true);
+        let urls = ["https://127.0.0.1:2379", "https://10.100.0.1:2379"];
+        assert_eq!(known.etcd(&second), urls);
+        let cluster = known.initial_cluster(&second);
+        let expected = "n1=https://10.100.0.1:2380,n2=https://10.100.2.1:2380";
+        assert_eq!(cluster.as_deref(), Some(expected));
+        let worker = identity("n3", "10.100.4.0/23", false);
+        assert_eq!(known.etcd(&worker).len(), 2);
+        assert_eq!(known.initial_cluster(&worker), None);
+        let mut alone = known;
+        alone.members.members.remove("n1");
+        assert_eq!(alone.initial_cluster(&second), None);
     }
 
     #[test]

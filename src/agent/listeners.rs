@@ -7,7 +7,10 @@ use tokio::net::UnixListener;
 
 use super::{identity::Identity, keys::Keys, known::KnownNow, paths};
 use crate::{
-    api::{self, LeaderSource, Listeners, SocketAccess, SocketListener, TlsListener},
+    api::{
+        self, LeaderSource, Listeners, SocketAccess, SocketLeader, SocketListener, TlsLeader,
+        TlsListener,
+    },
     host::{
         files::{self, Access},
         users::accounts::Accounts,
@@ -38,6 +41,31 @@ pub fn leader_source(
     })
 }
 
+/// On a machine that holds etcd, callers of the socket are passed on with its certificate of an
+/// administrator, which is read anew each time: it is renewed.
+fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> SocketLeader {
+    if !identity.etcd {
+        return Arc::new(|| None);
+    }
+    let (keys, cluster_uid) = (keys.clone(), identity.cluster_uid.clone());
+    let config = move || {
+        let authority = keys.cluster_authority()?;
+        let admin = pki::tls::CurrentIdentity::new(&keys.leaf("admin")?, &authority)?;
+        let config = pki::tls::client_config(&authority, &cluster_uid, Some(admin))?;
+        anyhow::Ok(Arc::new(config))
+    };
+    Arc::new(move || {
+        let endpoint = leader()?;
+        match config() {
+            Ok(config) => Some(TlsLeader { endpoint, config }),
+            Err(error) => {
+                tracing::error!("the leader can't be asked: {error:#}");
+                None
+            }
+        }
+    })
+}
+
 /// The API's port, and its socket.
 pub fn listeners(
     identity: &Identity,
@@ -47,10 +75,12 @@ pub fn listeners(
 ) -> anyhow::Result<Listeners> {
     let config = pki::tls::server_config(Arc::clone(certificate), &keys.cluster_authority()?)?;
     let port = identity.cluster.spec.api_port;
+    let socket_leader = socket_leader(identity, keys, Arc::clone(&leader));
     let tls = TlsListener {
         listener: api::bind(port).with_context(|| format!("port {port} for the API"))?,
         config: Arc::new(move || Arc::clone(&config)),
         leader,
+        stands_in: identity.etcd,
     };
     let access = if identity.etcd {
         SocketAccess::Admin
@@ -62,6 +92,7 @@ pub fn listeners(
         sockets: vec![SocketListener {
             listener: api_socket()?,
             access,
+            leader: socket_leader,
         }],
     })
 }

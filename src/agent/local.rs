@@ -114,6 +114,7 @@ fn snapshot(
         draining: false,
         architecture: report.architecture.clone(),
         etcd: identity.etcd,
+        no_etcd: false,
         advertise: identity.advertise.clone(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,

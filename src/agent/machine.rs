@@ -18,7 +18,7 @@ use super::{
 use crate::{
     api::{
         client::{Client, ClientError, Options},
-        types::{Condition, NodeReport, NodeResources, OverlayReport},
+        types::{Condition, MembershipAnswer, NodeReport, NodeResources, OverlayReport},
     },
     host::facts::{FactsError, network, node_facts},
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
@@ -246,9 +246,25 @@ pub async fn wait_joined(
     wait_ready_at(&client, identity, limit).await
 }
 
-/// Tells the leader that this machine leaves for good.
+/// What this machine needs to hold etcd, from the leader.
+pub async fn membership(
+    identity: &Identity,
+    known: &Known,
+    keys: &Keys,
+) -> anyhow::Result<MembershipAnswer> {
+    let client = client_of(identity, known, keys)?;
+    Ok(client.membership(&identity.node).await?)
+}
+
+/// Tells the leader that this machine leaves for good. Its own agent is stopped by then, so others
+/// are asked.
 pub async fn leave(identity: &Identity) -> anyhow::Result<()> {
-    let client = client_of(identity, &Known::stored(), &Keys::new(None))?;
+    let known = Known::stored().of_others(identity);
+    let identity = &Identity {
+        etcd: false,
+        ..identity.clone()
+    };
+    let client = client_of(identity, &known, &Keys::new(None))?;
     match client.delete_node(&identity.node).await {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(()),

@@ -4,16 +4,26 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
+use tokio::{sync::oneshot, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{host_files, identity::Identity, keys::Keys, paths, stores};
+use super::{
+    host_files,
+    identity::Identity,
+    keys::Keys,
+    known::{Known, KnownNow},
+    membership, paths, stores,
+};
 use crate::{
     api::Joining,
     host::users::Users,
-    leader::{self, LeaderConfig, LeaderHandle},
+    leader::{
+        self, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
+    },
     pki,
     pulse::Pulses,
-    store::EtcdStore,
+    render::Renderer,
+    store::{EtcdStore, StoreError},
     systemd::{JobResult, UnitManager},
 };
 
@@ -21,6 +31,9 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(5);
 /// Longest start of etcd.
 const ETCD_LIMIT: Duration = Duration::from_secs(90);
+
+/// How long etcd is waited for before the machine goes on without it.
+const READY_SOON: Duration = Duration::from_secs(3);
 
 /// What a machine has that holds etcd.
 pub struct Member {
@@ -32,41 +45,96 @@ pub struct Member {
     pub joining: Joining,
 }
 
+/// What a member is made of.
+pub struct MemberParts<'a> {
+    /// The machine.
+    pub identity: &'a Arc<Identity>,
+    /// Its keys.
+    pub keys: &'a Keys,
+    /// Where the cluster is.
+    pub known: &'a KnownNow,
+    /// systemd.
+    pub system: Arc<dyn UnitManager>,
+    /// Writes etcd's unit.
+    pub renderer: Arc<Renderer>,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Where loops are seen by the watchdog.
+    pub pulses: &'a Pulses,
+}
+
 impl Member {
-    /// Starts etcd, and campaigns.
+    /// Starts etcd without waiting for it, since it is ready only with a quorum; campaigns, looks
+    /// after the members while it leads, and after the leader while it does not.
     pub async fn start(
-        identity: &Arc<Identity>,
-        keys: &Keys,
-        system: &dyn UnitManager,
-        clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-        pulses: &Pulses,
+        parts: MemberParts<'_>,
+        tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) -> anyhow::Result<Self> {
+        let MemberParts {
+            identity,
+            keys,
+            known,
+            system,
+            renderer,
+            clock,
+            pulses,
+        } = parts;
         let renewed = keys.renew(identity, Timestamp::now())?;
         if !renewed.is_empty() {
             tracing::info!(?renewed, "certificates were renewed");
         }
-        let started = system.start(host_files::ETCD, ETCD_LIMIT).await;
-        if !matches!(started, Ok(JobResult::Done)) {
-            tracing::error!(
-                ?started,
-                "etcd did not start; workloads run on, nothing can be changed"
-            );
-        }
-        let store = stores::leader(identity, keys).await?;
+        let (started, first) = oneshot::channel();
+        let etcd_unit = EtcdKeeper {
+            identity: Arc::clone(identity),
+            known: known.clone(),
+            system,
+            renderer,
+        };
+        tasks.spawn(etcd_unit.run(started, cancel.clone()));
+        // Where it does not need the others, or they are there, it is ready soon.
+        let _ = tokio::time::timeout(READY_SOON, first).await;
+        let now = known.borrow().clone();
+        let store = stores::leader(identity, keys, &now).await?;
         let address = identity.advertise.first();
         let address = address.context("the machine has no address")?;
+        let spec = &identity.cluster.spec;
         let handle = leader::start(
             Arc::new(store.clone()),
             LeaderConfig {
                 candidate: identity.node.clone(),
                 lease: LEASE,
-                endpoint: SocketAddr::new(*address, identity.cluster.spec.api_port).to_string(),
-                clock,
+                endpoint: SocketAddr::new(*address, spec.api_port).to_string(),
+                clock: Arc::clone(&clock),
                 pulses: pulses.clone(),
             },
             cancel.clone(),
         );
+        let own_keys = keys.clone();
+        let options = move |url: &str| {
+            stores::at(&own_keys, vec![url.to_owned()], "leader-etcd")
+                .map_err(|error| StoreError::Invalid(error.to_string()))
+        };
+        let etcd: Arc<dyn EtcdMembers> = Arc::new(MemberClients::new(&store, Arc::new(options)));
+        let members = MembersConfig {
+            node: identity.node.clone(),
+            client_port: spec.etcd_client_port,
+            peer_port: spec.etcd_peer_port,
+            clock,
+            etcd: Arc::clone(&etcd),
+        };
+        tasks.spawn(leader::keep_members(
+            handle.clone(),
+            members,
+            cancel.clone(),
+        ));
+        let takeover = TakeoverConfig {
+            node: identity.node.clone(),
+            api_port: spec.api_port,
+            own_url: format!("https://127.0.0.1:{}", spec.etcd_client_port),
+            etcd,
+        };
+        tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
         let joining = Joining {
             authorities: Arc::new(pki::Authorities::load(Path::new(paths::PKI))?),
             users: Arc::new(store.clone()),
@@ -76,6 +144,67 @@ impl Member {
             handle,
             joining,
         })
+    }
+}
+
+/// Starts etcd, and keeps its unit as the members are.
+struct EtcdKeeper {
+    identity: Arc<Identity>,
+    known: KnownNow,
+    system: Arc<dyn UnitManager>,
+    renderer: Arc<Renderer>,
+}
+
+impl EtcdKeeper {
+    async fn run(self, started: oneshot::Sender<()>, cancel: CancellationToken) {
+        let work = async {
+            let mut started = Some(started);
+            let mut known = self.known.clone();
+            loop {
+                let now = known.borrow_and_update().clone();
+                self.write_unit(&now).await;
+                let changed = tokio::select! {
+                    () = self.start() => {
+                        drop(started.take());
+                        known.changed().await
+                    }
+                    changed = known.changed() => changed,
+                };
+                if changed.is_err() {
+                    return;
+                }
+            }
+        };
+        cancel.run_until_cancelled(work).await;
+        // The others of the agent's tasks end it.
+        cancel.cancelled().await;
+    }
+
+    async fn write_unit(&self, known: &Known) {
+        match host_files::etcd(&self.renderer, &self.identity, known) {
+            Ok(file) => {
+                if let Err(error) = host_files::renew(&[file], self.system.as_ref()).await {
+                    tracing::error!(%error, "etcd's unit can't be written");
+                }
+            }
+            Err(error) => tracing::error!(%error, "etcd's unit can't be rendered"),
+        }
+    }
+
+    /// One that has never been started here is started anew with the members of now: it must name
+    /// them all, and they may have changed since it was started last.
+    async fn start(&self) {
+        let started = if membership::has_data() {
+            self.system.start(host_files::ETCD, ETCD_LIMIT).await
+        } else {
+            self.system.restart(host_files::ETCD, ETCD_LIMIT).await
+        };
+        if !matches!(started, Ok(JobResult::Done)) {
+            tracing::error!(
+                ?started,
+                "etcd is not ready; workloads run on, nothing can be changed"
+            );
+        }
     }
 }
 

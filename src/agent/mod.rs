@@ -27,6 +27,7 @@ mod logs;
 mod look;
 mod machine;
 mod member;
+mod membership;
 mod network_files;
 pub mod paths;
 pub mod program;

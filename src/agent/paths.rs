@@ -16,6 +16,8 @@ pub const IDENTITY: &str = "/var/lib/kat/node.json";
 pub const JOINING: &str = "/var/lib/kat/joining.json";
 /// Where the cluster was last seen ([`super::known::Known`]).
 pub const KNOWN: &str = "/var/lib/kat/cluster.json";
+/// etcd's id of this machine's member, hexadecimal.
+pub const MEMBER: &str = "/var/lib/kat/member";
 /// The last confirmed desired list, 0600.
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
 /// Authorities, certificates and keys, 0700.

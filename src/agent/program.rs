@@ -43,6 +43,9 @@ enum Command {
         /// Name of this machine in the cluster; the host's name without it
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
+        /// This machine never is to hold the cluster's store
+        #[arg(long)]
+        no_etcd: bool,
     },
     /// Says what is missing on this machine or in the way, and what mends it
     Check {
@@ -122,6 +125,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             token,
             advertise_address,
             node_name,
+            no_etcd,
         } => {
             start_logging();
             let options = join::JoinOptions {
@@ -129,6 +133,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 token,
                 advertise: advertise_address,
                 node_name,
+                no_etcd,
             };
             runtime()?.block_on(join::run(options, &|sentence| {
                 anstream::eprintln!("{sentence}")

@@ -9,7 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     files::remove_every_users,
-    forwarding, machine, paths,
+    forwarding,
+    identity::Identity,
+    known::Known,
+    machine, paths,
     setup::{Say, read_identity, read_joined, render_settings},
     worker::{Tools, UserDesired, Worker},
 };
@@ -53,7 +56,12 @@ pub async fn run(say: Say<'_>) -> anyhow::Result<()> {
         note(&format!("user {uid}"), remove_user(&tools, uid).await);
     }
 
-    if let Some(identity) = read_joined().filter(|identity| !identity.etcd) {
+    // The only machine with etcd ends the cluster.
+    let others = |identity: &Identity| {
+        let known = Known::stored().of_others(identity);
+        !known.endpoints.api().is_empty()
+    };
+    if let Some(identity) = read_joined().filter(|one| !one.etcd || others(one)) {
         say("telling the cluster that this machine leaves");
         if let Err(error) = machine::leave(&identity).await {
             say(&format!(
@@ -161,6 +169,7 @@ fn remove_files() -> anyhow::Result<()> {
         paths::DESIRED,
         paths::KNOWN,
         paths::JOINING,
+        paths::MEMBER,
         paths::IDENTITY,
     ] {
         files::remove(Path::new(file))?;

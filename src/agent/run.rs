@@ -3,12 +3,15 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, Reporter, Statuses,
-    follow::{follow_desired, follow_known, follow_network},
+    follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
     identity::Identity,
     keys::Keys,
@@ -17,8 +20,8 @@ use super::{
     local,
     logs::JournalLogs,
     machine::{LeaderApi, ThisMachine},
-    member::{Member, etcd_group},
-    paths,
+    member::{Member, MemberParts, etcd_group},
+    membership, paths,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
     setup::{self, read_agent_config, read_identity, render_settings},
@@ -51,26 +54,34 @@ pub async fn run() -> anyhow::Result<()> {
     let network = NetworkFiles::new(state::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
     let tools = Arc::new(tools(&identity, &managers).await?);
-    let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity)?;
+    let stored = Known::stored();
+    let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity, &stored)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
     tasks.spawn(supervisor.run(listed.clone(), cancel.clone()));
 
-    let (known_now, known) = watch::channel(Arc::new(Known::stored()));
+    let (known_now, known) = watch::channel(Arc::new(stored));
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
     let (published, reports) = watch::channel(Arc::default());
     let keys = Keys::new(etcd_group(&identity)?);
     let member = if identity.etcd {
-        let clock = Arc::clone(&clock);
-        let system = managers.system();
         status.say("starting etcd");
-        let start = Member::start(&identity, &keys, system.as_ref(), clock, &pulses, &cancel);
-        Some(start.await?)
+        let parts = MemberParts {
+            identity: &identity,
+            keys: &keys,
+            known: &known,
+            system: managers.system(),
+            renderer: Arc::clone(&tools.renderer),
+            clock: Arc::clone(&clock),
+            pulses: &pulses,
+        };
+        Some(Member::start(parts, &mut tasks, &cancel).await?)
     } else {
         None
     };
-    let node_store = stores::node(&identity, &keys, &Known::stored()).await?;
+    let now = known.borrow().clone();
+    let node_store = stores::node(&identity, &keys, &now).await?;
     let handle = match &member {
         Some(member) => member.handle.clone(),
         None => local::start(
@@ -114,13 +125,32 @@ pub async fn run() -> anyhow::Result<()> {
         network,
         cancel.clone(),
     ));
+    let stores = FollowedStores {
+        node: node_store.clone(),
+        leader: member.as_ref().map(|member| member.store.clone()),
+    };
     tasks.spawn(follow_known(
         identity.clone(),
-        node_store.clone(),
+        stores,
         keys.clone(),
         known_now,
         cancel.clone(),
     ));
+    let (turned, turn) = oneshot::channel();
+    let follow_role = membership::follow(
+        identity.clone(),
+        keys.clone(),
+        Arc::clone(&managers),
+        known.clone(),
+        cancel.clone(),
+    );
+    let until = cancel.clone();
+    tasks.spawn(async move {
+        follow_role.await;
+        let _ = turned.send(());
+        // The agent ends in order; this task is not the reason.
+        until.cancelled().await;
+    });
     let tick = Duration::from_secs(u64::from(identity.cluster.spec.agent_tick_seconds));
     let lists_for_bus = listed.clone();
     let reporter = Reporter {
@@ -151,7 +181,16 @@ pub async fn run() -> anyhow::Result<()> {
     tasks.spawn(renewal.run(cancel.clone()));
     tasks.spawn(tell_status(status, handle, identity.etcd, cancel.clone()));
 
-    whole_until(wait_for_end(), &mut tasks).await?;
+    let end = async {
+        tokio::select! {
+            ended = wait_for_end() => ended,
+            Ok(()) = turn => {
+                tracing::info!("this machine's part in the cluster's store changes; systemd starts kat-agent anew");
+                Ok(())
+            }
+        }
+    };
+    whole_until(end, &mut tasks).await?;
     tracing::info!("stopping; workloads run on");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     cancel.cancel();

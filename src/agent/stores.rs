@@ -24,9 +24,12 @@ pub enum StoresError {
 }
 
 /// As the leader's user, which is etcd's superuser.
-pub async fn leader(identity: &Identity, keys: &Keys) -> Result<EtcdStore, StoresError> {
-    let known = Known::default();
-    Ok(EtcdStore::connect(&options(identity, keys, &known, "leader-etcd")?).await?)
+pub async fn leader(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+) -> Result<EtcdStore, StoresError> {
+    Ok(EtcdStore::connect(&options(identity, keys, known, "leader-etcd")?).await?)
 }
 
 /// As this machine's user, which reads its own list and the network.
@@ -57,11 +60,20 @@ pub fn options(
     known: &Known,
     leaf: &str,
 ) -> Result<EtcdOptions, KeysError> {
+    let options = at(keys, known.etcd(identity), leaf)?;
+    Ok(EtcdOptions {
+        prefer_first: identity.etcd,
+        ..options
+    })
+}
+
+/// How etcd is reached at these URLs with one of this machine's leaves.
+pub fn at(keys: &Keys, urls: Vec<String>, leaf: &str) -> Result<EtcdOptions, KeysError> {
     let client = keys.leaf(leaf)?;
     let tls = EtcdTls {
         authority: keys.etcd_authority()?,
         certificate: client.certificate_pem,
         key: client.key_pem,
     };
-    Ok(EtcdOptions::new(known.etcd(identity), Some(tls)))
+    Ok(EtcdOptions::new(urls, Some(tls)))
 }

@@ -255,6 +255,7 @@ mod tests {
             ("DELETE", "/v1alpha1/nodes/{node}", "an"),
             ("POST", "/v1alpha1/nodes/{node}/status", "n"),
             ("POST", "/v1alpha1/nodes/{node}/certificates", "xardonmlsj"),
+            ("GET", "/v1alpha1/nodes/{node}/membership", "n"),
             ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
             ("GET", "/v1alpha1/config/cluster", "arj"),

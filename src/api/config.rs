@@ -22,6 +22,9 @@ pub struct HealthView {
     pub status: String,
     /// This machine leads.
     pub leader: bool,
+    /// What is shown is what was known last: nobody leads that this machine can reach.
+    #[serde(default)]
+    pub stale: bool,
 }
 
 pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthView>, ApiError> {
@@ -29,6 +32,7 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthVie
     Ok(Json(HealthView {
         status: "ok".to_owned(),
         leader: api.leads(),
+        stale: api.is_stale(),
     }))
 }
 

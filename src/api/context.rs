@@ -136,11 +136,29 @@ impl Api {
             .ok_or_else(|| self.not_leader())
     }
 
+    /// Others that hold the store pass callers on to the leader while they reach it.
     fn not_leader(&self) -> ApiError {
-        let leader = self
-            .newest()
-            .and_then(|snapshot| snapshot.leader_endpoint.clone());
+        let snapshot = self.newest();
+        let members = self.members(snapshot.as_deref());
+        if members > 1 {
+            return ApiError::NoLeader { members };
+        }
+        let leader = snapshot.and_then(|snapshot| snapshot.leader_endpoint.clone());
         ApiError::NotLeader { leader }
+    }
+
+    /// How many machines hold the store, if this is one of them.
+    fn members(&self, snapshot: Option<&Snapshot>) -> usize {
+        let stored = snapshot.and_then(|snapshot| snapshot.members.as_ref());
+        stored
+            .filter(|_| self.config.joining.is_some())
+            .map_or(0, |stored| stored.value.members.len())
+    }
+
+    /// What is shown may be old: this machine holds the store, and neither leads nor reaches who
+    /// does.
+    pub(super) fn is_stale(&self) -> bool {
+        !self.leads() && self.members(self.newest().as_deref()) > 1
     }
 
     /// The agents' reports as this machine knows them.

@@ -100,6 +100,14 @@ pub enum ApiError {
         /// `host:port` of the leader's API, if it is known.
         leader: Option<String>,
     },
+    /// Nobody leads, as far as this machine can see, and it holds the store with others.
+    #[error(
+        "no machine leads the cluster: more than half of the {members} machines that hold its store must reach each other; until then everything runs on and nothing can be changed"
+    )]
+    NoLeader {
+        /// How many hold the store.
+        members: usize,
+    },
     /// It can't be answered now.
     #[error("{0}")]
     Unavailable(String),
@@ -155,7 +163,9 @@ impl ApiError {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
             Self::TooManyRequests(_) => (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
-            Self::NotLeader { .. } => (StatusCode::SERVICE_UNAVAILABLE, "NotLeader"),
+            Self::NotLeader { .. } | Self::NoLeader { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "NotLeader")
+            }
             Self::Unavailable(_) | Self::UnknownOutcome(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "Unavailable")
             }
@@ -214,7 +224,10 @@ impl IntoResponse for ApiError {
             Self::TooManyRequests(seconds) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(*seconds));
             }
-            Self::NotLeader { .. } | Self::Unavailable(_) | Self::UnknownOutcome(_) => {
+            Self::NotLeader { .. }
+            | Self::NoLeader { .. }
+            | Self::Unavailable(_)
+            | Self::UnknownOutcome(_) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(1u64));
             }
             Self::Unauthorized(_) => {

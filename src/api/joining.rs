@@ -28,7 +28,8 @@ use super::{
 use crate::{
     pki::{self, Authorities, CertificateRequest, MachineCertificates, PkiError},
     plan::{
-        Admission, Applicant, ClusterEndpoints, NodeEntry, NotAdmitted, Snapshot, node_address,
+        Admission, Applicant, ClusterEndpoints, NodeEntry, NotAdmitted, Snapshot, may_lose_member,
+        node_address,
     },
     resource::ClusterSpec,
     store::{Compare, StoreError, keys},
@@ -191,10 +192,16 @@ fn may_leave<'a>(
         .nodes
         .get(name)
         .ok_or_else(|| ApiError::not_found("node", name))?;
-    if name == api.config.node_name || node.registration.value.etcd {
+    if name == api.config.node_name {
         return Err(ApiError::conflict(
-            format!("machine `{name}` holds the cluster's store"),
-            "a cluster keeps its first machine; `kat-agent reset` on it ends the cluster",
+            format!("machine `{name}` leads the cluster"),
+            "`sudo kat-agent reset` on it takes it out, where other machines hold the cluster's store too; else it ends the cluster",
+        ));
+    }
+    if node.registration.value.etcd && !may_lose_member(snapshot, name) {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` holds the cluster's store, and without it too few would"),
+            "the others that hold it must be Ready first; `katcall status` shows them",
         ));
     }
     let status = node.status.as_ref().map(|stored| &stored.value);
@@ -312,6 +319,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
         advertise: request.advertise.clone(),
         architecture: architecture.clone(),
         etcd: false,
+        no_etcd: request.no_etcd,
     })
 }
 

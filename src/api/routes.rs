@@ -21,14 +21,14 @@ use super::{
     config::{self, HealthView},
     context::Api,
     errors::ApiError,
-    events, instances, joining,
+    events, instances, joining, membership,
     metrics::{self, Metrics},
     namespaces::{self, NamespaceRequest},
     nodes, tokens,
     types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion, TokenRequest,
-        TokenView, WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion,
+        TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     workloads,
 };
@@ -146,6 +146,7 @@ pub enum Operation {
     DeleteNode,
     ReportNode,
     RenewCertificates,
+    GetMembership,
     Join,
     ListEvents,
     GetClusterConfiguration,
@@ -269,6 +270,8 @@ pub static ROUTES: &[Route] = {
         R::new(Post, "/v1alpha1/nodes/{node}/certificates", A::KnownKey, O::RenewCertificates, P::Json(of::<Certificates>),
             "Renews a machine's certificates, for the key that the cluster knows it by")
             .takes(P::Json(of::<RenewalRequest>), &[200]),
+        R::new(Get, "/v1alpha1/nodes/{node}/membership", A::Report, O::GetMembership, P::Json(of::<MembershipAnswer>),
+            "Hands the authorities' keys to a machine that is to hold etcd; only to that machine, by its certificate"),
         R::new(Post, "/v1alpha1/join", A::Join, O::Join, P::Json(of::<JoinAnswer>),
             "Lets a machine join; one that is known by its key keeps identity, name and subnet")
             .takes(P::Json(of::<JoinRequest>), &[200, 201]),
@@ -316,6 +319,7 @@ fn handler(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>>
         Operation::DeleteNode => on(filter, joining::leave),
         Operation::ReportNode => on(filter, nodes::report),
         Operation::RenewCertificates => on(filter, joining::renew),
+        Operation::GetMembership => on(filter, membership::get),
         Operation::Join => on(filter, joining::join),
         Operation::ListEvents => on(filter, events::list),
         Operation::GetClusterConfiguration => on(filter, config::cluster),

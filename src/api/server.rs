@@ -34,7 +34,7 @@ use super::{
     caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
     limits::{Limits, address_group},
-    pass::{LeaderSource, pass},
+    pass::{LeaderSource, SocketLeader, pass, pass_opened, reach},
     routes::router,
     stalled::Stalled,
 };
@@ -51,6 +51,9 @@ pub struct TlsListener {
     pub config: TlsSource,
     /// Where connections go that are not for this machine.
     pub leader: LeaderSource,
+    /// This machine answers itself while the leader is out of reach: it holds the store, and shows
+    /// what it knew last.
+    pub stands_in: bool,
 }
 
 /// A local socket. Its mode and group say who may connect.
@@ -59,6 +62,8 @@ pub struct SocketListener {
     pub listener: UnixListener,
     /// What its callers may do.
     pub access: SocketAccess,
+    /// Where they are passed on to while another machine leads.
+    pub leader: SocketLeader,
 }
 
 /// Where the API answers.
@@ -199,6 +204,7 @@ impl Server {
             listener,
             config,
             leader,
+            stands_in,
         } = listener;
         let mut pause = ACCEPT_PAUSE;
         let pulse = self.pulses.watch("the API's port");
@@ -224,8 +230,16 @@ impl Server {
                     let leader = leader();
                     self.tracker.spawn(async move {
                         let _held = (permit, slot);
+                        let leader = match leader {
+                            Some(leader) => match reach(&leader, &server.limits, stands_in).await {
+                                Err(_) if stands_in => None,
+                                reached => Some(reached),
+                            },
+                            None => None,
+                        };
                         let done = match leader {
-                            Some(leader) => server.pass_on(stream, &leader).await,
+                            Some(Ok(leader)) => server.pass_on(stream, leader).await,
+                            Some(Err(error)) => Err(error),
                             None => server.tls_connection(stream, address, acceptor).await,
                         };
                         if let Err(error) = done {
@@ -239,7 +253,11 @@ impl Server {
     }
 
     async fn accept_local(self, listener: SocketListener) {
-        let SocketListener { listener, access } = listener;
+        let SocketListener {
+            listener,
+            access,
+            leader,
+        } = listener;
         let mut pause = ACCEPT_PAUSE;
         let pulse = self.pulses.watch("the API's socket");
         loop {
@@ -256,9 +274,17 @@ impl Server {
                 Ok((stream, _)) => {
                     pause = ACCEPT_PAUSE;
                     let server = self.clone();
+                    let leader = leader();
                     self.tracker.spawn(async move {
                         let _held = permit;
-                        server.local_connection(stream, access).await;
+                        let leader = match leader {
+                            Some(leader) => leader.connect().await.ok(),
+                            None => None,
+                        };
+                        match leader {
+                            Some(leader) => server.pass_on_local(stream, leader).await,
+                            None => server.local_connection(stream, access).await,
+                        }
                     });
                 }
                 Err(error) => self.accept_failed(&error, &mut pause).await,
@@ -323,10 +349,20 @@ impl Server {
         Ok(())
     }
 
-    async fn pass_on(&self, stream: TcpStream, leader: &str) -> io::Result<()> {
+    async fn pass_on(&self, stream: TcpStream, leader: TcpStream) -> io::Result<()> {
         tokio::select! {
             () = self.cancel.cancelled() => Ok(()),
             passed = pass(stream, leader, &self.limits) => passed,
+        }
+    }
+
+    async fn pass_on_local(&self, stream: UnixStream, leader: LeaderStream) {
+        let passed = tokio::select! {
+            () = self.cancel.cancelled() => return,
+            passed = pass_opened(stream, leader, &self.limits) => passed,
+        };
+        if let Err(error) = passed {
+            tracing::debug!(%error, "a connection on the socket ended early");
         }
     }
 
@@ -398,6 +434,7 @@ impl Server {
     }
 }
 
+type LeaderStream = tokio_rustls::client::TlsStream<TcpStream>;
 type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// The handshake; nothing for a client that does not speak TLS, which is told so.
@@ -418,75 +455,4 @@ async fn shake(mut stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<Optio
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// In a network namespace of its own, so this test needs root.
-    #[test]
-    fn the_port_takes_both_families_where_sockets_of_ipv6_are_its_own() {
-        let thread = std::thread::spawn(|| {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
-            std::fs::write("/proc/sys/net/ipv6/bindv6only", "1").unwrap();
-            let up = std::process::Command::new("ip")
-                .args(["link", "set", "lo", "up"])
-                .status();
-            assert!(up.unwrap().success());
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap();
-            runtime.block_on(async {
-                let listener = bind(0).unwrap();
-                let port = listener.local_addr().unwrap().port();
-                for address in ["127.0.0.1", "::1"] {
-                    let address: IpAddr = address.parse().unwrap();
-                    let connected = TcpStream::connect((address, port)).await;
-                    assert!(connected.is_ok(), "{address}: {connected:?}");
-                }
-                let taken = bind(port).unwrap_err();
-                assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
-            });
-        });
-        thread.join().unwrap();
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_socket_without_callers_or_without_room_does_not_look_hung() {
-        let folder = tempfile::tempdir().unwrap();
-        for room in [0, 8] {
-            let server = Server {
-                router: Router::new(),
-                limits: Limits::default(),
-                open: Arc::new(Semaphore::new(room)),
-                by_address: Arc::default(),
-                tracker: TaskTracker::new(),
-                pulses: Pulses::default(),
-                cancel: CancellationToken::new(),
-            };
-            let path = folder.path().join(format!("{room}.sock"));
-            let local = SocketListener {
-                listener: UnixListener::bind(path).unwrap(),
-                access: SocketAccess::Admin,
-            };
-            let accepting = tokio::spawn(server.clone().accept_local(local));
-            tokio::time::sleep(Duration::from_secs(3600)).await;
-            let pulses = &server.pulses;
-            assert_eq!((pulses.stalled(), pulses.watched().len()), (None, 1));
-            server.cancel.cancel();
-            accepting.await.unwrap();
-        }
-    }
-
-    #[test]
-    fn the_answer_to_plain_http_says_its_length() {
-        let text = std::str::from_utf8(PLAIN_ANSWER).unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").unwrap();
-        assert!(
-            head.ends_with(&format!("content-length: {}", body.len())),
-            "{}",
-            body.len()
-        );
-        let body: crate::api::types::ErrorBody = serde_json::from_str(body).unwrap();
-        assert_eq!(body.error, "TlsRequired");
-    }
-}
+mod tests;

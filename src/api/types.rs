@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::resource::{VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod join;
+mod membership;
 mod node;
 mod report;
 
 pub use join::*;
+pub use membership::*;
 pub use node::*;
 pub use report::*;
 

@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::types::{
-    Condition, InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata,
-    NamespaceItem, NamespaceSpec, NamespaceStatus, NodeItem, NodePhase, NodeRole, NodeSpec,
-    NodeStatus, TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
+    Condition, ETCD_CONDITION, InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item,
+    Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus, NodeItem, NodePhase, NodeRole,
+    NodeSpec, NodeStatus, TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
 };
 use crate::{
     plan::{
@@ -194,7 +194,8 @@ impl View<'_> {
         let status = entry.status.as_ref();
         let version = status
             .map_or(0, |status| status.revision)
-            .max(entry.registration.revision);
+            .max(entry.registration.revision)
+            .max(self.members_revision(name));
         let status = status
             .map(|status| status.value.clone())
             .unwrap_or_default();
@@ -204,6 +205,8 @@ impl View<'_> {
             self.now.checked_sub(age).ok()
         });
         let roles = self.roles(name, entry, &status.addresses);
+        let mut conditions = status.conditions;
+        conditions.extend(self.membership(name));
         Item {
             kind: "Node".to_owned(),
             metadata: Metadata {
@@ -239,7 +242,7 @@ impl View<'_> {
                 allocatable: status.allocatable,
                 last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
                 instances: instances.unwrap_or(0),
-                conditions: status.conditions,
+                conditions,
             },
         }
     }
@@ -269,6 +272,33 @@ impl View<'_> {
             .flatten(),
         );
         roles.into_iter().collect()
+    }
+
+    /// Revision at which the members were last written, for a machine that is one of them.
+    fn members_revision(&self, name: &str) -> i64 {
+        let members = self.snapshot.members.as_ref();
+        members
+            .filter(|members| members.value.members.contains_key(name))
+            .map_or(0, |members| members.revision)
+    }
+
+    /// How the machine's member of etcd is, as the leader last saw it.
+    fn membership(&self, name: &str) -> Option<Condition> {
+        let members = self.snapshot.members.as_ref()?;
+        let member = members.value.members.get(name)?;
+        let (reason, message) = match (member.healthy, member.voting) {
+            (true, true) => ("Votes", "its etcd answers and has a vote"),
+            (true, false) => ("CatchesUp", "its etcd answers and has no vote yet"),
+            (false, true) => ("NoAnswer", "its etcd does not answer"),
+            (false, false) => ("Starts", "its etcd has no vote and does not answer yet"),
+        };
+        Some(Condition {
+            kind: ETCD_CONDITION.to_owned(),
+            status: member.healthy && member.voting,
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+            since: String::new(),
+        })
     }
 
     /// Tokens, by id, without their secrets.

@@ -70,6 +70,7 @@ pub(super) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
     };
     field("api", &format!("{}{version}", client.endpoint()));
     field("leader", &findings.leader);
+    field("etcd", &findings.etcd);
     field("nodes", &findings.nodes);
     field("workloads", &findings.workloads);
     field("instances", &findings.instances);

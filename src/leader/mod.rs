@@ -1,9 +1,15 @@
 //! Election, the loop that feeds `plan/` and commits what it returns, and what the API needs of both.
 
+mod clients;
 mod handle;
+mod members;
 mod run;
 mod state;
+mod takeover;
 
+pub use clients::{MemberClients, MemberOptions};
 pub use handle::*;
+pub use members::{EtcdMembers, MembersConfig, keep_members};
 pub use run::{LeaderConfig, Planner, start, start_with};
 pub use state::*;
+pub use takeover::{TakeoverConfig, watch_over};

@@ -10,10 +10,10 @@ use crate::{
     api::types::Event,
     bundle::{self, Mode, SourceFile},
     plan::{
-        Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, InstanceEntry,
-        LastIndex, NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload,
-        Snapshot, Stored, TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta,
-        WorkloadStatusRecord,
+        Allocation, Assignment, ClusterEndpoints, ClusterMembers, DesiredMeta, IndexRecord,
+        InstanceEntry, LastIndex, NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord,
+        ParsedWorkload, Snapshot, Standing, Stored, TokenRecord, WorkloadEntry, WorkloadKey,
+        WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -94,6 +94,16 @@ impl SnapshotBuilder {
         snapshot.endpoints = entries
             .get(keys::ENDPOINTS)
             .and_then(|entry| self.json::<ClusterEndpoints>(entry));
+        snapshot.members = entries
+            .get(keys::MEMBERS)
+            .and_then(|entry| self.json::<ClusterMembers>(entry));
+        let standing = below(entries, keys::ELECTION).map(|(_, entry)| Standing {
+            key: entry.key.clone(),
+            create_revision: entry.create_revision,
+            candidate: text(entry),
+        });
+        snapshot.election = standing.collect();
+        snapshot.election.sort_by_key(|one| one.create_revision);
         snapshot.overlay_revision = entries
             .get(keys::OVERLAY_CIDR)
             .map_or(0, |entry| entry.mod_revision);

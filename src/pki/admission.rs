@@ -15,6 +15,7 @@ use super::{Authority, AuthorityKind, LeafKind, PkiError};
 pub struct Authorities {
     cluster: Authority,
     etcd_clients: Authority,
+    etcd_peers: Option<Authority>,
 }
 
 /// What a machine gets for its key. All of it is public.
@@ -39,6 +40,7 @@ impl Authorities {
         Ok(Self {
             cluster: Authority::load(folder, AuthorityKind::Cluster)?,
             etcd_clients: Authority::load(folder, AuthorityKind::EtcdClients)?,
+            etcd_peers: Some(Authority::load(folder, AuthorityKind::EtcdPeers)?),
         })
     }
 
@@ -61,7 +63,20 @@ impl Authorities {
         Ok(Self {
             cluster,
             etcd_clients,
+            etcd_peers: None,
         })
+    }
+
+    /// The same, with that of etcd's peers: what a machine hands over that lets another hold etcd.
+    #[must_use]
+    pub fn with_peers(mut self, etcd_peers: Authority) -> Self {
+        self.etcd_peers = Some(etcd_peers);
+        self
+    }
+
+    /// All three; nothing where that of etcd's peers is not known.
+    pub fn all(&self) -> Option<[&Authority; 3]> {
+        Some([&self.cluster, &self.etcd_clients, self.etcd_peers.as_ref()?])
     }
 
     /// What join tokens pin: see [`Authority::fingerprint`].

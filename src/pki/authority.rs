@@ -120,6 +120,11 @@ impl Authority {
         files::write_public(&certificate, self.certificate_pem.as_bytes())
     }
 
+    /// Its key, as PEM. It leaves a machine only for another that is to hold etcd.
+    pub fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
     /// Which one it is.
     pub fn kind(&self) -> AuthorityKind {
         self.kind

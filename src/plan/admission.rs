@@ -31,6 +31,8 @@ pub struct Applicant {
     pub architecture: String,
     /// It holds etcd.
     pub etcd: bool,
+    /// It never is to hold etcd.
+    pub no_etcd: bool,
 }
 
 /// Why a machine is not let in.
@@ -95,6 +97,7 @@ impl Applicant {
             draining: false,
             architecture: self.architecture.clone(),
             etcd: self.etcd,
+            no_etcd: self.no_etcd,
             advertise: self.advertise.clone(),
             deleting: false,
             created: now,
@@ -200,6 +203,7 @@ impl Applicant {
         let registration = NodeRegistration {
             architecture: self.architecture.clone(),
             advertise: self.advertise.clone(),
+            no_etcd: self.no_etcd,
             ..before.clone()
         };
         let subnet = match node.subnet {

@@ -58,6 +58,9 @@ pub struct NodeRegistration {
     /// It holds etcd.
     #[serde(default)]
     pub etcd: bool,
+    /// It never is to hold etcd.
+    #[serde(default)]
+    pub no_etcd: bool,
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,

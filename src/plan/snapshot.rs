@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use ipnet::Ipv4Net;
 
 use super::{
-    Allocation, Assignment, ClusterEndpoints, DesiredMeta, IndexRecord, LastIndex, NamespaceRecord,
-    NodeRegistration, NodeStatusRecord, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
+    Allocation, Assignment, ClusterEndpoints, ClusterMembers, DesiredMeta, IndexRecord, LastIndex,
+    NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, WorkloadMeta,
+    WorkloadStatusRecord,
 };
 use crate::{
     api::types::{Event, NodeReport},
@@ -97,6 +98,17 @@ pub struct InstanceEntry {
     pub assignment: Stored<Arc<Assignment>>,
 }
 
+/// A candidate of the leaders' election.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// Its key.
+    pub key: String,
+    /// Revision at which the key was created.
+    pub create_revision: i64,
+    /// Its machine.
+    pub candidate: String,
+}
+
 /// The stored state at one revision.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
@@ -110,6 +122,10 @@ pub struct Snapshot {
     pub leader_endpoint: Option<String>,
     /// Where machines answer, as it was last written.
     pub endpoints: Option<Stored<ClusterEndpoints>>,
+    /// etcd's members, as the leader last saw them.
+    pub members: Option<Stored<ClusterMembers>>,
+    /// Who stands for election, who leads first.
+    pub election: Vec<Standing>,
     /// Revision at which a subnet was last given away.
     pub overlay_revision: i64,
     /// Namespaces by name.

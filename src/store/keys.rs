@@ -17,6 +17,8 @@ pub const CLUSTER: &str = "/kat/config/cluster";
 pub const SETTINGS: &str = "/kat/config/settings";
 /// API endpoints of every machine.
 pub const ENDPOINTS: &str = "/kat/config/endpoints";
+/// The members of etcd.
+pub const MEMBERS: &str = "/kat/config/members";
 /// The overlay's CIDR.
 pub const OVERLAY_CIDR: &str = "/kat/network/config/overlay_cidr";
 /// Namespaces.

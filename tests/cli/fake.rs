@@ -85,7 +85,7 @@ impl Fake {
             shared,
             runtime: Some(runtime),
         };
-        fake.reply("GET /healthz", 200, json!({}));
+        fake.reply("GET /healthz", 200, json!({"status": "ok", "leader": true}));
         fake
     }
 

@@ -77,6 +77,14 @@ pub(crate) fn node(name: &str, phase: &str, roles: &[&str]) -> Value {
     })
 }
 
+/// The machine's member of etcd, as the leader last saw it.
+pub(crate) fn with_member(mut node: Value, well: bool, reason: &str, message: &str) -> Value {
+    let member = json!({"type": "EtcdMember", "status": well, "reason": reason,
+        "message": message, "since": ago(60)});
+    node["status"]["conditions"] = json!([node["status"]["conditions"][0], member]);
+    node
+}
+
 pub(crate) fn namespace(name: &str, workloads: u32) -> Value {
     json!({
         "kind": "Namespace",

@@ -23,7 +23,12 @@ fn a_well_cluster_is_one_short_screen() {
     let fake = cluster();
     fake.list(
         "/v1alpha1/nodes",
-        &[node("a", "Ready", &["leader", "etcd", "worker"])],
+        &[with_member(
+            node("a", "Ready", &["leader", "etcd", "worker"]),
+            true,
+            "Votes",
+            "its etcd answers and has a vote",
+        )],
     );
     fake.list(
         "/v1alpha1/workloads",
@@ -51,7 +56,10 @@ fn what_is_wrong_is_said_with_its_reason() {
     lost["status"]["lastHeartbeat"] = ago(130).into();
     fake.list(
         "/v1alpha1/nodes",
-        &[lost, node("a", "Ready", &["etcd", "worker"])],
+        &[
+            with_member(lost, false, "NoAnswer", "its etcd does not answer"),
+            node("a", "Ready", &["etcd", "worker"]),
+        ],
     );
     let degraded = because(
         workload("web", "Degraded", [2, 1, 2]),

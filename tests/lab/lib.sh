@@ -134,6 +134,26 @@ nodes_are_ready() {
         return 1
     }
 }
+# members_are_well COUNT [MACHINE]: so many members of etcd have a vote and answer, as that machine says.
+members_are_well() {
+    local members
+    members=$(on "${2:-n1}" katcall get nodes -o json |
+        jq -c '[.items[] | {name: .metadata.name, etcd: (.status.conditions[] | select(.type == "EtcdMember"))}]')
+    jq -e --argjson count "$1" 'length == $count and all(.etcd.status)' <<<"$members" >/dev/null || {
+        echo "$members" >&2
+        return 1
+    }
+}
+# leader_at MACHINE: who leads, as that machine says.
+leader_at() { on "$1" katcall get nodes -o json | jq -r '.items[] | select(.status.roles | index("leader")) | .metadata.name'; }
+overlay_of() { kat get nodes "$1" -o json | jq -r .status.overlayAddress; }
+# etcdctl_on MACHINE ARGUMENT...: as that machine's leader.
+etcdctl_on() {
+    local node=$1
+    shift
+    on "$node" etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt \
+        --cert /var/lib/kat/pki/leader-etcd.crt --key /var/lib/kat/pki/leader-etcd.key "$@"
+}
 is_active() { [[ $(n1 systemctl is-active "$1" || true) == active ]]; }
 
 # start_load ADDRESS PORT RATE [WHICH]: asks it from n1, in the background, until no_request_lost or the end of the

@@ -337,6 +337,7 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
             draining: false,
             architecture: "amd64".to_owned(),
             etcd: identity.etcd,
+            no_etcd: false,
             advertise: Vec::new(),
             deleting: false,
             created: Timestamp::UNIX_EPOCH,

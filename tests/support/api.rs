@@ -129,6 +129,8 @@ impl Server {
         let pki = tempfile::tempdir().unwrap();
         authority.store(pki.path()).unwrap();
         etcd_authority.store(pki.path()).unwrap();
+        let peers = Authority::generate(AuthorityKind::EtcdPeers, CLUSTER_UID, now).unwrap();
+        peers.store(pki.path()).unwrap();
         let users = Arc::new(SeenUsers::default());
         let joining = Joining {
             authorities: Arc::new(Authorities::load(pki.path()).unwrap()),
@@ -188,21 +190,25 @@ impl Server {
                     listener,
                     config: Arc::new(move || Arc::clone(&config)),
                     leader: Arc::new(|| None),
+                    stands_in: false,
                 },
                 TlsListener {
                     listener: passing,
                     config: Arc::new(move || Arc::clone(&opened)),
                     leader: Arc::new(move || Some(format!("127.0.0.1:{port}"))),
+                    stands_in: false,
                 },
             ],
             sockets: vec![
                 SocketListener {
                     listener: socket("admin.sock"),
                     access: SocketAccess::Admin,
+                    leader: Arc::new(|| None),
                 },
                 SocketListener {
                     listener: socket("machine.sock"),
                     access: SocketAccess::ThisMachine,
+                    leader: Arc::new(|| None),
                 },
             ],
         };

@@ -109,3 +109,57 @@ fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
         ["leader", "etcd-peer"]
     );
 }
+
+fn given(authorities: &[Authority]) -> BTreeMap<String, AuthorityKeys> {
+    let keys = authorities.iter().map(|authority| {
+        let keys = AuthorityKeys {
+            certificate: authority.certificate_pem().to_owned(),
+            key: authority.key_pem(),
+        };
+        (authority.kind().name().to_owned(), keys)
+    });
+    keys.collect()
+}
+
+fn authorities() -> Vec<Authority> {
+    let now = Timestamp::now();
+    let kinds = AuthorityKind::ALL.into_iter();
+    kinds
+        .map(|kind| Authority::generate(kind, "test", now).unwrap())
+        .collect()
+}
+
+#[test]
+fn only_the_known_authorities_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: None,
+    };
+    std::fs::create_dir(&keys.folder).unwrap();
+    let (own, others) = (authorities(), authorities());
+    // What a worker has.
+    for name in ["cluster-ca", "etcd-client-ca"] {
+        let own = given(&own);
+        let path = keys.folder.join(format!("{name}.crt"));
+        std::fs::write(path, &own[name].certificate).unwrap();
+    }
+    keys.store_authorities(&given(&others)).unwrap_err();
+    let mut mixed = given(&own);
+    let foreign = given(&others)["etcd-peer-ca"].key.clone();
+    mixed.get_mut("etcd-peer-ca").unwrap().key = foreign;
+    keys.store_authorities(&mixed).unwrap_err();
+    keys.store_authorities(&given(&own[..2])).unwrap_err();
+    let has_key = || keys.folder.join("cluster-ca.key").exists();
+    assert!(!has_key(), "nothing is kept of what is refused");
+    keys.store_authorities(&given(&own)).unwrap();
+    assert!(has_key());
+    keys.forget_authorities().unwrap();
+    let mut left: Vec<_> = std::fs::read_dir(&keys.folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["cluster-ca.crt", "etcd-client-ca.crt"]);
+}

@@ -46,6 +46,7 @@ fn seed(store: &MemoryStore) {
                 draining: false,
                 architecture: "amd64".to_owned(),
                 etcd: true,
+                no_etcd: false,
                 advertise: Vec::new(),
                 deleting: false,
                 created,

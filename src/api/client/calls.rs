@@ -10,10 +10,11 @@ use super::{
     send::{Answer, Request},
 };
 use crate::{
+    api::HealthView,
     api::types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion, TokenRequest,
-        TokenView, WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion,
+        TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     resource::{ClusterConfiguration, Namespace},
 };
@@ -84,9 +85,8 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn healthz(&self) -> Result<(), ClientError> {
-        let request = Request::get(Route::fixed("/healthz"));
-        self.send(&request).await.map(|_| ())
+    pub async fn healthz(&self) -> Result<HealthView, ClientError> {
+        self.get(Route::fixed("/healthz")).await
     }
 
     /// The server's version.
@@ -361,6 +361,14 @@ impl Client {
         let mut request = self.json(Method::POST, Route::node_certificates(node)?, request)?;
         request.repeatable = true;
         decode(&self.send(&request).await?)
+    }
+
+    /// The authorities, for a machine that is to hold etcd; only its own certificate opens this.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn membership(&self, node: &str) -> Result<MembershipAnswer, ClientError> {
+        self.get(Route::node_membership(node)?).await
     }
 
     /// Events, oldest first or as the server sorts them.

@@ -148,6 +148,15 @@ impl Route {
         Ok(Self(format!("{node}/certificates")))
     }
 
+    /// Where a machine asks for what it needs to hold etcd.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_membership(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/membership")))
+    }
+
     /// Where machines join.
     pub fn join() -> Self {
         Self(format!("{VERSION}/join"))

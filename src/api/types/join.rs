@@ -28,6 +28,9 @@ pub struct JoinRequest {
     pub advertise: Vec<IpAddr>,
     /// `amd64`, `arm64` ...
     pub architecture: String,
+    /// It never is to hold etcd.
+    #[serde(default)]
+    pub no_etcd: bool,
 }
 
 /// What a machine gets that was let in. Nothing of it is secret.

@@ -6,6 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::Condition;
 use crate::resource::{ResourceList, TaintEffect};
 
+/// Type of the condition of a machine that holds etcd, or is about to.
+pub const ETCD_CONDITION: &str = "EtcdMember";
+
 /// What was decided about a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

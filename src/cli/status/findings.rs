@@ -5,15 +5,19 @@ use jiff::Timestamp;
 use super::{InstanceItem, Listed, NodeItem, WorkloadItem};
 use crate::{
     api::{
+        HealthView,
         client::ClientError,
-        types::{Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
+        types::{ETCD_CONDITION, Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
     },
     cli::{get::rows::workload_reason, output::one_line, output::word, time},
 };
 
+/// What is wrong when the machines that hold the store have no quorum.
+const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last";
+
 /// What could be asked, each with its own outcome.
 pub(super) struct Known {
-    pub(super) health: Result<(), ClientError>,
+    pub(super) health: Result<HealthView, ClientError>,
     pub(super) nodes: Result<Vec<NodeItem>, ClientError>,
     pub(super) workloads: Result<Vec<WorkloadItem>, ClientError>,
     pub(super) instances: Result<Vec<InstanceItem>, ClientError>,
@@ -23,6 +27,7 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) leader: String,
+    pub(super) etcd: String,
     pub(super) nodes: String,
     pub(super) workloads: String,
     pub(super) instances: String,
@@ -35,10 +40,12 @@ pub(super) struct Findings {
 impl Findings {
     pub(super) fn of(known: &Known, now: Timestamp) -> Self {
         let mut findings = Self::default();
-        if let Err(error) = &known.health {
-            findings
+        match &known.health {
+            Err(error) => findings
                 .troubles
-                .push(format!("the API is not well: {error}"));
+                .push(format!("the API is not well: {error}")),
+            Ok(health) if health.stale => findings.troubles.push(STALE.to_owned()),
+            Ok(_) => {}
         }
         findings.of_nodes(&known.nodes, now);
         findings.of_workloads(&known.workloads);
@@ -51,6 +58,7 @@ impl Findings {
             Ok(nodes) => sorted(nodes),
             Err(error) => {
                 "not known".clone_into(&mut self.leader);
+                "not known".clone_into(&mut self.etcd);
                 self.nodes = self.unknown("nodes", error);
                 return;
             }
@@ -67,6 +75,7 @@ impl Findings {
         } else {
             self.leader = leaders.join(", ");
         }
+        self.of_members(&nodes);
         let ready = nodes
             .iter()
             .filter(|node| node.status.phase == NodePhase::Ready)
@@ -89,6 +98,30 @@ impl Findings {
                 }
             }
         }
+    }
+
+    /// The members of etcd are a condition of their machines.
+    fn of_members(&mut self, nodes: &[&NodeItem]) {
+        let members = nodes.iter().filter_map(|node| {
+            let mut conditions = node.status.conditions.iter();
+            let member = conditions.find(|one| one.kind == ETCD_CONDITION)?;
+            Some((&node.metadata.name, member))
+        });
+        let (mut count, mut well) = (0_usize, 0_usize);
+        for (name, member) in members {
+            count += 1;
+            let line = format!("etcd of {name}: {}", one_line(&member.message));
+            match (member.status, member.reason.as_str()) {
+                (true, _) => well += 1,
+                (false, "NoAnswer") => self.troubles.push(line),
+                (false, _) => self.under_way.push(line),
+            }
+        }
+        self.etcd = match count {
+            0 => "not known yet".to_owned(),
+            1 => format!("{well} of 1 member well"),
+            count => format!("{well} of {count} members well"),
+        };
     }
 
     fn of_workloads(&mut self, workloads: &Result<Vec<WorkloadItem>, ClientError>) {

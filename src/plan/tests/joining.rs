@@ -11,6 +11,7 @@ fn applicant(name: &str, number: u8) -> Applicant {
         advertise: vec![[192, 0, 2, number].into()],
         architecture: "amd64".to_owned(),
         etcd: false,
+        no_etcd: false,
     }
 }
 

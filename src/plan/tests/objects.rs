@@ -30,6 +30,7 @@ impl World {
             draining: false,
             architecture: "amd64".to_owned(),
             etcd: true,
+            no_etcd: false,
             advertise: Vec::new(),
             deleting: false,
             created: self.now,

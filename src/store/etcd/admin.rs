@@ -5,7 +5,9 @@
 //! what ARCHITECTURE.md, Identity, says. etcd itself insists on a user `root`, which has no
 //! password, and no certificate is ever issued for it.
 
-use etcd_client::{Error as ClientError, Permission, RoleRevokePermissionOptions, UserAddOptions};
+use etcd_client::{
+    Error as ClientError, MemberAddOptions, Permission, RoleRevokePermissionOptions, UserAddOptions,
+};
 
 use super::{EtcdStore, error};
 use crate::{
@@ -177,6 +179,81 @@ pub async fn status(store: &EtcdStore) -> Result<EtcdStatus, StoreError> {
         raft_term: answer.raft_term(),
         errors: answer.errors().to_vec(),
     })
+}
+
+/// Adds a member without a vote, which is to be reached at this URL by the others. Fine if it is
+/// there.
+///
+/// # Errors
+/// What etcd answers; [`StoreError::Unavailable`] too while a member is not connected to the rest.
+pub async fn add_learner(store: &EtcdStore, peer_url: &str) -> Result<(), StoreError> {
+    store
+        .call(false, |client| async move {
+            let options = MemberAddOptions::new().with_is_learner();
+            let mut cluster = client.cluster_client();
+            fine_if(
+                cluster
+                    .member_add([peer_url.to_owned()], Some(options))
+                    .await,
+                "Peer URLs already exists",
+            )
+        })
+        .await
+}
+
+/// Gives a member its vote. The store must be connected to the member that leads raft: another one
+/// would refuse where authentication is on.
+///
+/// # Errors
+/// What etcd answers: [`StoreError::Invalid`] while it has not caught up.
+pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError> {
+    store
+        .call(false, |client| async move {
+            client.cluster_client().member_promote(id).await.map(drop)
+        })
+        .await
+}
+
+/// Takes a member out. Fine if it is gone.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn remove_member(store: &EtcdStore, id: u64) -> Result<(), StoreError> {
+    store
+        .call(false, |client| async move {
+            fine_if(
+                client.cluster_client().member_remove(id).await,
+                "member not found",
+            )
+        })
+        .await
+}
+
+/// Lets another member lead raft. The store must be connected to the member that leads it now.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn move_raft_leader(store: &EtcdStore, to: u64) -> Result<(), StoreError> {
+    store
+        .call(false, |client| async move {
+            client.maintenance_client().move_leader(to).await.map(drop)
+        })
+        .await
+}
+
+/// Takes away the user of a machine that may lead no more. Fine if it is gone.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn remove_leader_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
+    check(node)?;
+    let user = leader_user(node);
+    store
+        .call(true, |client| {
+            let user = user.clone();
+            async move { fine_if(client.auth_client().user_delete(user).await, "not found") }
+        })
+        .await
 }
 
 fn check(node: &str) -> Result<(), StoreError> {

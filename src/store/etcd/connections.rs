@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -21,10 +21,15 @@ use crate::store::StoreError;
 /// A call that was given up after this long says something about its endpoint.
 const SUSPICIOUS: Duration = Duration::from_millis(500);
 
+/// Pause before the machine's own endpoint is tried again.
+const HOME_AFTER: Duration = Duration::from_secs(5);
+
 /// The clients, in the order of their endpoints.
 pub(super) struct Connections {
     clients: Vec<Client>,
     current: AtomicUsize,
+    /// When the first one failed last, where it is to be preferred.
+    left: Option<Mutex<Instant>>,
 }
 
 impl Connections {
@@ -46,6 +51,7 @@ impl Connections {
         Ok(Self {
             clients,
             current: AtomicUsize::new(0),
+            left: options.prefer_first.then(|| Mutex::new(Instant::now())),
         })
     }
 
@@ -56,6 +62,7 @@ impl Connections {
 
     /// The client in use, for one attempt.
     pub(super) fn attempt(self: &Arc<Self>) -> Option<(Client, Attempt)> {
+        self.come_home();
         let index = self.current.load(Ordering::Relaxed) % self.clients.len().max(1);
         let client = self.clients.get(index)?.clone();
         let attempt = Attempt {
@@ -67,8 +74,24 @@ impl Connections {
         Some((client, attempt))
     }
 
+    /// Goes back to the machine's own endpoint, some time after it failed.
+    fn come_home(&self) {
+        let Some(left) = &self.left else { return };
+        if self.current.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        if left.elapsed() >= HOME_AFTER {
+            *left = Instant::now();
+            self.current.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Moves on to the next endpoint, unless somebody did already.
     fn leave(&self, index: usize) {
+        if let Some(left) = self.left.as_ref().filter(|_| index == 0) {
+            *left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
         let next = (index + 1) % self.clients.len().max(1);
         let _ = self
             .current

@@ -41,6 +41,9 @@ pub struct EtcdOptions {
     pub tls: Option<EtcdTls>,
     /// Longest time that one call takes, with its repetitions.
     pub call_timeout: Duration,
+    /// The first endpoint is this machine's own: it is tried again some time after it failed, since
+    /// that costs little.
+    pub prefer_first: bool,
 }
 
 impl EtcdOptions {
@@ -50,6 +53,7 @@ impl EtcdOptions {
             endpoints,
             tls,
             call_timeout: Duration::from_secs(5),
+            prefer_first: false,
         }
     }
 }

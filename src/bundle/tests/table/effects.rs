@@ -1,7 +1,8 @@
 //! Every field of a workload that is accepted changes a unit or a decision.
 //!
 //! The files go the whole way: they are stored as an apply stores them, planned with the reports of
-//! some machines, and what is assigned is rendered. What a person sees later (instances, their places
+//! some machines, and once more when the machine that was chosen is lost, and what is assigned is
+//! rendered. What a person sees later (instances, their places
 //! and units, reasons to wait) is compared with and without the field. The assignment itself is left
 //! out, for it carries every field, and so is the template's hash.
 
@@ -118,6 +119,25 @@ impl Store {
             Operation::DeletePrefix(prefix) => self.0.retain(|key, _| !key.starts_with(prefix)),
         }
     }
+
+    /// Writes what is planned; units of new instances, and statuses.
+    fn planned(&mut self, observed: &Observed) -> String {
+        let snapshot = SnapshotBuilder::default().build(&self.0, 1);
+        let planned = plan(&snapshot, observed, Timestamp::UNIX_EPOCH, 1);
+        let mut shown = String::new();
+        for operation in planned.changes.iter().flat_map(|change| &change.operations) {
+            self.write(operation);
+            let Operation::Put(key, value) = operation else {
+                continue;
+            };
+            if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
+                writeln!(shown, "{key}\n{}", rendered(value)).unwrap();
+            } else if key.starts_with(keys::WORKLOAD_STATUS) {
+                writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
+            }
+        }
+        shown
+    }
 }
 
 /// What a workload of these files becomes on these machines.
@@ -167,24 +187,19 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         last_good_generation: 0,
     };
     store.put(keys::workload_meta("default", "base"), &meta);
-    let snapshot = SnapshotBuilder::default().build(&store.0, 1);
-    let observed = Observed {
+    let mut observed = Observed {
         leading_for: Duration::ZERO,
         reports,
     };
-    let planned = plan(&snapshot, &observed, Timestamp::UNIX_EPOCH, 1);
-    let mut shown = String::new();
-    for operation in planned.changes.iter().flat_map(|change| &change.operations) {
-        let Operation::Put(key, value) = operation else {
-            continue;
-        };
-        if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
-            writeln!(shown, "{key}\n{}", rendered(value)).unwrap();
-        } else if key.starts_with(keys::WORKLOAD_STATUS) {
-            writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
-        }
-    }
+    let mut shown = store.planned(&observed);
     assert!(!shown.is_empty());
+    let chosen = |name: &String| {
+        let prefix = keys::desired_instance(name, "");
+        store.0.keys().any(|key| key.starts_with(&prefix))
+    };
+    observed.reports.retain(|name, _| !chosen(name));
+    observed.leading_for = Duration::from_secs(3600);
+    shown.push_str(&store.planned(&observed));
     shown
 }
 
@@ -206,6 +221,7 @@ fn registration(name: &str, machine: &Machine) -> NodeRegistration {
         draining: false,
         architecture: "amd64".to_owned(),
         etcd: false,
+        no_etcd: false,
         advertise: Vec::new(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,

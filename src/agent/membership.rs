@@ -1,0 +1,224 @@
+//! A machine becomes a member of etcd, or stops being one, as the leader has written down.
+//!
+//! The agent changes what lies on the disk and then starts anew: which role it has is decided once,
+//! at its start. Workloads run on meanwhile.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    host_files,
+    identity::Identity,
+    keys::Keys,
+    known::{Known, KnownNow},
+    machine, paths,
+};
+use crate::{
+    host::files::{self, Access},
+    render::ETCD_FOLDER,
+    systemd::{ManagerSource, SystemdError, UnitManager},
+};
+
+/// Pause after a change that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// Longest stop of etcd.
+const STOP_LIMIT: Duration = Duration::from_secs(45);
+/// Largest file of a member's id.
+const LIMIT: u64 = 64;
+
+/// What is to become of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It stays what it is.
+    Stay,
+    /// It becomes a member.
+    Begin,
+    /// It is a member, and this is the id by which it is known from now on.
+    Remember,
+    /// It is none any more, or was removed and is to begin again.
+    End,
+}
+
+/// `own` is the id under which this machine became a member, if that was written down.
+fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
+    match (identity.etcd, known.member(identity)) {
+        (false, None) => Turn::Stay,
+        (false, Some(_)) => Turn::Begin,
+        // Until the leader has written the members down, the first machine is the only one.
+        (true, None) if known.members.members.is_empty() => Turn::Stay,
+        (true, None) => Turn::End,
+        (true, Some(member)) => match own {
+            None => Turn::Remember,
+            Some(own) if own == member.id => Turn::Stay,
+            Some(_) => Turn::End,
+        },
+    }
+}
+
+/// Returns when the agent must start anew; with `cancel` too.
+pub async fn follow(
+    identity: Arc<Identity>,
+    keys: Keys,
+    managers: Arc<dyn ManagerSource>,
+    mut known: KnownNow,
+    cancel: CancellationToken,
+) {
+    let work = async {
+        // What an unfinished change left: a machine without etcd has no authority.
+        if !identity.etcd
+            && let Err(error) = keys.forget_authorities()
+        {
+            tracing::error!(%error, "keys that this machine must not have are left");
+        }
+        loop {
+            let now = known.borrow_and_update().clone();
+            let own = read_own();
+            let done = match turn(&identity, &now, own.as_deref()) {
+                Turn::Stay => Ok(false),
+                Turn::Remember => remember(&identity, &now).map(|()| false),
+                Turn::Begin => begin(&identity, &keys, &now).await.map(|()| true),
+                Turn::End => end(&identity, &keys, managers.system().as_ref())
+                    .await
+                    .map(|()| true),
+            };
+            match done {
+                Ok(true) => return,
+                Ok(false) => {
+                    if known.changed().await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("this machine's part in the store can't change yet: {error:#}");
+                    sleep(AFTER_FAILURE).await;
+                }
+            }
+        }
+    };
+    cancel.run_until_cancelled(work).await;
+}
+
+fn read_own() -> Option<String> {
+    files::read_text(Path::new(paths::MEMBER), LIMIT).ok()
+}
+
+fn remember(identity: &Identity, known: &Known) -> anyhow::Result<()> {
+    let member = known.member(identity).context("it is no member")?;
+    let access = Access::mode(0o600);
+    files::write_atomic(Path::new(paths::MEMBER), member.id.as_bytes(), access)?;
+    Ok(())
+}
+
+/// Takes the authorities, and becomes a member at the next start.
+async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<()> {
+    tracing::info!("this machine is to hold the cluster's store");
+    let member = known.member(identity).context("it is no member")?;
+    let same = has_data() && read_own().as_ref() == Some(&member.id);
+    if member.voting && !same {
+        bail!(
+            "its member has a vote and its data is gone from this machine; `kat-agent reset` takes the machine out, and it can join again"
+        );
+    }
+    let given = machine::membership(identity, known, keys).await?;
+    keys.store_authorities(&given.authorities)?;
+    if !same {
+        // What an earlier membership left would be taken for this one's.
+        empty_data()?;
+    }
+    remember(identity, known)?;
+    write_role(identity, true)
+}
+
+/// Stops etcd, removes what only a member has, and is a worker at the next start.
+async fn end(identity: &Identity, keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+    tracing::info!("this machine holds the cluster's store no more");
+    match system.stop(host_files::ETCD, STOP_LIMIT).await {
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    // First: whatever fails after this, the machine does not start with keys it must not have.
+    write_role(identity, false)?;
+    files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
+    files::remove(Path::new(paths::MEMBER))?;
+    empty_data()?;
+    keys.forget_authorities()?;
+    Ok(())
+}
+
+fn write_role(identity: &Identity, etcd: bool) -> anyhow::Result<()> {
+    let identity = Identity {
+        etcd,
+        ..identity.clone()
+    };
+    let text = serde_json::to_vec_pretty(&identity)?;
+    files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
+    Ok(())
+}
+
+/// etcd has become a member here: it writes its log only then.
+pub fn has_data() -> bool {
+    Path::new(ETCD_FOLDER).join("member/wal").exists()
+}
+
+fn empty_data() -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(Path::new(ETCD_FOLDER).join("member")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(ETCD_FOLDER)
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{ClusterMembers, MemberRecord};
+
+    #[test]
+    fn the_role_follows_what_the_leader_wrote() {
+        let identity = |etcd| Identity {
+            schema: 1,
+            node: "n2".to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: crate::resource::ClusterConfiguration::default(),
+            subnet: "10.100.2.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd,
+        };
+        let known = |members: &[(&str, &str)]| {
+            let record = |id: &str| MemberRecord {
+                id: id.to_owned(),
+                ..MemberRecord::default()
+            };
+            let members = members.iter().map(|(n, id)| ((*n).to_owned(), record(id)));
+            Known {
+                members: ClusterMembers {
+                    schema: 1,
+                    members: members.collect(),
+                },
+                ..Known::default()
+            }
+        };
+        let nobody = known(&[]);
+        let other = known(&[("n1", "a")]);
+        let both = known(&[("n1", "a"), ("n2", "b")]);
+        for (etcd, known, own, expected) in [
+            (false, &nobody, None, Turn::Stay),
+            (false, &other, None, Turn::Stay),
+            (false, &both, None, Turn::Begin),
+            (true, &nobody, None, Turn::Stay),
+            (true, &both, None, Turn::Remember),
+            (true, &both, Some("b"), Turn::Stay),
+            // Removed and added again while it was away: its data is of no use.
+            (true, &both, Some("c"), Turn::End),
+            (true, &other, Some("b"), Turn::End),
+        ] {
+            let found = turn(&identity(etcd), known, own);
+            assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Hands the authorities' keys over to a machine that is to hold etcd.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{Json, extract::State};
+
+use super::{
+    context::Api,
+    errors::ApiError,
+    extract::At,
+    types::{AuthorityKeys, MembershipAnswer},
+};
+
+/// That the certificate names the machine of the path is checked before. The machine must be among
+/// the members that the leader has written down, and not on its way out.
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    At(name): At<String>,
+) -> Result<Json<MembershipAnswer>, ApiError> {
+    api.leadership()?;
+    let authorities = api.joining()?.authorities.all().ok_or_else(|| {
+        ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
+    })?;
+    let snapshot = api.snapshot()?;
+    let node = snapshot
+        .nodes
+        .get(&name)
+        .ok_or_else(|| ApiError::not_found("node", &name))?;
+    let members = snapshot.members.as_ref();
+    let chosen = members.is_some_and(|members| members.value.members.contains_key(&name));
+    if !chosen || node.registration.value.deleting || node.registration.value.no_etcd {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` is not one of those that hold the cluster's store"),
+            "the leader chooses them",
+        ));
+    }
+    tracing::info!(node = name, "the authorities' keys are handed over");
+    let authorities = authorities.map(|authority| {
+        let keys = AuthorityKeys {
+            certificate: authority.certificate_pem().to_owned(),
+            key: authority.key_pem(),
+        };
+        (authority.kind().name().to_owned(), keys)
+    });
+    Ok(Json(MembershipAnswer {
+        authorities: BTreeMap::from(authorities),
+    }))
+}

@@ -1,0 +1,98 @@
+//! etcd's members, each by its own URL.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use super::EtcdMembers;
+use crate::store::{
+    EtcdOptions, EtcdStore, StoreError,
+    etcd_admin::{self, EtcdMember, EtcdStatus},
+};
+
+/// Longest call to one member.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// How the member at a URL is reached, with the certificate of the leader's user as it is now.
+pub type MemberOptions = Arc<dyn Fn(&str) -> Result<EtcdOptions, StoreError> + Send + Sync>;
+
+/// The members as etcd's superuser reaches them.
+pub struct MemberClients {
+    options: MemberOptions,
+    /// Whichever member answers.
+    any: EtcdStore,
+    /// By URL; kept while they answer.
+    each: Mutex<BTreeMap<String, EtcdStore>>,
+}
+
+impl MemberClients {
+    /// Nothing is connected yet.
+    pub fn new(any: &EtcdStore, options: MemberOptions) -> Self {
+        Self {
+            options,
+            any: any.clone(),
+            each: Mutex::default(),
+        }
+    }
+
+    async fn member(&self, url: &str) -> Result<EtcdStore, StoreError> {
+        let mut each = self.each.lock().await;
+        if let Some(store) = each.get(url) {
+            return Ok(store.clone());
+        }
+        let options = EtcdOptions {
+            call_timeout: LIMIT,
+            ..(self.options)(url)?
+        };
+        let store = EtcdStore::connect(&options).await?;
+        each.insert(url.to_owned(), store.clone());
+        Ok(store)
+    }
+
+    /// A renewed certificate is read with the next connection.
+    async fn forget_if_failed<T>(
+        &self,
+        url: &str,
+        answer: Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        if answer.is_err() {
+            self.each.lock().await.remove(url);
+        }
+        answer
+    }
+}
+
+#[async_trait]
+impl EtcdMembers for MemberClients {
+    async fn list(&self) -> Result<Vec<EtcdMember>, StoreError> {
+        etcd_admin::member_list(&self.any).await
+    }
+
+    async fn status(&self, url: &str) -> Result<EtcdStatus, StoreError> {
+        let member = self.member(url).await?;
+        let status = etcd_admin::status(&member).await;
+        self.forget_if_failed(url, status).await
+    }
+
+    async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError> {
+        etcd_admin::add_leader_user(&self.any, node).await?;
+        etcd_admin::add_learner(&self.any, peer_url).await
+    }
+
+    async fn promote(&self, url: &str, id: u64) -> Result<(), StoreError> {
+        etcd_admin::promote_member(&self.member(url).await?, id).await
+    }
+
+    async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError> {
+        etcd_admin::remove_member(&self.any, id).await?;
+        match node {
+            Some(node) => etcd_admin::remove_leader_user(&self.any, node).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError> {
+        etcd_admin::move_raft_leader(&self.member(url).await?, to).await
+    }
+}

@@ -1,0 +1,266 @@
+//! Takes the leadership from a machine that is gone, before its lease runs out.
+//!
+//! A lease lives on for seconds after its machine, and a new leader of raft renews every lease to
+//! its full time. So a candidate knocks at the leader's API port. When nothing opens for a while,
+//! and raft is led by this very machine's etcd, it deletes the leader's election key: the old
+//! leader's fence fails from then on, wherever it is, and the next candidate leads. That raft is
+//! led here means that most members are with this machine; two machines that only can't reach each
+//! other do not depose each other in turn.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::TcpStream,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{EtcdMembers, LeaderHandle};
+use crate::{
+    plan::{Snapshot, Standing, node_address},
+    store::{Committed, Compare, Operation, StoreError},
+};
+
+/// Between two knocks.
+const INTERVAL: Duration = Duration::from_millis(400);
+/// Longest wait for one to be answered.
+const KNOCK_LIMIT: Duration = Duration::from_millis(800);
+/// A leader that has not answered for so long is gone.
+const GONE_AFTER: Duration = Duration::from_millis(1500);
+
+/// What a candidate needs.
+#[derive(Clone)]
+pub struct TakeoverConfig {
+    /// Name of this machine.
+    pub node: String,
+    /// Port of the API, on every machine.
+    pub api_port: u16,
+    /// This machine's etcd.
+    pub own_url: String,
+    /// etcd.
+    pub etcd: Arc<dyn EtcdMembers>,
+}
+
+/// Watches over whoever leads, until `cancel`.
+pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: CancellationToken) {
+    let work = async {
+        let mut answered: Option<(String, Instant)> = None;
+        loop {
+            sleep(INTERVAL).await;
+            let snapshot = handle.snapshot.borrow().clone();
+            let leads = handle.leadership.borrow().is_some();
+            let leader = snapshot
+                .as_deref()
+                .and_then(|one| other_leader(one, &config));
+            let Some((standing, address)) = leader.filter(|_| !leads) else {
+                answered = None;
+                continue;
+            };
+            let knocked = Instant::now();
+            if opens(address).await {
+                answered = Some((standing.key, knocked));
+                continue;
+            }
+            // The first failure counts from its own beginning.
+            let since = match &answered {
+                Some((key, since)) if *key == standing.key => *since,
+                _ => {
+                    answered = Some((standing.key.clone(), knocked));
+                    knocked
+                }
+            };
+            if since.elapsed() < GONE_AFTER {
+                continue;
+            }
+            match depose(&handle, &config, &standing).await {
+                Ok(true) => {
+                    tracing::warn!(
+                        leader = standing.candidate,
+                        "the leader is gone; its place is free"
+                    );
+                    answered = None;
+                }
+                Ok(false) => {}
+                Err(error) => tracing::debug!(%error, "the leader does not answer"),
+            }
+        }
+    };
+    cancel.run_until_cancelled(work).await;
+}
+
+/// The first in the election, if that is another machine, and where its API is on the overlay.
+fn other_leader(snapshot: &Snapshot, config: &TakeoverConfig) -> Option<(Standing, SocketAddr)> {
+    let first = snapshot.election.first()?;
+    if first.candidate == config.node {
+        return None;
+    }
+    let address = node_address(snapshot.nodes.get(&first.candidate)?.subnet?);
+    Some((first.clone(), SocketAddr::from((address, config.api_port))))
+}
+
+async fn opens(address: SocketAddr) -> bool {
+    matches!(
+        timeout(KNOCK_LIMIT, TcpStream::connect(address)).await,
+        Ok(Ok(_))
+    )
+}
+
+/// Deletes the leader's key, if raft is led by this machine's etcd.
+async fn depose(
+    handle: &LeaderHandle,
+    config: &TakeoverConfig,
+    standing: &Standing,
+) -> Result<bool, StoreError> {
+    let status = config.etcd.status(&config.own_url).await?;
+    if status.leader == 0 || status.leader != status.member {
+        return Ok(false);
+    }
+    let same = Compare::CreateRevision(standing.key.clone(), standing.create_revision);
+    let delete = Operation::Delete(standing.key.clone());
+    let committed = handle.store.transact(&[same], &[delete]).await?;
+    Ok(matches!(committed, Committed::Yes(_)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use async_trait::async_trait;
+    use jiff::Timestamp;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::{
+        leader::Reports,
+        plan::{DesiredMeta, NodeEntry, NodeRegistration, Stored},
+        store::{
+            MemoryStore, StateStore,
+            etcd_admin::{EtcdMember, EtcdStatus},
+            keys,
+        },
+    };
+
+    /// An etcd of which only the own member's status is asked: who leads raft.
+    struct Raft {
+        leader: u64,
+    }
+
+    #[async_trait]
+    impl EtcdMembers for Raft {
+        async fn list(&self) -> Result<Vec<EtcdMember>, StoreError> {
+            Ok(Vec::new())
+        }
+
+        async fn status(&self, _: &str) -> Result<EtcdStatus, StoreError> {
+            Ok(EtcdStatus {
+                version: String::new(),
+                db_size: 0,
+                db_size_in_use: 0,
+                member: 2,
+                leader: self.leader,
+                raft_term: 1,
+                errors: Vec::new(),
+            })
+        }
+
+        async fn add(&self, _: &str, _: &str) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn promote(&self, _: &str, _: u64) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn remove(&self, _: u64, _: Option<&str>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn move_raft(&self, _: &str, _: u64) -> Result<(), StoreError> {
+            Ok(())
+        }
+    }
+
+    /// `n1` with a subnet of loopback.
+    fn machine() -> NodeEntry {
+        let registration = NodeRegistration {
+            schema: 1,
+            uid: String::new(),
+            identity_key: String::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            draining: false,
+            architecture: String::new(),
+            etcd: true,
+            no_etcd: false,
+            advertise: Vec::new(),
+            deleting: false,
+            created: Timestamp::UNIX_EPOCH,
+        };
+        fn stored<T>(value: T) -> Stored<T> {
+            Stored { revision: 1, value }
+        }
+        NodeEntry {
+            registration: stored(registration),
+            status: None,
+            subnet: Some("127.78.1.0/24".parse().unwrap()),
+            public_key: None,
+            endpoints: Vec::new(),
+            desired: stored(DesiredMeta::default()),
+        }
+    }
+
+    /// Whether n1 still stands for election after it was watched over for a while by n2.
+    async fn leads_on(port: u16, raft_leader: u64) -> bool {
+        let store = MemoryStore::new();
+        let lease = Duration::from_secs(60);
+        let led = store.campaign("n1", lease).await.unwrap();
+        let snapshot = Snapshot {
+            nodes: BTreeMap::from([("n1".to_owned(), machine())]),
+            election: vec![Standing {
+                key: led.key.clone(),
+                create_revision: led.create_revision,
+                candidate: "n1".to_owned(),
+            }],
+            ..Snapshot::default()
+        };
+        let (_snapshots, snapshot) = watch::channel(Some(Arc::new(snapshot)));
+        let (_leaderships, leadership) = watch::channel(None);
+        let handle = LeaderHandle {
+            store: Arc::new(store.clone()),
+            snapshot,
+            leadership,
+            reports: Reports::default(),
+        };
+        let config = TakeoverConfig {
+            node: "n2".to_owned(),
+            api_port: port,
+            own_url: String::new(),
+            etcd: Arc::new(Raft {
+                leader: raft_leader,
+            }),
+        };
+        let watched = watch_over(handle, config, CancellationToken::new());
+        let _ = timeout(2 * GONE_AFTER + KNOCK_LIMIT, watched).await;
+        let left = store.list(keys::ELECTION).await.unwrap().items;
+        left.iter().any(|item| item.key == led.key)
+    }
+
+    #[tokio::test]
+    async fn only_a_leader_that_is_gone_is_deposed_and_only_where_raft_is_led() {
+        let open = tokio::net::TcpListener::bind("127.78.1.1:0").await.unwrap();
+        let closed = tokio::net::TcpListener::bind("127.78.1.1:0").await.unwrap();
+        let port = |listener: &tokio::net::TcpListener| listener.local_addr().unwrap().port();
+        let (open_port, closed_port) = (port(&open), port(&closed));
+        drop(closed);
+        let (answers, elsewhere, nobody, gone) = tokio::join!(
+            leads_on(open_port, 2),
+            leads_on(closed_port, 1),
+            leads_on(closed_port, 0),
+            leads_on(closed_port, 2),
+        );
+        assert!(answers, "it answers");
+        assert!(elsewhere, "raft is led elsewhere");
+        assert!(nobody, "nobody leads raft");
+        assert!(!gone, "nothing answers, and raft is led here");
+    }
+}

@@ -1,0 +1,34 @@
+# After the third machine has joined, etcd has three members without a word, and they lead raft and KAT apart
+# machines: 3
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+contains "$(kat status)" "3 of 3 members well"
+for node in n1 n2 n3; do
+    contains "$(kat get nodes "$node" -o json | jq -c .status.roles)" etcd
+    equal active "$(on "$node" systemctl is-active kat-etcd.service)" "etcd on $node"
+    # The overlay and loopback, and nothing that faces the outside.
+    lacks "$(on "$node" ss -tln)" "192.168.77.1${node#n}:2379"
+    lacks "$(on "$node" ss -tln)" "0.0.0.0:2379"
+    equal "700 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki)" "folder of keys on $node"
+    equal "600 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki/cluster-ca.key)" "authority's key on $node"
+    refused as_on "$node" kat-etcd cat /var/lib/kat/pki/cluster-ca.key
+done
+equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
+# The machine that leads KAT does not lead raft.
+leader=$(leader_at n1)
+raft_apart() { etcdctl_on n1 endpoint status --cluster | awk -F, -v own="$(overlay_of "$leader")" '$5 ~ /true/ { found = index($1, own) == 0 } END { exit !found }'; }
+wait_for 30 raft_apart
+# Whoever asks on any of them is answered by the leader, and may change things.
+for node in n1 n2 n3; do
+    equal 3 "$(on "$node" katcall get nodes -o json | jq '.items | length')" "machines as $node shows them"
+    on "$node" katcall create namespace "of-$node"
+    on "$node" katcall delete namespace "of-$node"
+done
+contains "$(n1 cat /etc/kat/admin.conf)" 192.168.77.13:9115
+# A machine's own certificate opens no authority but to a machine that was chosen, and no other machine's.
+fetch_as() {
+    on "$1" curl --silent --insecure --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key \
+        "https://127.0.0.1:9115/v1alpha1/nodes/$2/membership"
+}
+contains "$(fetch_as n2 n3)" Forbidden

@@ -1,0 +1,20 @@
+# The power of all machines goes at once: the cluster comes back by itself, with what it ran
+# machines: 3
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+run web --port 80 --replicas 3
+before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
+for node in n1 n2 n3; do lab kill "$node"; done
+for node in n1 n2 n3; do
+    lab start "$node" &
+done
+wait
+# Until somebody leads, reads show what was known last.
+wait_for 120 kat status
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
+wait_for 60 all_run
+equal "$before" "$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')" "instances, machines and addresses"
+wait_for 10 answers "http://web.default.$DOMAIN/"
