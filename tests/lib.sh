@@ -30,9 +30,13 @@ holds() {
 }
 
 seconds_since() {
-    local now=$EPOCHREALTIME
-    local tenths=$(((${now/./} - ${1/./}) / 100000))
+    local tenths
+    tenths=$(tenths_since "$1")
     printf '%d.%d' $((tenths / 10)) $((tenths % 10))
+}
+tenths_since() {
+    local now=$EPOCHREALTIME
+    echo $(((${now/./} - ${1/./}) / 100000))
 }
 
 # The last line of every program of tests; its exit code says whether all passed.

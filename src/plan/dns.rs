@@ -1,4 +1,5 @@
-//! Records of the cluster's zone (RFC 7.3): instances that are healthy and not on their way out.
+//! Records of the cluster's zone (RFC 7.3): instances that are healthy and not on their way out, on
+//! machines that answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::{
     node_address,
 };
 use crate::{
-    api::types::{Health, InstancePhase},
+    api::types::{Health, InstancePhase, NodePhase},
     store::keys,
 };
 
@@ -30,6 +31,7 @@ pub(super) fn plan_dns(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeSt
         let assignment = &entry.assignment.value;
         let record = statuses
             .get(&entry.node)
+            .filter(|status| status.phase != NodePhase::NotReady)
             .and_then(|status| status.instances.get(id));
         let answers = record.is_some_and(|record| {
             record.phase == InstancePhase::Running

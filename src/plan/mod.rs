@@ -12,12 +12,14 @@ mod event;
 mod identifier;
 mod index;
 mod leaving;
+mod loss;
 mod machines;
 mod members;
 mod node;
 mod records;
 mod schedule;
 mod service;
+mod slot;
 mod snapshot;
 mod status;
 #[cfg(test)]
@@ -49,10 +51,12 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     if leaving::plan_leaving(&mut draft) {
         return draft.finish();
     }
-    let statuses = node::plan_nodes(&mut draft, observed);
+    let heard = loss::heard(snapshot, observed);
+    let losses = loss::Losses::of(snapshot, &heard, now);
+    let statuses = node::plan_nodes(&mut draft, &heard, &losses);
     let mut machines = machines::Machines::new(&draft, &statuses);
     for (key, entry) in &snapshot.workloads {
-        service::plan_workload(&mut draft, &mut machines, key, entry, &statuses);
+        service::plan_workload(&mut draft, &mut machines, key, entry, (&statuses, &losses));
     }
     dns::plan_dns(&mut draft, &statuses);
     endpoints::plan_endpoints(&mut draft);

@@ -1,47 +1,41 @@
 //! Statuses of machines and of their instances, from what the agents report.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
 use super::{
     EventKind, InstanceRecord, NodeEntry, NodeStatusRecord,
     draft::{Draft, Group},
+    loss::{self, Heard, Losses},
 };
 use crate::{
     api::types::{InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference},
-    plan::Observed,
     store::keys,
 };
+
+/// Why nothing is moved from a lost machine: most others are lost too.
+const MOST_LOST: &str = "MostMachinesLost";
 
 /// The status of every machine as of now; writes those whose meaning changed.
 pub(super) fn plan_nodes(
     draft: &mut Draft<'_>,
-    observed: &Observed,
+    heard: &BTreeMap<&str, Heard<'_>>,
+    losses: &Losses,
 ) -> BTreeMap<String, NodeStatusRecord> {
     let mut statuses = BTreeMap::new();
-    let timeout = Duration::from_secs(u64::from(
-        draft.snapshot.cluster.spec.node_loss_timeout_seconds,
-    ));
     for (name, node) in &draft.snapshot.nodes {
+        let Some(heard) = heard.get(name.as_str()) else {
+            continue;
+        };
         let before = node
             .status
             .as_ref()
             .map(|stored| stored.value.clone())
             .unwrap_or_default();
-        // A machine of the same name with another identity says nothing about this one. Nor does a
-        // report from before this leadership: another leader may have decided by newer ones.
-        let report = observed
-            .reports
-            .get(name)
-            .filter(|reported| reported.report.node_uid == node.registration.value.uid)
-            .filter(|reported| reported.age <= observed.leading_for);
-        let mut status = match report {
-            Some(reported) => {
-                let status = reported_status(&before, &reported.report, draft.now);
+        let mut status = match heard.report {
+            Some(report) => {
+                let status = reported_status(&before, report, draft.now);
                 keep_unsaid(draft, name, &before, status)
             }
             None => NodeStatusRecord {
@@ -49,15 +43,13 @@ pub(super) fn plan_nodes(
                 ..before.clone()
             },
         };
-        let silent = report.map_or(observed.leading_for, |reported| reported.age);
-        set_phase(
-            draft,
-            name,
-            node,
-            &before,
-            &mut status,
-            (report.is_some(), silent, timeout),
-        );
+        let (phase, reason, message) = phase(draft, name, node, &before, heard, losses);
+        status.since = if before.phase == phase {
+            before.since.or(Some(draft.now))
+        } else {
+            Some(draft.now)
+        };
+        (status.phase, status.reason, status.message) = (phase, reason, message);
         if node.status.is_none() || status != before {
             let mut group = Group::default();
             node_events(draft, &mut group, name, node, &before, &status);
@@ -70,45 +62,49 @@ pub(super) fn plan_nodes(
     statuses
 }
 
-fn set_phase(
+/// Phase, reason and message of a machine.
+fn phase(
     draft: &mut Draft<'_>,
     name: &str,
     node: &NodeEntry,
     before: &NodeStatusRecord,
-    status: &mut NodeStatusRecord,
-    (reported, silent, timeout): (bool, Duration, Duration),
-) {
-    let (phase, reason, message) = if silent >= timeout {
-        let message = format!(
+    heard: &Heard<'_>,
+    losses: &Losses,
+) -> (NodePhase, String, String) {
+    let timeout = loss::timeout(draft.snapshot);
+    if heard.silent >= timeout {
+        let silent = format!(
             "machine {name} has not reported for {} s",
             timeout.as_secs()
         );
-        (NodePhase::NotReady, "NoHeartbeat", message)
-    } else if !reported {
-        draft.wake(timeout.saturating_sub(silent));
-        (before.phase, before.reason.as_str(), before.message.clone())
-    } else {
-        draft.wake(timeout.saturating_sub(silent));
+        return match losses.why_not(name) {
+            Some(why) => (
+                NodePhase::NotReady,
+                MOST_LOST.to_owned(),
+                format!("{silent}; {why}"),
+            ),
+            None => (NodePhase::NotReady, "NoHeartbeat".to_owned(), silent),
+        };
+    }
+    draft.wake(timeout.saturating_sub(heard.silent));
+    if heard.report.is_none() {
+        return (before.phase, before.reason.clone(), before.message.clone());
+    }
+    let (phase, reason, message) =
         match (node.registration.value.draining, draft.has_instances(name)) {
             (true, false) => (
                 NodePhase::Drained,
                 "Drained",
-                "nothing is left on the machine".to_owned(),
+                "nothing is left on the machine",
             ),
             (true, true) => (
                 NodePhase::Draining,
                 "Draining",
-                "instances are on their way elsewhere".to_owned(),
+                "instances are on their way elsewhere",
             ),
-            (false, _) => (NodePhase::Ready, "", String::new()),
-        }
-    };
-    status.since = if before.phase == phase {
-        before.since.or(Some(draft.now))
-    } else {
-        Some(draft.now)
-    };
-    (status.phase, status.reason, status.message) = (phase, reason.to_owned(), message);
+            (false, _) => (NodePhase::Ready, "", ""),
+        };
+    (phase, reason.to_owned(), message.to_owned())
 }
 
 /// A machine's status as it reports it; its phase stays as before.
@@ -196,7 +192,8 @@ fn node_events(
     before: &NodeStatusRecord,
     status: &NodeStatusRecord,
 ) {
-    if before.phase == status.phase {
+    let now = (status.phase, status.reason.as_str());
+    if (before.phase, before.reason.as_str()) == now {
         return;
     }
     let object = ObjectReference {
@@ -205,27 +202,18 @@ fn node_events(
         namespace: String::new(),
         uid: node.registration.value.uid.clone(),
     };
-    match status.phase {
-        NodePhase::Ready => {
-            draft.event(
-                group,
-                EventKind::Normal,
-                "NodeReady",
-                object,
-                format!("machine {name} is ready"),
-            );
-        }
-        NodePhase::NotReady => {
-            draft.event(
-                group,
-                EventKind::Warning,
-                "NodeNotReady",
-                object,
-                status.message.clone(),
-            );
-        }
-        _ => {}
-    }
+    let (kind, reason, message) = match now {
+        (NodePhase::NotReady, MOST_LOST) => (EventKind::Warning, MOST_LOST, status.message.clone()),
+        _ if before.phase == status.phase => return,
+        (NodePhase::NotReady, _) => (EventKind::Warning, "NodeNotReady", status.message.clone()),
+        (NodePhase::Ready, _) => (
+            EventKind::Normal,
+            "NodeReady",
+            format!("machine {name} is ready"),
+        ),
+        _ => return,
+    };
+    draft.event(group, kind, reason, object, message);
 }
 
 fn instance_events(

@@ -1,19 +1,21 @@
 //! Instances of a Service: one live instance for each slot, start-first replacement, a growing
 //! delay before a failed one is replaced (RFC 4.5).
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    Assignment, EventKind, InstanceRecord, NodeStatusRecord, ParsedWorkload, Unschedulable, Wanted,
-    WorkloadEntry, WorkloadKey, WorkloadStatusRecord, WorkloadUser, choose,
+    Assignment, EventKind, NodeStatusRecord, ParsedWorkload, Wanted, WorkloadEntry, WorkloadKey,
+    WorkloadStatusRecord, WorkloadUser, choose,
     draft::{Draft, Group},
     instance_id,
+    loss::Losses,
     machines::Machines,
+    slot::{Live, Slot},
     status::{self, Tally},
 };
 use crate::{
-    api::types::{Health, InstancePhase, ObjectReference},
-    resource::WorkloadType,
+    api::types::{InstancePhase, NodePhase, ObjectReference},
+    resource::{OnNodeLoss, WorkloadType},
     store::{Compare, keys},
 };
 
@@ -24,60 +26,33 @@ const LONGEST_DELAY: Duration = Duration::from_secs(300);
 /// After so long without a failure the delay starts anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
 
-/// An assignment with what its machine says of it.
-pub(super) struct Live<'a> {
-    pub(super) id: &'a str,
-    pub(super) node: &'a str,
-    pub(super) assignment: &'a Arc<Assignment>,
-    pub(super) record: Option<InstanceRecord>,
-    pub(super) current: bool,
-}
-
-impl Live<'_> {
-    /// It runs and nothing says that it is ill.
-    pub(super) fn healthy(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| {
-            record.phase == InstancePhase::Running
-                && matches!(record.health, Health::Healthy | Health::NotApplicable)
-        })
-    }
-
-    /// Its program ended for good.
-    fn over(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| {
-            matches!(
-                record.phase,
-                InstancePhase::Failed | InstancePhase::Succeeded
-            )
-        })
-    }
-
-    fn wanted(&self) -> bool {
-        self.assignment.wanted == Wanted::Running
-    }
-}
-
 /// Brings one workload closer to what is wanted of it.
 pub(super) fn plan_workload<'a>(
     draft: &mut Draft<'a>,
     machines: &mut Machines<'a>,
     key: &WorkloadKey,
     entry: &WorkloadEntry,
-    statuses: &BTreeMap<String, NodeStatusRecord>,
+    (statuses, losses): (&BTreeMap<String, NodeStatusRecord>, &Losses),
 ) {
     let meta = &entry.meta.value;
+    let keeps = entry
+        .parsed
+        .as_ref()
+        .is_ok_and(|parsed| parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Keep));
     let all: Vec<Live<'_>> = draft
         .instances_of(key)
         .iter()
-        .map(|&(id, instance)| Live {
-            id,
-            node: &instance.node,
-            assignment: &instance.assignment.value,
-            record: statuses
-                .get(&instance.node)
-                .and_then(|status| status.instances.get(id))
-                .cloned(),
-            current: instance.assignment.value.template_hash == meta.template_hash,
+        .map(|&(id, instance)| {
+            let status = statuses.get(&instance.node);
+            Live {
+                id,
+                node: &instance.node,
+                assignment: &instance.assignment.value,
+                record: status.and_then(|status| status.instances.get(id)).cloned(),
+                current: instance.assignment.value.template_hash == meta.template_hash,
+                away: status.is_some_and(|status| status.phase == NodePhase::NotReady),
+                leaves: losses.is_replaced(&instance.node) && !keeps,
+            }
         })
         .collect();
     let mut record = entry
@@ -92,6 +67,7 @@ pub(super) fn plan_workload<'a>(
         key,
         entry,
         statuses,
+        losses,
         group: Group::default(),
         record,
         unschedulable: None,
@@ -120,6 +96,7 @@ struct Pass<'d, 'a, 'b> {
     key: &'b WorkloadKey,
     entry: &'b WorkloadEntry,
     statuses: &'b BTreeMap<String, NodeStatusRecord>,
+    losses: &'b Losses,
     group: Group,
     record: WorkloadStatusRecord,
     unschedulable: Option<String>,
@@ -147,21 +124,16 @@ impl Pass<'_, '_, '_> {
             WorkloadType::Service => parsed.workload.spec.replicas.unwrap_or(1),
             WorkloadType::Job | WorkloadType::DaemonService => 0,
         };
-        let mut slots: BTreeMap<u32, Vec<&Live<'_>>> = BTreeMap::new();
+        let mut slots: BTreeMap<u32, Slot<'_, '_>> = BTreeMap::new();
         for live in wanted {
             if live.assignment.slot < replicas {
-                slots.entry(live.assignment.slot).or_default().push(live);
+                slots.entry(live.assignment.slot).or_default().add(live);
             } else {
                 self.stop(live, "fewer replicas are wanted");
             }
         }
         self.forgive(wanted);
-        let mut replacing = slots
-            .values()
-            .filter(|slot| {
-                slot.iter().any(|live| live.current) && slot.iter().any(|live| !live.current)
-            })
-            .count();
+        let mut replacing = slots.values().filter(|slot| slot.is_replacing()).count();
         for slot in 0..replicas {
             let here = slots.remove(&slot).unwrap_or_default();
             self.converge_slot(parsed, slot, &here, &mut replacing);
@@ -172,43 +144,55 @@ impl Pass<'_, '_, '_> {
         &mut self,
         parsed: &ParsedWorkload,
         slot: u32,
-        here: &[&Live<'_>],
+        here: &Slot<'_, '_>,
         replacing: &mut usize,
     ) {
-        let (current, old): (Vec<&Live<'_>>, Vec<&Live<'_>>) =
-            here.iter().copied().partition(|live| live.current);
-        let Some(best) = current
-            .iter()
-            .copied()
-            .max_by_key(|live| (live.healthy(), !live.over()))
-        else {
-            let kept = old
-                .iter()
-                .copied()
-                .max_by_key(|live| (live.healthy(), !live.over()));
-            for surplus in old
-                .iter()
-                .filter(|live| kept.is_some_and(|kept| kept.id != live.id))
-            {
-                self.stop(surplus, "a newer version takes its place");
-            }
-            let nothing_to_lose = kept.is_none_or(Live::over);
-            if nothing_to_lose || *replacing == 0 {
-                *replacing += usize::from(!old.is_empty());
-                self.create(parsed, slot);
-            }
+        let Some(best) = here.best() else {
+            self.succeed(parsed, slot, here, replacing);
             return;
         };
-        for surplus in current.iter().filter(|live| live.id != best.id) {
+        for surplus in here.surplus(best) {
             self.stop(surplus, "its slot has another instance");
         }
         if best.healthy() {
-            for live in &old {
+            for live in here.predecessors() {
                 self.stop(live, "its successor is healthy");
             }
         }
-        if best.over() {
+        if best.over() && !best.away {
             self.replace_failed(parsed, slot, best);
+        }
+    }
+
+    /// Gives a slot an instance of the wanted version on a machine that it can stay on.
+    fn succeed(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        here: &Slot<'_, '_>,
+        replacing: &mut usize,
+    ) {
+        let Some(before) = here.predecessor() else {
+            self.create(parsed, slot);
+            return;
+        };
+        for live in here.outdone(before) {
+            self.stop(live, "a newer version takes its place");
+        }
+        // Nothing is known of it, and it is not given up.
+        if before.away && !before.leaves {
+            return;
+        }
+        let nothing_to_lose = before.away || before.over();
+        if !nothing_to_lose && *replacing > 0 {
+            return;
+        }
+        *replacing += 1;
+        let successor = self.create(parsed, slot);
+        if let Some(successor) = successor.filter(|_| before.away) {
+            let Live { id, node, .. } = before;
+            let message = format!("its machine {node} is lost; {successor} takes its place");
+            self.instance_event("Lost", id, message);
         }
     }
 
@@ -252,28 +236,27 @@ impl Pass<'_, '_, '_> {
         }
     }
 
-    fn create(&mut self, parsed: &ParsedWorkload, slot: u32) {
+    /// Places a new instance; its id, or nothing where none can be placed now.
+    fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
-        let Some(image) = spec.source.image.clone() else {
-            return;
-        };
+        let image = spec.source.image.clone()?;
         let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
         else {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
-            return;
+            return None;
         };
         let candidates = self.machines.candidates(self.key, self.draft);
         let node = match choose(spec, candidates, self.draft.seed ^ u64::from(slot)) {
             Ok(node) => node,
             Err(reason) => {
-                self.unschedulable = Some(Unschedulable::to_string(&reason));
-                return;
+                let waiting = self.losses.waiting();
+                let waiting = waiting.map_or_else(String::new, |why| format!("; {why}"));
+                self.unschedulable = Some(format!("{reason}{waiting}"));
+                return None;
             }
         };
-        let Some(address) = self.draft.free_address(node) else {
-            return;
-        };
+        let address = self.draft.free_address(node)?;
         let instance = self.next_id();
         let assignment = Assignment {
             schema: 1,
@@ -311,6 +294,7 @@ impl Pass<'_, '_, '_> {
             format!("placed on {node} with address {address}"),
         );
         self.flush_if_full();
+        Some(instance)
     }
 
     /// The next id that no present instance has.
@@ -336,7 +320,13 @@ impl Pass<'_, '_, '_> {
             ..Assignment::clone(live.assignment)
         };
         self.draft.update(&mut self.group, live.node, &assignment);
-        self.instance_event("Stopping", live.id, format!("stopped because {reason}"));
+        let message = if live.away {
+            let node = live.node;
+            format!("to be stopped when its machine {node} is back, because {reason}")
+        } else {
+            format!("stopped because {reason}")
+        };
+        self.instance_event("Stopping", live.id, message);
         self.flush_if_full();
     }
 
@@ -380,7 +370,10 @@ impl Pass<'_, '_, '_> {
         if self.record.gone {
             return;
         }
-        let tally = Tally::count(all, self.entry, self.unschedulable.as_deref(), &self.left);
+        let mut tally = Tally::count(all, self.entry, self.unschedulable.as_deref(), &self.left);
+        if let Some(lost) = all.iter().find(|live| live.wanted() && live.away) {
+            tally.is_away(lost, self.losses.why_not(lost.node));
+        }
         let before = self
             .entry
             .status

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{WorkloadEntry, service::Live};
+use super::{WorkloadEntry, slot::Live};
 use crate::api::types::{Condition, InstancePhase, WorkloadPhase, WorkloadStatus};
 
 /// A workload's instances, counted.
@@ -50,10 +50,11 @@ impl Tally {
         for live in all {
             let wanted = live.assignment.wanted == super::Wanted::Running;
             tally.live += 1;
-            tally.old += u32::from(!live.current || !wanted);
+            // What is only to be stopped, on a machine that is away, holds nobody up.
+            tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
             tally.ready += u32::from(wanted && live.healthy());
             tally.updated += u32::from(wanted && live.current && live.healthy());
-            let Some(record) = live.record.as_ref().filter(|_| wanted) else {
+            let Some(record) = live.record.as_ref().filter(|_| wanted && !live.away) else {
                 continue;
             };
             let final_phase = matches!(
@@ -70,6 +71,14 @@ impl Tally {
             }
         }
         tally
+    }
+
+    /// An instance is on a machine that is away; `why` nothing is moved from there.
+    pub(super) fn is_away(&mut self, live: &Live<'_>, why: Option<&str>) {
+        let why = why.map_or_else(String::new, |why| format!("; {why}"));
+        let Live { id, node, .. } = live;
+        let message = format!("{id}: its machine {node} does not answer{why}");
+        self.trouble = Some(("NodeNotReady".to_owned(), message));
     }
 }
 

@@ -97,6 +97,36 @@ is() {
     }
 }
 
+# Of workloads on several machines.
+# on_node NAME NODE .PATH: of its only instance there that is not on its way out.
+on_node() {
+    instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |
+        if length == 1 then .[0]$3 else \"there are \(length) instances on \(\$node)\" | halt_error end"
+}
+# machines_with NAME: those that run it, as a JSON list.
+machines_with() { instances "$1" | jq -c '[.[].status | select(.phase == "Running") | .node] | unique'; }
+# is_whole NAME COUNT: the leader says so, for wait_for.
+is_whole() {
+    local status
+    status=$(kat get workload "$1" -o json | jq -c .status)
+    jq -e --argjson count "$2" '.phase == "Running" and .ready == $count' <<<"$status" >/dev/null || {
+        echo "$status" >&2
+        return 1
+    }
+}
+# really_runs COUNT: so many processes of the test's image on all machines, whatever anybody says.
+really_runs() {
+    local node count=0 here
+    for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
+        here=$(on "n$node" pgrep -xc web || true)
+        count=$((count + here))
+    done
+    [[ $count == "$1" ]] || {
+        echo "$count processes run, not $1" >&2
+        return 1
+    }
+}
+
 # page URL: what answers at it, from n1 itself.
 page() { n1 curl --silent --show-error --fail --max-time 3 "$1"; }
 answers() { page "$1" | grep -q '^host='; }

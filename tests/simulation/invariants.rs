@@ -11,11 +11,15 @@ use kat::{
     store::{KeyValue, keys},
 };
 use serde::de::DeserializeOwned;
+use tokio::time::{Duration, Instant};
 
 use crate::{
     person::{NAMESPACE, Wish},
     world::World,
 };
+
+/// For so long a slot may have more instances than it should, when a machine is back.
+const CROWDED: Duration = Duration::from_secs(2);
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
@@ -91,23 +95,34 @@ impl World {
         }
     }
 
-    /// Every list is whole; a slot has one instance, and its successor at most.
-    fn check_lists(&self, assigned: &BTreeMap<String, (String, Assignment)>) {
+    /// Every list is whole; a slot has one instance, and its successor at most. What is on a lost
+    /// machine is kept beside them, and for the moment that the leader needs when that one is back.
+    fn check_lists(&mut self, assigned: &BTreeMap<String, (String, Assignment)>) {
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
         let mut slots: BTreeMap<(&str, u32), Vec<&str>> = BTreeMap::new();
+        let lost = self.lost();
         for (unit, (node, assignment)) in assigned {
             *counts.entry(node).or_default() += 1;
-            if assignment.wanted == Wanted::Running {
+            if assignment.wanted == Wanted::Running && !lost.contains(node) {
                 let slot = (assignment.workload_uid.as_str(), assignment.slot);
                 slots.entry(slot).or_default().push(unit);
             }
         }
-        for (slot, units) in slots {
-            if units.len() > 2 {
-                self.monitor
-                    .violated(format!("slot {slot:?} has {units:?}"));
+        let mut crowded = BTreeMap::new();
+        for ((workload, slot), units) in slots {
+            if units.len() <= 2 {
+                continue;
             }
+            let key = (workload.to_owned(), slot);
+            let since = self.crowded.get(&key).copied();
+            let since = since.unwrap_or_else(Instant::now);
+            if since.elapsed() > CROWDED {
+                self.monitor
+                    .violated(format!("slot {slot} of {workload} has {units:?}"));
+            }
+            crowded.insert(key, since);
         }
+        self.crowded = crowded;
         for machine in &self.machines {
             let meta = self.store.peek(&keys::desired_meta(&machine.name)).items;
             let count: usize = meta
@@ -122,6 +137,20 @@ impl World {
                 ));
             }
         }
+    }
+
+    /// Machines that the leader calls NotReady.
+    fn lost(&self) -> BTreeSet<String> {
+        let names = self.machines.iter().map(|machine| machine.name.clone());
+        names
+            .filter(|name| {
+                let status = self.store.peek(&keys::node_status(name)).items;
+                status
+                    .first()
+                    .map(read::<NodeStatusRecord>)
+                    .is_some_and(|status| status.phase == NodePhase::NotReady)
+            })
+            .collect()
     }
 
     /// Why the cluster is not yet as it was asked to be, once nothing is broken any more.

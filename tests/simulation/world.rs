@@ -88,6 +88,8 @@ pub struct World {
     pub addresses_only: bool,
     /// What was last looked at.
     pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
+    /// Slots with too many instances, and since when.
+    pub crowded: BTreeMap<(String, u32), Instant>,
     began: Instant,
     uids: Arc<AtomicU64>,
 }
@@ -120,6 +122,7 @@ impl World {
             without,
             addresses_only: false,
             checked: None,
+            crowded: BTreeMap::new(),
             began: Instant::now(),
             uids: Arc::default(),
         };

@@ -98,7 +98,12 @@ form_cluster() {
     done
     if [[ ! -e $LAB_STATE/formed ]]; then
         say "forming the cluster on n1"
-        enter n1 kat-agent init >&2
+        if [[ ${KAT_LAB_CLUSTER:-} ]]; then
+            copy_in "$KAT_LAB_CLUSTER" n1 /root/cluster.kat
+            enter n1 kat-agent init --config /root/cluster.kat >&2
+        else
+            enter n1 kat-agent init >&2
+        fi
         : >"$LAB_STATE/formed"
     fi
     # One after the other, as a person would.
@@ -117,7 +122,8 @@ join_cluster() {
     line=$(enter n1 katcall token create --join --name "$1")
     read -ra words <<<"$line"
     [[ ${words[0]:-} == sudo ]] || die "katcall token create --join printed: $line"
-    enter "$1" "${words[@]:1}" >&2
+    # shellcheck disable=SC2086 # options by blanks
+    enter "$1" "${words[@]:1}" ${KAT_LAB_JOIN:-} >&2
 }
 
 # parse_user ARGUMENT...: sets in_user, and rest to what follows.

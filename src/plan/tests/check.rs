@@ -6,7 +6,9 @@ impl World {
     pub(super) fn check(&mut self) {
         let snapshot = self.snapshot();
         self.check_lists(&snapshot);
-        check_instances(&snapshot);
+        let mut away = not_ready(&snapshot);
+        away.extend(self.away.iter().cloned());
+        check_instances(&snapshot, &away);
         self.check_users(&snapshot);
         self.check_names(&snapshot);
         assert!(snapshot.events.len() <= LIMIT);
@@ -65,9 +67,10 @@ impl World {
         }
     }
 
-    /// The name of a wanted instance goes only when its machine says that it does not answer,
-    /// never because a report says nothing of it.
+    /// The name of a wanted instance goes only when its machine says that it does not answer, or
+    /// says nothing for so long that it is NotReady; never because a report says nothing of it.
     fn check_names(&mut self, snapshot: &Snapshot) {
+        let away = not_ready(snapshot);
         let named: BTreeSet<(String, String)> = snapshot
             .dns
             .keys()
@@ -82,7 +85,7 @@ impl World {
             let Some(entry) = assigned else {
                 continue;
             };
-            if entry.assignment.value.wanted == Wanted::Stopped {
+            if entry.assignment.value.wanted == Wanted::Stopped || away.contains(&entry.node) {
                 continue;
             }
             let report = self.machines[&entry.node].heard.as_ref().unwrap();
@@ -99,8 +102,18 @@ impl World {
     }
 }
 
-/// Addresses are used once, and each slot has one live instance, or two of different versions.
-fn check_instances(snapshot: &Snapshot) {
+/// Machines that are NotReady, as it is stored.
+pub(super) fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
+    let lost = snapshot.nodes.iter().filter(|(_, node)| {
+        let status = node.status.as_ref();
+        status.is_some_and(|status| status.value.phase == NodePhase::NotReady)
+    });
+    lost.map(|(name, _)| name.clone()).collect()
+}
+
+/// Addresses are used once, and each slot has one live instance, or two of different versions;
+/// beside it what is, or was until this plan, on machines that are away.
+fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     let mut addresses = BTreeSet::new();
     let mut slots: BTreeMap<(WorkloadKey, u32), Vec<&str>> = BTreeMap::new();
     for (id, entry) in &snapshot.instances {
@@ -115,7 +128,7 @@ fn check_instances(snapshot: &Snapshot) {
             (allocation.node.as_str(), allocation.address),
             (entry.node.as_str(), assignment.address)
         );
-        if assignment.wanted == Wanted::Running {
+        if assignment.wanted == Wanted::Running && !away.contains(&entry.node) {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             slots
                 .entry((key, assignment.slot))

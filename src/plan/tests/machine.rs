@@ -100,6 +100,15 @@ impl Machine {
         self.leaving.clear();
     }
 
+    /// What runs on it, whoever knows of it.
+    pub(super) fn running(&self) -> Vec<String> {
+        let units = self.units.iter();
+        units
+            .filter(|(_, unit)| unit.phase == InstancePhase::Running)
+            .map(|(id, _)| id.clone())
+            .collect()
+    }
+
     /// The report as it goes out now, unless it still waits for the first look.
     pub(super) fn report(&self, name: &str) -> Option<NodeReport> {
         (!self.held).then(|| NodeReport {

@@ -8,6 +8,7 @@ mod deletion;
 mod failing;
 mod indexes;
 mod joining;
+mod loss;
 mod machine;
 mod nodes;
 mod objects;
@@ -58,6 +59,8 @@ struct World {
     ids: BTreeSet<String>,
     /// Instances with a name, and the address of it, as of the last check.
     named: BTreeSet<(String, String)>,
+    /// Machines that were NotReady when the present plan was made.
+    away: BTreeSet<String>,
 }
 
 impl World {
@@ -72,6 +75,7 @@ impl World {
             failing: BTreeSet::new(),
             ids: BTreeSet::new(),
             named: BTreeSet::new(),
+            away: BTreeSet::new(),
         };
         world.namespace(NAMESPACE, false);
         world
@@ -128,6 +132,7 @@ impl World {
     fn step(&mut self) -> usize {
         let snapshot = self.snapshot();
         let observed = self.observed();
+        self.away = check::not_ready(&snapshot);
         let seed = u64::try_from(self.revision).unwrap();
         let planned = plan(&snapshot, &observed, self.now, seed);
         assert_eq!(

@@ -1,0 +1,130 @@
+//! Machines that are lost, and whether what ran on them is replaced (RFC 4.1.4).
+//!
+//! A machine is lost when it has been silent for `nodeLossTimeoutSeconds` by this leader's own
+//! clock: what another leader had heard does not count, so a new one grants everybody a full
+//! timeout. When more than half of the machines vanish at once, it is the network or the leader
+//! that is ill, and not they: nothing is moved then.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::Timestamp;
+
+use super::{NodeEntry, Observed, ReportedNode, Snapshot};
+use crate::api::types::{NodePhase, NodeReport};
+
+/// What the leader last heard of a machine.
+pub(super) struct Heard<'a> {
+    /// Its last report, if one counts.
+    pub(super) report: Option<&'a NodeReport>,
+    /// For how long it has been silent.
+    pub(super) silent: Duration,
+}
+
+/// After so long a silence a machine is lost.
+pub(super) fn timeout(snapshot: &Snapshot) -> Duration {
+    Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
+}
+
+/// What was heard of every machine.
+///
+/// A machine of the same name with another identity says nothing about this one. Nor does a report
+/// from before this leadership: another leader may have decided by newer ones.
+pub(super) fn heard<'a>(
+    snapshot: &'a Snapshot,
+    observed: &'a Observed,
+) -> BTreeMap<&'a str, Heard<'a>> {
+    let counts = |node: &NodeEntry, reported: &ReportedNode| {
+        reported.report.node_uid == node.registration.value.uid
+            && reported.age <= observed.leading_for
+    };
+    let machines = snapshot.nodes.iter().map(|(name, node)| {
+        let reported = observed
+            .reports
+            .get(name)
+            .filter(|reported| counts(node, reported));
+        let heard = Heard {
+            report: reported.map(|reported| reported.report.as_ref()),
+            silent: reported.map_or(observed.leading_for, |reported| reported.age),
+        };
+        (name.as_str(), heard)
+    });
+    machines.collect()
+}
+
+/// The lost machines.
+#[derive(Debug, Default)]
+pub(super) struct Losses {
+    /// By name; with the reason where what ran there is not replaced.
+    lost: BTreeMap<String, Option<String>>,
+}
+
+impl Losses {
+    /// Judges every machine that is lost by those that vanished with it.
+    pub(super) fn of(
+        snapshot: &Snapshot,
+        heard: &BTreeMap<&str, Heard<'_>>,
+        now: Timestamp,
+    ) -> Self {
+        let timeout = timeout(snapshot);
+        let mut gone: BTreeMap<&str, Timestamp> = BTreeMap::new();
+        // Machines vanish together and yet not in the same moment: their last reports lie up to a
+        // tick, a third of the timeout, apart.
+        let mut fading = 0;
+        for (name, heard) in heard {
+            let since = not_ready_since(snapshot, name);
+            if heard.silent >= timeout || (heard.report.is_none() && since.is_some()) {
+                gone.insert(*name, since.unwrap_or(now));
+            } else if heard.silent >= timeout / 2 {
+                fading += 1;
+            }
+        }
+        let lost = heard
+            .iter()
+            .filter(|(_, heard)| heard.silent >= timeout)
+            .filter_map(|(name, _)| Some((*name, *gone.get(name)?)))
+            .map(|(name, since)| {
+                let at_once = |other: &&Timestamp| apart(**other, since) <= timeout;
+                let fading = if apart(now, since) <= timeout { fading } else { 0 };
+                let together = gone.values().filter(at_once).count() + fading;
+                let earlier = gone.values().filter(|other| **other < since);
+                let earlier = earlier.filter(|other| !at_once(other)).count();
+                let there = heard.len() - earlier;
+                let waits = together * 2 > there;
+                let reason = waits.then(|| {
+                    format!(
+                        "{together} of {there} machines vanished at once: nothing is moved until enough of them are back, or were deleted"
+                    )
+                });
+                (name.to_owned(), reason)
+            });
+        Self {
+            lost: lost.collect(),
+        }
+    }
+
+    /// What ran on this machine is replaced elsewhere.
+    pub(super) fn is_replaced(&self, node: &str) -> bool {
+        self.lost.get(node).is_some_and(Option::is_none)
+    }
+
+    /// Why what ran on this lost machine is not replaced.
+    pub(super) fn why_not(&self, node: &str) -> Option<&str> {
+        self.lost.get(node)?.as_deref()
+    }
+
+    /// Why nothing is moved, where that is so for any machine.
+    pub(super) fn waiting(&self) -> Option<&str> {
+        self.lost.values().find_map(Option::as_deref)
+    }
+}
+
+/// Since when a machine has been NotReady, as it is stored.
+fn not_ready_since(snapshot: &Snapshot, name: &str) -> Option<Timestamp> {
+    let status = &snapshot.nodes.get(name)?.status.as_ref()?.value;
+    let since = status.since.unwrap_or(Timestamp::UNIX_EPOCH);
+    (status.phase == NodePhase::NotReady).then_some(since)
+}
+
+fn apart(one: Timestamp, other: Timestamp) -> Duration {
+    one.duration_since(other).unsigned_abs()
+}

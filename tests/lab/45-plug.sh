@@ -1,0 +1,42 @@
+# A machine loses power: its part of a Service is whole elsewhere in time, and nothing runs twice when it is back
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+lost=$(on_node web n2 .metadata.name) address=$(on_node web n2 .status.ip)
+# The name of it on n3: three addresses, not that of the lost machine, and all of them answer.
+whole_by_name() {
+    local found one
+    found=$(on n3 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)
+    [[ $(wc -l <<<"$found") == 3 && $found != *"$address"* ]] || {
+        echo "the name has: $found" >&2
+        return 1
+    }
+    for one in $found; do on n3 curl --silent --fail --max-time 1 "http://$one/" || return 1; done
+}
+began=$EPOCHREALTIME
+lab kill n2
+wait_for 15 whole_by_name
+echo "whole elsewhere $(seconds_since "$began") s after the plug"
+(($(tenths_since "$began") <= 150))
+wait_for 10 is_whole web 3
+equal '["n1","n3"]' "$(machines_with web)" "machines that run it now"
+contains "$(kat get nodes)" NoHeartbeat
+contains "$(kat describe node n2)" "has not reported for 10 s"
+events=$(kat get events -A)
+contains "$events" NodeNotReady
+contains "$events" "its machine n2 is lost; web-"
+output=$(kat status) && exit 1
+contains "$output" "node n2 is NotReady"
+# The machine is back: it starts nothing that runs elsewhere, and its address is free.
+lab start n2
+wait_for 60 nodes_are_ready
+gone() { [[ $(instances web) != *"$lost"* ]]; }
+wait_for 60 gone
+wait_for 30 really_runs 3
+is_whole web 3
+equal "" "$(on n2 sh -c "ls /var/lib/kat/units/*/*$lost* 2>/dev/null" || true)" "unit files of $lost"
+wait_for 20 kat status

@@ -1,0 +1,29 @@
+# What is on two of three machines is moved nowhere while they are away together
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# join: --no-etcd
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+ids() { instances web | jq -c '[.[] | .metadata.name] | sort'; }
+before=$(ids)
+lab cut n2
+lab cut n3
+waits() { [[ $(kat get nodes | grep -c MostMachinesLost) == 2 ]]; }
+wait_for 30 waits
+output=$(kat status) && exit 1
+contains "$output" "2 of 3 machines vanished at once: nothing is moved"
+contains "$(kat get events -A)" MostMachinesLost
+contains "$(kat describe workload web)" "nothing is moved"
+# One more timeout, in which nothing may change.
+until=$((SECONDS + 12))
+while ((SECONDS < until)); do equal "$before" "$(ids)" "instances"; done
+one_name() { [[ $(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u) == "$(on_node web n1 .status.ip)" ]]; }
+wait_for 10 one_name
+lab heal n2
+lab heal n3
+wait_for 60 nodes_are_ready
+wait_for 30 is_whole web 3
+equal "$before" "$(ids)" "instances after the cut"
+really_runs 3
