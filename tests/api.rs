@@ -8,6 +8,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "api/nodes.rs"]
+mod nodes;
 #[path = "support/api.rs"]
 mod support;
 

@@ -28,6 +28,8 @@ mod describe;
 mod get;
 #[path = "cli/logs.rs"]
 mod logs;
+#[path = "cli/nodes.rs"]
+mod nodes;
 #[path = "cli/others.rs"]
 mod others;
 #[path = "cli/real.rs"]

@@ -17,6 +17,7 @@ pub mod limits;
 mod membership;
 mod metrics;
 mod namespaces;
+mod node_settings;
 mod nodes;
 pub mod openapi;
 mod pass;

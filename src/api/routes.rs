@@ -24,11 +24,11 @@ use super::{
     events, instances, joining, membership,
     metrics::{self, Metrics},
     namespaces::{self, NamespaceRequest},
-    nodes, tokens,
+    node_settings, nodes, tokens,
     types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion,
-        TokenRequest, TokenView, WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, NodeItem, NodeLabels, NodeReport, NodeTaints,
+        RenewalRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     workloads,
 };
@@ -144,6 +144,10 @@ pub enum Operation {
     ListNodes,
     GetNode,
     DeleteNode,
+    DrainNode,
+    UncordonNode,
+    PutNodeLabels,
+    PutNodeTaints,
     ReportNode,
     RenewCertificates,
     GetMembership,
@@ -264,6 +268,16 @@ pub static ROUTES: &[Route] = {
         R::new(Delete, "/v1alpha1/nodes/{node}", A::Leave, O::DeleteNode, P::Nothing,
             "Takes a machine out of the cluster; one that is Ready and runs instances is a conflict, unless it asks itself")
             .takes(P::Nothing, &[204]),
+        R::new(Put, "/v1alpha1/nodes/{node}/drain", A::Admin, O::DrainNode, APPLIED,
+            "Moves everything off a machine and places nothing new there").query(&["dryRun"]),
+        R::new(Delete, "/v1alpha1/nodes/{node}/drain", A::Admin, O::UncordonNode, APPLIED,
+            "Lets a machine take work again").query(&["dryRun"]),
+        R::new(Put, "/v1alpha1/nodes/{node}/labels", A::Admin, O::PutNodeLabels, APPLIED,
+            "Sets the labels of a machine, all of them")
+            .takes(P::Json(of::<NodeLabels>), &[200]).query(&["dryRun"]),
+        R::new(Put, "/v1alpha1/nodes/{node}/taints", A::Admin, O::PutNodeTaints, APPLIED,
+            "Sets the taints of a machine, all of them")
+            .takes(P::Json(of::<NodeTaints>), &[200]).query(&["dryRun"]),
         R::new(Post, "/v1alpha1/nodes/{node}/status", A::Report, O::ReportNode, P::Nothing,
             "Takes a machine's report; only from that machine, by its certificate")
             .takes(P::Json(of::<NodeReport>), &[204]),
@@ -317,6 +331,10 @@ fn handler(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>>
         Operation::ListNodes => on(filter, nodes::list),
         Operation::GetNode => on(filter, nodes::get),
         Operation::DeleteNode => on(filter, joining::leave),
+        Operation::DrainNode => on(filter, node_settings::drain),
+        Operation::UncordonNode => on(filter, node_settings::uncordon),
+        Operation::PutNodeLabels => on(filter, node_settings::labels),
+        Operation::PutNodeTaints => on(filter, node_settings::taints),
         Operation::ReportNode => on(filter, nodes::report),
         Operation::RenewCertificates => on(filter, joining::renew),
         Operation::GetMembership => on(filter, membership::get),

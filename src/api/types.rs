@@ -143,6 +143,9 @@ pub struct WorkloadStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// Kind of a workload's condition: something of it can't leave a machine that is drained.
+pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+
 /// One statement about an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -378,9 +381,9 @@ pub struct ErrorBody {
 pub struct ApplyResult {
     /// `created`, `updated` or `unchanged`.
     pub outcome: String,
-    /// `Workload` or `Namespace`.
+    /// `Workload`, `Namespace` or `Node`.
     pub kind: String,
-    /// Identity of the workload or namespace.
+    /// Identity of the workload, namespace or machine.
     pub metadata: Metadata,
 }
 

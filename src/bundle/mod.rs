@@ -82,5 +82,21 @@ pub struct Bundle {
     pub files: Vec<SourceFile>,
 }
 
+/// Whether a text can be the key of a label or a taint; the error is a sentence.
+///
+/// # Errors
+/// What was found, and what was expected.
+pub fn check_label_key(text: &str) -> Result<(), String> {
+    check::label_key(text).map_err(|complaint| complaint.message)
+}
+
+/// The same for the value of a label or a taint.
+///
+/// # Errors
+/// What was found, and what was expected.
+pub fn check_label_value(text: &str) -> Result<(), String> {
+    check::label_value(text).map_err(|complaint| complaint.message)
+}
+
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use super::{names, time};
+use super::{names, node, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -57,12 +57,20 @@ pub(super) enum Command {
     Describe(Describe),
     /// Show what a workload's programs print
     Logs(Logs),
-    /// Delete workloads or namespaces
+    /// Delete workloads or namespaces, or take machines out of the cluster
     Delete(Delete),
     /// Say whether the cluster is well, and if not why (then exits with 1)
     Status,
     /// Create a namespace
     Create(Create),
+    /// Move everything off a machine, place nothing new there, and wait until it is empty
+    Drain(Drain),
+    /// Let a machine that was drained take work again
+    Uncordon(Uncordon),
+    /// Set and remove labels of a machine
+    Label(Label),
+    /// Set and remove taints of a machine
+    Taint(Taint),
     /// Create, list and revoke tokens
     Token(Token),
     /// Show the cluster's configuration
@@ -268,6 +276,57 @@ pub(super) struct Create {
     pub(super) kind: CreatedKind,
     /// Its name
     pub(super) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Drain {
+    /// The machine
+    #[arg(value_name = "NODE")]
+    pub(super) name: String,
+    /// How long to wait; the machine goes on being drained after that
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(super) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Uncordon {
+    /// The machine
+    #[arg(value_name = "NODE")]
+    pub(super) name: String,
+}
+
+/// What has labels and taints of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum LabelledKind {
+    #[value(alias = "nodes")]
+    Node,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Label {
+    /// What it is
+    pub(super) kind: LabelledKind,
+    /// Its name
+    pub(super) name: String,
+    /// A label to set, or one to remove; several are changed together
+    #[arg(required = true, value_name = "KEY=VALUE|KEY-", value_parser = node::parse_label)]
+    pub(super) changes: Vec<node::LabelChange>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Taint {
+    /// What it is
+    pub(super) kind: LabelledKind,
+    /// Its name
+    pub(super) name: String,
+    /// A taint to set, or one to remove: NoSchedule keeps work away, PreferNoSchedule where there is
+    /// another place
+    #[arg(
+        required = true,
+        value_name = "KEY[=VALUE]:EFFECT|KEY[:EFFECT]-",
+        value_parser = node::parse_taint
+    )]
+    pub(super) changes: Vec<node::TaintChange>,
 }
 
 #[derive(Debug, Args)]

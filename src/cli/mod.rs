@@ -13,11 +13,13 @@ mod context;
 mod create;
 mod delete;
 mod describe;
+mod drain;
 mod errors;
 mod generate;
 mod get;
 mod logs;
 mod names;
+mod node;
 mod output;
 mod progress;
 mod status;
@@ -102,6 +104,10 @@ async fn dispatch(arguments: Arguments, console: &Console) -> Result<u8, CliErro
         Command::Delete(arguments) => delete::run(&session()?, &arguments).await?,
         Command::Status => return status::run(&session()?).await,
         Command::Create(arguments) => create::run(&session()?, &arguments).await?,
+        Command::Drain(arguments) => drain::run(&session()?, &arguments).await?,
+        Command::Uncordon(arguments) => node::uncordon(&session()?, &arguments).await?,
+        Command::Label(arguments) => node::label(&session()?, &arguments).await?,
+        Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
         Command::Config(arguments) => config::run(&session, &arguments).await?,
         Command::Context(arguments) => context::run(console, &arguments)?,

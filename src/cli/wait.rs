@@ -103,12 +103,12 @@ pub(super) async fn until_running(
 
 /// Says once when the connection is lost, and when it is back.
 #[derive(Debug, Default)]
-struct Connection {
+pub(super) struct Connection {
     lost: bool,
 }
 
 impl Connection {
-    fn heard<T>(&mut self, change: &Change<T>, progress: &Progress<'_>) {
+    pub(super) fn heard<T>(&mut self, change: &Change<T>, progress: &Progress<'_>) {
         match change {
             Change::Interrupted(reason) if !self.lost => {
                 self.lost = true;

@@ -37,7 +37,8 @@ pub(super) fn plan_dns(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeSt
             record.phase == InstancePhase::Running
                 && matches!(record.health, Health::Healthy | Health::NotApplicable)
         });
-        if answers && assignment.wanted == Wanted::Running {
+        // The name goes with the stop, not after it.
+        if answers && assignment.wanted == Wanted::Running && !draft.stops(id) {
             let key = |value: &str| {
                 keys::dns_record(&assignment.namespace, &assignment.workload, "A", value)
             };

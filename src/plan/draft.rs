@@ -10,7 +10,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, WorkloadKey, event::EventLog,
+    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, Wanted, WorkloadKey,
+    event::EventLog,
 };
 use crate::{
     api::types::ObjectReference,
@@ -62,6 +63,8 @@ pub(super) struct Draft<'a> {
     instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
     /// Instances that this plan has placed.
     placed: BTreeSet<String>,
+    /// Instances that this plan stops.
+    stopped: BTreeSet<String>,
     changes: Vec<Change>,
 }
 
@@ -118,6 +121,7 @@ impl<'a> Draft<'a> {
             requested,
             instances,
             placed: BTreeSet::new(),
+            stopped: BTreeSet::new(),
             changes: Vec::new(),
         }
     }
@@ -177,8 +181,16 @@ impl<'a> Draft<'a> {
         self.snapshot.instances.contains_key(instance) || self.placed.contains(instance)
     }
 
+    /// This plan stops the instance.
+    pub(super) fn stops(&self, instance: &str) -> bool {
+        self.stopped.contains(instance)
+    }
+
     /// Writes a changed assignment.
     pub(super) fn update(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
+        if assignment.wanted == Wanted::Stopped {
+            self.stopped.insert(assignment.instance.clone());
+        }
         group.put(
             keys::desired_instance(node, &assignment.instance),
             assignment,

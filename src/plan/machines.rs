@@ -62,6 +62,15 @@ impl<'a> Machines<'a> {
         }
     }
 
+    /// It is being drained, or was.
+    pub(super) fn is_drained(&self, node: &str) -> bool {
+        self.candidates
+            .binary_search_by(|candidate| candidate.name.cmp(node))
+            .ok()
+            .and_then(|place| self.candidates.get(place))
+            .is_some_and(|candidate| candidate.draining)
+    }
+
     fn find(&mut self, node: &str) -> Option<&mut Candidate<'a>> {
         let place = self
             .candidates

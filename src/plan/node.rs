@@ -211,6 +211,11 @@ fn node_events(
             "NodeReady",
             format!("machine {name} is ready"),
         ),
+        (NodePhase::Drained, _) => (
+            EventKind::Normal,
+            "NodeDrained",
+            format!("nothing is left on machine {name}"),
+        ),
         _ => return,
     };
     draft.event(group, kind, reason, object, message);

@@ -44,14 +44,16 @@ pub(super) fn plan_workload<'a>(
         .iter()
         .map(|&(id, instance)| {
             let status = statuses.get(&instance.node);
+            let away = status.is_some_and(|status| status.phase == NodePhase::NotReady);
+            let drained = !away && machines.is_drained(&instance.node);
             Live {
                 id,
                 node: &instance.node,
                 assignment: &instance.assignment.value,
                 record: status.and_then(|status| status.instances.get(id)).cloned(),
                 current: instance.assignment.value.template_hash == meta.template_hash,
-                away: status.is_some_and(|status| status.phase == NodePhase::NotReady),
-                leaves: losses.is_replaced(&instance.node) && !keeps,
+                away,
+                leaves: drained || (losses.is_replaced(&instance.node) && !keeps),
             }
         })
         .collect();
@@ -71,6 +73,7 @@ pub(super) fn plan_workload<'a>(
         group: Group::default(),
         record,
         unschedulable: None,
+        stuck: None,
         left: Vec::new(),
     };
 
@@ -100,6 +103,8 @@ struct Pass<'d, 'a, 'b> {
     group: Group,
     record: WorkloadStatusRecord,
     unschedulable: Option<String>,
+    /// Why something can't leave a machine that is drained.
+    stuck: Option<String>,
     /// Machines that may have something of a deleted workload's user.
     left: Vec<&'b str>,
 }
@@ -188,11 +193,17 @@ impl Pass<'_, '_, '_> {
             return;
         }
         *replacing += 1;
-        let successor = self.create(parsed, slot);
-        if let Some(successor) = successor.filter(|_| before.away) {
-            let Live { id, node, .. } = before;
-            let message = format!("its machine {node} is lost; {successor} takes its place");
-            self.instance_event("Lost", id, message);
+        let Live { id, node, .. } = before;
+        match self.create(parsed, slot) {
+            Some(successor) if before.away => {
+                let message = format!("its machine {node} is lost; {successor} takes its place");
+                self.instance_event("Lost", id, message);
+            }
+            None if before.leaves && !before.away => {
+                let why = self.unschedulable.as_deref().unwrap_or("no place");
+                self.stuck = Some(format!("{id} can't leave {node}: {why}"));
+            }
+            _ => {}
         }
     }
 
@@ -382,6 +393,10 @@ impl Pass<'_, '_, '_> {
             .unwrap_or_default();
         self.record.status =
             status::workload_status(&tally, &before.status, self.entry, self.draft.now);
+        if let Some(why) = &self.stuck {
+            let condition = status::drain_blocked(&before.status, why, self.draft.now);
+            self.record.status.conditions.push(condition);
+        }
         let changed = self.entry.status.is_none() || self.record != before;
         if changed || !self.group.is_empty() {
             self.flush(changed);

@@ -19,7 +19,7 @@ pub(super) struct Live<'a> {
     pub(super) current: bool,
     /// Its machine does not answer: nothing is known of it.
     pub(super) away: bool,
-    /// It is to be replaced on another machine.
+    /// It is to be replaced on another machine: its own is lost, or being drained.
     pub(super) leaves: bool,
 }
 

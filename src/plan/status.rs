@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{WorkloadEntry, slot::Live};
-use crate::api::types::{Condition, InstancePhase, WorkloadPhase, WorkloadStatus};
+use crate::api::types::{Condition, DRAIN_BLOCKED, InstancePhase, WorkloadPhase, WorkloadStatus};
 
 /// A workload's instances, counted.
 pub(super) struct Tally {
@@ -128,6 +128,21 @@ pub(super) fn workload_status(
             message,
             since,
         }],
+    }
+}
+
+/// Says that something can't leave a machine that is drained.
+pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) -> Condition {
+    let mut earlier = before.conditions.iter();
+    let since = earlier
+        .find(|condition| condition.kind == DRAIN_BLOCKED)
+        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+    Condition {
+        kind: DRAIN_BLOCKED.to_owned(),
+        status: true,
+        reason: "Unschedulable".to_owned(),
+        message: why.to_owned(),
+        since,
     }
 }
 

@@ -155,7 +155,10 @@ fn completions_and_man_pages_are_made() {
         .collect();
     names.sort();
     assert!(names.contains(&"katcall.1".to_owned()), "{names:?}");
-    assert!(names.contains(&"katcall-apply.1".to_owned()), "{names:?}");
+    for command in ["apply", "drain", "uncordon", "label", "taint"] {
+        let page = format!("katcall-{command}.1");
+        assert!(names.contains(&page), "{page} is not among {names:?}");
+    }
 }
 
 #[test]

@@ -13,8 +13,8 @@ use crate::{
     api::HealthView,
     api::types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, NamespaceItem, NodeItem, NodeReport, RenewalRequest, ServerVersion,
-        TokenRequest, TokenView, WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, RenewalRequest, ServerVersion, TokenRequest, TokenView,
+        WatchLine, WorkloadItem,
     },
     resource::{ClusterConfiguration, Namespace},
 };
@@ -305,40 +305,6 @@ impl Client {
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))
     }
 
-    /// All machines.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn nodes(&self) -> Result<List<NodeItem>, ClientError> {
-        self.get(Route::nodes()).await
-    }
-
-    /// One machine.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn node(&self, name: &str) -> Result<NodeItem, ClientError> {
-        self.get(Route::node(name)?).await
-    }
-
-    /// A machine's report; only its own certificate may send it. Not repeated: the next report says
-    /// more.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn report(&self, node: &str, report: &NodeReport) -> Result<(), ClientError> {
-        let request = self.json(Method::POST, Route::node_status(node)?, report)?;
-        self.send(&request).await.map(|_| ())
-    }
-
-    /// Takes a machine out of the cluster.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
-        self.delete(Route::node(name)?).await
-    }
-
     /// Lets this machine join. Sending it again is safe: the machine's key is known then.
     ///
     /// # Errors
@@ -429,12 +395,12 @@ impl Client {
         Ok(JsonLines::new(response, endpoint, MAX_WATCH_LINE, idle))
     }
 
-    async fn delete(&self, route: Route) -> Result<(), ClientError> {
+    pub(super) async fn delete(&self, route: Route) -> Result<(), ClientError> {
         let request = Request::new(Method::DELETE, route);
         self.send(&request).await.map(|_| ())
     }
 
-    fn json<T: Serialize>(
+    pub(super) fn json<T: Serialize>(
         &self,
         method: Method,
         route: Route,
@@ -448,7 +414,7 @@ impl Client {
     }
 }
 
-fn decode<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
+pub(super) fn decode<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
     serde_json::from_slice(&answer.body).map_err(|error| {
         let json = serde_json::from_slice::<Value>(&answer.body).is_ok();
         let what = if json { "" } else { "no JSON: " };

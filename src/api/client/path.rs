@@ -130,6 +130,33 @@ impl Route {
         Ok(Self(format!("{VERSION}/nodes/{name}")))
     }
 
+    /// The draining of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_drain(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/drain")))
+    }
+
+    /// Labels of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_labels(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/labels")))
+    }
+
+    /// Taints of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_taints(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/taints")))
+    }
+
     /// Where a machine reports.
     ///
     /// # Errors

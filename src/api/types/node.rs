@@ -1,5 +1,7 @@
 //! Machines as they are shown.
 
+use std::collections::BTreeMap;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,22 @@ pub struct NodeSpec {
     pub taints: Vec<Taint>,
     /// It is being drained.
     pub draining: bool,
+}
+
+/// All labels of a machine, in a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeLabels {
+    /// The labels; those that say what the machine is stay as they are.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// All taints of a machine, in a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NodeTaints {
+    /// The taints; a key may have each effect once.
+    pub taints: Vec<Taint>,
 }
 
 /// A taint (RFC 1.5).

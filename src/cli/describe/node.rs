@@ -4,7 +4,7 @@ use super::{Sheet, events};
 use crate::{
     api::{
         client::EventQuery,
-        types::{InstanceItem, NodeItem},
+        types::{InstanceItem, NodeItem, Taint},
     },
     cli::{
         Session,
@@ -69,7 +69,14 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
         .spec
         .taints
         .iter()
-        .map(|taint| format!("{}={}:{}", taint.key, taint.value, word(&taint.effect)))
+        .map(|taint| {
+            let Taint { key, value, effect } = taint;
+            let value = match value.as_str() {
+                "" => String::new(),
+                value => format!("={value}"),
+            };
+            format!("{key}{value}:{}", word(effect))
+        })
         .collect();
     sheet.field("taints", &taints.join(" "));
     sheet.labels(&item.metadata.labels);

@@ -187,20 +187,15 @@ impl Listed for NodeItem {
             "NAME",
             "PHASE",
             "ROLES",
+            "ADDRESS",
+            "SUBNET",
             "INSTANCES",
             "REASON",
             "VERSION",
             "AGE",
         ];
         if columns.wide {
-            headers.extend([
-                "ADDRESSES",
-                "OVERLAY",
-                "SUBNET",
-                "CPU",
-                "MEMORY",
-                "ARCHITECTURE",
-            ]);
+            headers.extend(["ADDRESSES", "OVERLAY", "CPU", "MEMORY", "ARCHITECTURE"]);
         }
         headers
     }
@@ -212,6 +207,8 @@ impl Listed for NodeItem {
             Cell::new(&self.metadata.name),
             Cell::phase(&word(&status.phase)),
             Cell::new(roles.join(",")),
+            Cell::new(status.addresses.first().map_or("", String::as_str)),
+            Cell::new(&status.subnet),
             Cell::new(status.instances.to_string()),
             Cell::new(&status.reason),
             Cell::new(&status.version),
@@ -223,7 +220,6 @@ impl Listed for NodeItem {
             let memory = resources.memory.map(|memory| memory.to_string());
             row.push(Cell::new(status.addresses.join(",")));
             row.push(Cell::new(&status.overlay_address));
-            row.push(Cell::new(&status.subnet));
             row.push(Cell::new(processor.unwrap_or_default()));
             row.push(Cell::new(memory.unwrap_or_default()));
             row.push(Cell::new(&status.architecture));

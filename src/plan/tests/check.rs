@@ -6,8 +6,8 @@ impl World {
     pub(super) fn check(&mut self) {
         let snapshot = self.snapshot();
         self.check_lists(&snapshot);
-        let mut away = not_ready(&snapshot);
-        away.extend(self.away.iter().cloned());
+        let mut away = left(&snapshot);
+        away.extend(self.left.iter().cloned());
         check_instances(&snapshot, &away);
         self.check_users(&snapshot);
         self.check_names(&snapshot);
@@ -102,8 +102,17 @@ impl World {
     }
 }
 
+/// Machines that what runs there is to leave: NotReady, or being drained.
+pub(super) fn left(snapshot: &Snapshot) -> BTreeSet<String> {
+    let mut left = not_ready(snapshot);
+    let nodes = snapshot.nodes.iter();
+    let drained = nodes.filter(|(_, node)| node.registration.value.draining);
+    left.extend(drained.map(|(name, _)| name.clone()));
+    left
+}
+
 /// Machines that are NotReady, as it is stored.
-pub(super) fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
+fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
     let lost = snapshot.nodes.iter().filter(|(_, node)| {
         let status = node.status.as_ref();
         status.is_some_and(|status| status.value.phase == NodePhase::NotReady)
@@ -112,7 +121,7 @@ pub(super) fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
 }
 
 /// Addresses are used once, and each slot has one live instance, or two of different versions;
-/// beside it what is, or was until this plan, on machines that are away.
+/// beside it what is on machines that are away or drained, or were until this plan.
 fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     let mut addresses = BTreeSet::new();
     let mut slots: BTreeMap<(WorkloadKey, u32), Vec<&str>> = BTreeMap::new();

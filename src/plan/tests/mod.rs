@@ -5,6 +5,7 @@
 
 mod check;
 mod deletion;
+mod drain;
 mod failing;
 mod indexes;
 mod joining;
@@ -59,8 +60,8 @@ struct World {
     ids: BTreeSet<String>,
     /// Instances with a name, and the address of it, as of the last check.
     named: BTreeSet<(String, String)>,
-    /// Machines that were NotReady when the present plan was made.
-    away: BTreeSet<String>,
+    /// Machines that were NotReady or being drained when the present plan was made, or the one before.
+    left: BTreeSet<String>,
 }
 
 impl World {
@@ -75,7 +76,7 @@ impl World {
             failing: BTreeSet::new(),
             ids: BTreeSet::new(),
             named: BTreeSet::new(),
-            away: BTreeSet::new(),
+            left: BTreeSet::new(),
         };
         world.namespace(NAMESPACE, false);
         world
@@ -132,7 +133,7 @@ impl World {
     fn step(&mut self) -> usize {
         let snapshot = self.snapshot();
         let observed = self.observed();
-        self.away = check::not_ready(&snapshot);
+        self.left.extend(check::left(&snapshot));
         let seed = u64::try_from(self.revision).unwrap();
         let planned = plan(&snapshot, &observed, self.now, seed);
         assert_eq!(
@@ -161,6 +162,7 @@ impl World {
             self.apply(&change.operations);
             self.check();
         }
+        self.left = check::left(&self.snapshot());
         planned.changes.len()
     }
 

@@ -48,6 +48,14 @@ impl World {
         self.machines.insert(name.to_owned(), machine);
     }
 
+    /// Drains a machine, or lets it take work again, as the API does.
+    pub(super) fn drain(&mut self, name: &str, draining: bool) {
+        let snapshot = self.snapshot();
+        let mut registration = snapshot.nodes[name].registration.value.clone();
+        registration.draining = draining;
+        self.write(keys::registration(name), &registration);
+    }
+
     /// Marks a machine as on its way out, as the API does.
     pub(super) fn mark_machine(&mut self, name: &str) {
         let snapshot = self.snapshot();

@@ -14,6 +14,7 @@ enum Act {
     Speak(usize, bool),
     Obey(usize, bool),
     Restart(usize, u8),
+    Drain(usize, bool),
     NewLeader,
     Pass(u64),
     Plan,
@@ -34,6 +35,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Mend),
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Speak(which, on)),
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Obey(which, on)),
+        1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Drain(which, on)),
         1 => (machine, 0u8..3).prop_map(|(which, late)| Act::Restart(which, late)),
         1 => Just(Act::NewLeader),
         2 => (0u64..200).prop_map(Act::Pass),
@@ -86,6 +88,7 @@ fn perform(world: &mut World, asked: &mut Asked, act: &Act) {
         Act::Speak(which, on) => world.machines.get_mut(&machine(which)).unwrap().speaks = on,
         Act::Obey(which, on) => world.machines.get_mut(&machine(which)).unwrap().obeys = on,
         Act::Restart(which, late) => world.at(&machine(which)).restart(late),
+        Act::Drain(which, on) => world.drain(&machine(which), on),
         Act::NewLeader => world.new_leader(),
         Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
         Act::Plan => {
@@ -119,6 +122,9 @@ proptest! {
             }
         }
         world.failing.clear();
+        for number in 1..=MACHINES {
+            world.drain(&format!("n{number}"), false);
+        }
         for machine in world.machines.values_mut() {
             machine.speaks = true;
             machine.obeys = true;

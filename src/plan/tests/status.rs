@@ -77,3 +77,14 @@ fn a_condition_keeps_its_time_while_it_holds() {
     world.settle();
     assert_eq!(world.status("web").conditions[0].since, later);
 }
+
+#[test]
+fn a_name_goes_with_the_stop_and_not_after_it() {
+    let mut world = World::with_machines(1);
+    world.replicas("web", 2);
+    world.settle();
+    world.replicas("web", 1);
+    assert!(world.step() > 0);
+    assert_eq!(world.wanted("web").len(), 1);
+    assert_eq!(world.keys("/kat/dns/default/").len(), 2);
+}

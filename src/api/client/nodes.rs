@@ -1,0 +1,91 @@
+//! The routes of machines.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode, send::Request};
+use crate::api::types::{ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints};
+
+impl Client {
+    /// All machines.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn nodes(&self) -> Result<List<NodeItem>, ClientError> {
+        self.get(Route::nodes()).await
+    }
+
+    /// One machine.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn node(&self, name: &str) -> Result<NodeItem, ClientError> {
+        self.get(Route::node(name)?).await
+    }
+
+    /// A machine's report; only its own certificate may send it. Not repeated: the next report says
+    /// more.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn report(&self, node: &str, report: &NodeReport) -> Result<(), ClientError> {
+        let request = self.json(Method::POST, Route::node_status(node)?, report)?;
+        self.send(&request).await.map(|_| ())
+    }
+
+    /// Takes a machine out of the cluster.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(Route::node(name)?).await
+    }
+
+    /// Moves everything off a machine, and places nothing new there. It is empty some time after
+    /// this.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn drain_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
+        let request = Request::new(Method::PUT, Route::node_drain(name)?);
+        decode(&self.send(&request).await?)
+    }
+
+    /// Lets a machine take work again.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn uncordon_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
+        let request = Request::new(Method::DELETE, Route::node_drain(name)?);
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all labels of a machine, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_node_labels(
+        &self,
+        name: &str,
+        labels: &NodeLabels,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::node_labels(name)?, labels)?;
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all taints of a machine, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_node_taints(
+        &self,
+        name: &str,
+        taints: &NodeTaints,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::node_taints(name)?, taints)?;
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
+    }
+}

@@ -1,0 +1,263 @@
+//! What administrators decide about machines: draining, labels and taints (RFC 4.1.4, 8.2).
+//!
+//! Each is a PUT of the whole, so that the same request twice changes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::{HeaderMap, StatusCode},
+    response::Response,
+};
+use jiff::Timestamp;
+
+use super::{
+    apply::put,
+    caller::Caller,
+    context::{Api, Decision},
+    errors::ApiError,
+    extract::{At, Parameters, Precondition},
+    limits::MAX_JSON,
+    namespaces::read_json,
+    types::{Metadata, NodeLabels, NodeTaints, ObjectReference, Taint},
+    workloads::{WriteQuery, Written},
+};
+use crate::{
+    bundle::{check_label_key, check_label_value},
+    plan::{EventKind, EventLog, NodeRegistration, OWN_LABELS, Snapshot, Stored},
+    store::{Compare, keys},
+};
+
+/// Most labels, or taints, of a machine.
+const MAX_ENTRIES: usize = 64;
+
+pub(super) async fn drain(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    set(&api, &caller, &name, query, precondition, Wish::Drain(true)).await
+}
+
+pub(super) async fn uncordon(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        Wish::Drain(false),
+    )
+    .await
+}
+
+pub(super) async fn labels(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeLabels { labels } = read_json(&api, request, MAX_JSON).await?;
+    check_count("labels", labels.len())?;
+    for (key, value) in &labels {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        Wish::Labels(labels),
+    )
+    .await
+}
+
+pub(super) async fn taints(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeTaints { taints } = read_json(&api, request, MAX_JSON).await?;
+    check_count("taints", taints.len())?;
+    let mut seen = BTreeSet::new();
+    for Taint { key, value, effect } in &taints {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        if !seen.insert((key, effect)) {
+            return Err(ApiError::invalid(format!(
+                "taints: `{key}` has the effect {effect:?} twice"
+            )));
+        }
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        Wish::Taints(taints),
+    )
+    .await
+}
+
+fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
+    if count <= MAX_ENTRIES {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "{what} has {count} entries, at most {MAX_ENTRIES} are allowed"
+    )))
+}
+
+/// What is to be.
+enum Wish {
+    Drain(bool),
+    Labels(BTreeMap<String, String>),
+    Taints(Vec<Taint>),
+}
+
+async fn set(
+    api: &Api,
+    caller: &Caller,
+    name: &str,
+    query: WriteQuery,
+    precondition: Precondition,
+    wish: Wish,
+) -> Result<Response, ApiError> {
+    let now = api.now();
+    let setting = Setting {
+        caller,
+        name,
+        precondition,
+        wish,
+        now,
+        dry_run: query.dry_run,
+    };
+    let (written, revision) = api.write(|snapshot| setting.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+struct Setting<'a> {
+    caller: &'a Caller,
+    name: &'a str,
+    precondition: Precondition,
+    wish: Wish,
+    now: Timestamp,
+    dry_run: bool,
+}
+
+impl Setting<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let name = self.name;
+        let node = snapshot.nodes.get(name);
+        let before = &node
+            .ok_or_else(|| ApiError::not_found("node", name))?
+            .registration;
+        self.precondition.check(Some(before.revision))?;
+        if before.value.deleting {
+            return Err(ApiError::conflict(
+                format!("machine `{name}` is on its way out of the cluster"),
+                "wait until it is gone",
+            ));
+        }
+        let mut registration = before.value.clone();
+        let (reason, what) = self.change(&mut registration)?;
+        let changed = registration != before.value;
+        let outcome = written(
+            name,
+            &Stored {
+                revision: before.revision,
+                value: registration.clone(),
+            },
+            if changed { "updated" } else { "unchanged" },
+        );
+        if !changed || self.dry_run {
+            return Ok(Decision::Done(outcome));
+        }
+        let key = keys::registration(name);
+        let mut operations = vec![put(key.clone(), &registration)?];
+        let object = ObjectReference {
+            kind: "Node".to_owned(),
+            name: name.to_owned(),
+            namespace: String::new(),
+            uid: registration.uid,
+        };
+        let message = format!("{what} by {}", self.caller);
+        let mut log = EventLog::new(&snapshot.events, self.now);
+        operations.extend(log.record(EventKind::Normal, reason, object, message));
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key, before.revision)],
+            operations,
+            outcome,
+        })
+    }
+
+    /// Makes the change; the event's reason, and what was done.
+    fn change(
+        &self,
+        registration: &mut NodeRegistration,
+    ) -> Result<(&'static str, &'static str), ApiError> {
+        match &self.wish {
+            Wish::Drain(draining) => {
+                registration.draining = *draining;
+                Ok(match draining {
+                    true => ("DrainAsked", "draining was asked for"),
+                    false => ("Uncordoned", "opened to new work"),
+                })
+            }
+            Wish::Labels(labels) => {
+                let own = OWN_LABELS.iter();
+                let mut own = own.filter(|key| labels.get(**key) != registration.labels.get(**key));
+                if let Some(key) = own.next() {
+                    return Err(ApiError::invalid(format!(
+                        "labels: `{key}` says what the machine is, and stays as it is"
+                    )));
+                }
+                registration.labels.clone_from(labels);
+                Ok(("LabelsChanged", "labels were changed"))
+            }
+            Wish::Taints(taints) => {
+                registration.taints.clone_from(taints);
+                Ok(("TaintsChanged", "taints were changed"))
+            }
+        }
+    }
+}
+
+fn written(name: &str, stored: &Stored<NodeRegistration>, outcome: &'static str) -> Written {
+    Written {
+        status: StatusCode::OK,
+        outcome,
+        kind: "Node",
+        metadata: Metadata {
+            name: name.to_owned(),
+            namespace: None,
+            uid: stored.value.uid.clone(),
+            labels: stored.value.labels.clone(),
+            generation: 1,
+            resource_version: stored.revision.to_string(),
+            creation_timestamp: stored.value.created.to_string(),
+        },
+    }
+}

@@ -1,0 +1,199 @@
+//! What is known while a machine is drained, and what follows from it. No input or output here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    api::{
+        client::Change,
+        types::{DRAIN_BLOCKED, InstanceItem, NodeItem, NodePhase, WorkloadItem},
+    },
+    cli::output::{one_line, word},
+};
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// What is known now.
+#[derive(Debug)]
+pub(super) struct State {
+    name: String,
+    node: Option<NodeItem>,
+    /// The lists of machines, instances and workloads were seen.
+    known: [bool; 3],
+    /// What is on the machine.
+    instances: BTreeMap<Key, InstanceItem>,
+    /// Why something of a workload can't leave its machine.
+    blocked: BTreeMap<Key, String>,
+    /// What was told already.
+    told: BTreeSet<String>,
+}
+
+impl State {
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            node: None,
+            known: [false; 3],
+            instances: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn nodes(&mut self, change: Change<NodeItem>) {
+        let named = |item: &NodeItem| item.metadata.name == self.name;
+        match change {
+            Change::Listed(items) => {
+                self.node = items.into_iter().find(named);
+                let [nodes, ..] = &mut self.known;
+                *nodes = true;
+            }
+            Change::Changed(item) if named(&item) => self.node = Some(item),
+            Change::Deleted(item) if named(&item) => self.node = None,
+            _ => {}
+        }
+    }
+
+    pub(super) fn instances(&mut self, change: Change<InstanceItem>) {
+        match change {
+            Change::Listed(items) => {
+                self.instances.clear();
+                for item in items {
+                    self.instance(item);
+                }
+                let [_, instances, _] = &mut self.known;
+                *instances = true;
+            }
+            Change::Changed(item) => self.instance(item),
+            Change::Deleted(item) => {
+                self.instances.remove(&key(&item.metadata));
+            }
+            Change::Interrupted(_) => {}
+        }
+    }
+
+    fn instance(&mut self, item: InstanceItem) {
+        if item.status.node.as_deref() == Some(&self.name) {
+            self.instances.insert(key(&item.metadata), item);
+        }
+    }
+
+    pub(super) fn workloads(&mut self, change: Change<WorkloadItem>) {
+        match change {
+            Change::Listed(items) => {
+                self.blocked.clear();
+                for item in items {
+                    self.workload(&item);
+                }
+                let [.., workloads] = &mut self.known;
+                *workloads = true;
+            }
+            Change::Changed(item) => self.workload(&item),
+            Change::Deleted(item) => {
+                self.blocked.remove(&key(&item.metadata));
+            }
+            Change::Interrupted(_) => {}
+        }
+    }
+
+    fn workload(&mut self, item: &WorkloadItem) {
+        let mut conditions = item.status.conditions.iter();
+        let found = conditions.find(|one| one.kind == DRAIN_BLOCKED && one.status);
+        match found {
+            Some(condition) => self
+                .blocked
+                .insert(key(&item.metadata), condition.message.clone()),
+            None => self.blocked.remove(&key(&item.metadata)),
+        };
+    }
+
+    /// All lists were seen, so that something can be said.
+    pub(super) fn is_known(&self) -> bool {
+        self.known == [true; 3]
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        self.node.is_none()
+    }
+
+    pub(super) fn is_taken_back(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.spec.draining)
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        let phase = self.node.as_ref().map(|node| node.status.phase);
+        phase == Some(NodePhase::Drained)
+    }
+
+    /// `2 instances left, 1 can't move`
+    pub(super) fn counts(&self) -> String {
+        let mut text = match self.instances.len() {
+            0 => "nothing left to move".to_owned(),
+            1 => "1 instance left".to_owned(),
+            count => format!("{count} instances left"),
+        };
+        let stuck = self.instances.values();
+        let stuck = stuck.filter(|item| self.why_stuck(item).is_some()).count();
+        if stuck > 0 {
+            text.push_str(&format!(", {stuck} can't move"));
+        }
+        text
+    }
+
+    /// `n2: 2 instances left`
+    pub(super) fn summary(&self) -> String {
+        format!("{}: {}", self.name, self.counts())
+    }
+
+    /// What is wrong and was not told yet.
+    pub(super) fn news(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(node) = &self.node
+            && node.status.phase == NodePhase::NotReady
+        {
+            lines.push(format!(
+                "{} is NotReady: {}",
+                self.name, node.status.message
+            ));
+        }
+        let stuck = self.instances.values().filter_map(|item| {
+            let why = self.why_stuck(item)?;
+            let (namespace, id) = key(&item.metadata);
+            Some(format!("{namespace}/{id} can't move: {}", one_line(why)))
+        });
+        lines.extend(stuck);
+        lines.retain(|line| self.told.insert(line.clone()));
+        lines
+    }
+
+    /// What is left, and why.
+    pub(super) fn left(&self) -> Vec<String> {
+        let left = self.instances.values().map(|item| {
+            let (namespace, id) = key(&item.metadata);
+            let why = match self.why_stuck(item) {
+                Some(why) => one_line(why),
+                None => format!(
+                    "{}, its successor is not healthy yet",
+                    word(&item.status.phase)
+                ),
+            };
+            format!("{namespace}/{id}: {why}")
+        });
+        left.collect()
+    }
+
+    fn why_stuck(&self, item: &InstanceItem) -> Option<&str> {
+        let namespace = item.metadata.namespace.clone().unwrap_or_default();
+        let workload = (namespace, item.status.workload.clone());
+        self.blocked.get(&workload).map(String::as_str)
+    }
+}
+
+fn key(metadata: &crate::api::types::Metadata) -> Key {
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    (namespace, metadata.name.clone())
+}

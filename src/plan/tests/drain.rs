@@ -1,0 +1,161 @@
+//! Machines that are drained: nothing new comes, what is there leaves, and nobody misses it.
+
+use super::*;
+
+fn phase(world: &mut World, machine: &str) -> NodePhase {
+    let snapshot = world.snapshot();
+    snapshot.nodes[machine].status.as_ref().unwrap().value.phase
+}
+
+fn on(world: &mut World, machine: &str) -> Vec<String> {
+    let wanted = world.wanted("web").into_iter();
+    let here = wanted.filter(|(_, node, _)| node == machine);
+    here.map(|one| one.0).collect()
+}
+
+fn blocked(world: &mut World) -> Option<String> {
+    let conditions = world.status("web").conditions;
+    let found = conditions.iter().find(|one| one.kind == "DrainBlocked");
+    found.map(|condition| condition.message.clone())
+}
+
+#[test]
+fn a_drained_machine_is_left_one_by_one_and_stays_empty() {
+    let mut world = World::with_machines(3);
+    world.replicas("web", 6);
+    world.settle();
+    let here = on(&mut world, "n2").len();
+    assert!(here > 1, "{here}");
+    world.drain("n2", true);
+    let mut seen = Vec::new();
+    for _ in 0..100 {
+        let before = world.revision;
+        world.plan_out();
+        seen.push(phase(&mut world, "n2"));
+        let running = world.running("web");
+        assert!((6..=7).contains(&running), "{running} serve");
+        assert!(world.wanted("web").len() <= 7, "one more at a time");
+        world.agents();
+        if world.revision == before {
+            break;
+        }
+    }
+    world.settle();
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
+    assert!(seen.contains(&NodePhase::Draining));
+    assert_eq!(world.running("web"), 6);
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    let snapshot = world.snapshot();
+    assert!(snapshot.instances.values().all(|entry| entry.node != "n2"));
+    let told = snapshot.events.values();
+    let told = told.filter(|stored| stored.value.reason == "NodeDrained");
+    assert_eq!(told.count(), 1);
+    world.replicas("web", 12);
+    world.settle();
+    assert_eq!(on(&mut world, "n2"), Vec::<String>::new());
+
+    world.drain("n2", false);
+    world.settle();
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Ready);
+    world.replicas("web", 15);
+    world.settle();
+    assert!(!on(&mut world, "n2").is_empty(), "it takes work again");
+}
+
+#[test]
+fn what_can_not_leave_stays_and_says_why() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", |file| {
+        file["spec"]["replicas"] = json!(2);
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "3"}});
+    });
+    world.settle();
+    let here = on(&mut world, "n2");
+    assert_eq!(here.len(), 1);
+    world.drain("n2", true);
+    world.settle();
+    assert_eq!(on(&mut world, "n2"), here, "it serves on");
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Draining);
+    let status = world.status("web");
+    assert_eq!((status.phase, status.ready), (WorkloadPhase::Running, 2));
+    let why = blocked(&mut world).unwrap();
+    assert!(
+        why.starts_with(&format!("{} can't leave n2: ", here[0])),
+        "{why}"
+    );
+    assert!(why.contains("without enough processor"), "{why}");
+    let since = status.conditions[1].since.clone();
+    world.pass(Duration::from_secs(30));
+    world.settle();
+    assert_eq!(world.status("web").conditions[1].since, since);
+    world.drain("n2", false);
+    world.settle();
+    assert_eq!(blocked(&mut world), None);
+    assert_eq!(on(&mut world, "n2"), here);
+}
+
+#[test]
+fn a_drain_that_is_taken_back_keeps_what_still_serves() {
+    let mut world = World::with_machines(2);
+    world.replicas("web", 2);
+    world.settle();
+    let before = world.wanted("web");
+    world.drain("n2", true);
+    world.plan_out();
+    assert_eq!(world.wanted("web").len(), 3, "its successor is on its way");
+    world.drain("n2", false);
+    world.settle();
+    assert_eq!(world.wanted("web"), before);
+}
+
+#[test]
+fn a_machine_that_dies_while_it_is_drained_is_replaced_like_any_other() {
+    let mut world = World::with_machines(3);
+    world.replicas("web", 6);
+    world.settle();
+    world.drain("n2", true);
+    world.plan_out();
+    world.agents();
+    let machine = world.at("n2");
+    (machine.speaks, machine.obeys) = (false, false);
+    world.settle();
+    world.pass(Duration::from_secs(3600));
+    world.settle();
+    assert_eq!(world.running("web"), 6);
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    let machine = world.at("n2");
+    (machine.speaks, machine.obeys) = (true, true);
+    world.settle();
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
+    assert_eq!(world.snapshot().instances.len(), 6);
+}
+
+#[test]
+fn a_rollout_and_a_drain_at_once_come_to_their_end() {
+    let mut world = World::with_machines(3);
+    world.replicas("web", 6);
+    world.settle();
+    world.apply_workload("web", |file| {
+        file["spec"]["replicas"] = json!(6);
+        file["spec"]["source"]["image"] = json!("registry.example/web:2");
+    });
+    world.drain("n2", true);
+    for _ in 0..200 {
+        let before = world.revision;
+        world.plan_out();
+        assert!(world.running("web") >= 6, "{}", world.running("web"));
+        world.agents();
+        if world.revision == before {
+            break;
+        }
+    }
+    world.settle();
+    let wanted = world.wanted("web");
+    assert_eq!(wanted.len(), 6);
+    assert!(
+        wanted
+            .iter()
+            .all(|(_, node, one)| node != "n2" && one.image.ends_with(":2"))
+    );
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
+}

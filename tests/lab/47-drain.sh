@@ -1,0 +1,49 @@
+# A machine is drained under load without a lost request, stays empty, and takes work again when it is uncordoned
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+began=$SECONDS
+start_load "web.default.$DOMAIN@$(kat get nodes n1 -o json | jq -r .status.overlayAddress)" 80 50
+equal "node/n2 drained" "$(kat drain n2 --timeout 60s)" "drain"
+equal '["n1","n3"]' "$(machines_with web)" "machines of three replicas after the drain"
+is_whole web 3
+no_request_lost $(((SECONDS - began) * 30))
+refused on n2 pgrep -x web
+contains "$(kat get nodes)" Drained
+events=$(kat get events -A)
+contains "$events" DrainAsked
+contains "$events" NodeDrained
+# Asked for again, it is done already; and nothing new comes.
+equal "node/n2 drained" "$(kat drain n2 --timeout 10s)" "drain, again"
+run web --port 80 --replicas 6
+equal '["n1","n3"]' "$(machines_with web)" "machines of six replicas"
+
+# What no machine takes stays where it is and serves; the drain says so, and when its time is up how to take it back.
+kat taint node n3 full=yes:NoSchedule
+code=0
+output=$(kat drain n1 --timeout 5s 2>&1) || code=$?
+equal 5 "$code" "exit code of a drain that is not done"
+contains "$output" "can't move"
+contains "$output" "taint"
+contains "$output" "uncordon n1"
+is_whole web 6
+contains "$(kat describe node n3)" "full=yes:NoSchedule"
+equal "node/n1 uncordoned" "$(kat uncordon n1)" "uncordon"
+equal "node/n3 updated" "$(kat taint node n3 full-)" "taint"
+wait_for 20 is_whole web 6
+
+kat label node n2 disk=ssd
+contains "$(kat describe node n2)" "disk=ssd"
+equal "node/n2 unchanged" "$(kat label node n2 disk=ssd)" "the same label"
+kat label node n2 disk-
+lacks "$(kat describe node n2)" "disk=ssd"
+
+equal "node/n2 uncordoned" "$(kat uncordon n2)" "uncordon"
+wait_for 20 nodes_are_ready
+run web --port 80 --replicas 9
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of nine replicas"
+wait_for 20 really_runs 9
