@@ -43,20 +43,30 @@ pub fn evaluate(input: &CheckInput, facts: &Facts) -> Vec<Finding> {
 
 /// One program that must be there in a version; `install` brings it.
 fn program(
-    findings: &mut Vec<Finding>,
-    name: &str,
+    (name, program, oldest): (&str, &str, Version),
     found: Option<Version>,
-    oldest: Version,
+    facts: &Facts,
     install: String,
-) {
-    findings.push(match found {
+) -> Finding {
+    match found {
         Some(version) if version >= oldest => Finding::ok(format!("{name} {version}")),
         Some(version) => Finding::problem(
             format!("{name} {version} is too old, {oldest} is needed"),
             newer(name, oldest),
         ),
-        None => Finding::problem(format!("{name} is missing, {oldest} is needed"), install),
-    });
+        None if !facts.silent.contains(&program) => {
+            Finding::problem(format!("{name} is missing, {oldest} is needed"), install)
+        }
+        // As for a user without a home, which Podman wants.
+        None if !facts.is_root => Finding::warning(format!(
+            "{name} is there and does not tell this user its version, {oldest} is needed"
+        ))
+        .mended_by("sudo kat-agent check"),
+        None => Finding::problem(
+            format!("{name} is there and does not tell its version, {oldest} is needed"),
+            format!("mend what {program} --version complains about"),
+        ),
+    }
 }
 
 /// No package manager brings what a release does not have.
@@ -68,25 +78,28 @@ fn newer(name: &str, oldest: Version) -> String {
 
 fn programs(facts: &Facts, findings: &mut Vec<Finding>) {
     let install = |package: Package| package.install(facts.family);
-    program(
-        findings,
-        "systemd",
+    findings.push(program(
+        ("systemd", "systemctl", SYSTEMD),
         facts.systemd,
-        SYSTEMD,
+        facts,
         newer("systemd", SYSTEMD),
-    );
+    ));
     if facts.systemd.is_some() && !facts.runs_systemd {
         findings.push(Finding::problem(
             "systemd is installed but is not what this machine was booted with",
             "make systemd this machine's init (on Debian: sudo apt install systemd-sysv), and boot again",
         ));
     }
-    for (name, found, oldest, package) in [
-        ("Podman", facts.podman, PODMAN, Package::Podman),
-        ("etcd", facts.etcd, ETCD, Package::Etcd),
-        ("nftables", facts.nft, Version::default(), Package::Nftables),
+    for (wanted, found, package) in [
+        (("Podman", "podman", PODMAN), facts.podman, Package::Podman),
+        (("etcd", "etcd", ETCD), facts.etcd, Package::Etcd),
+        (
+            ("nftables", "nft", Version::default()),
+            facts.nft,
+            Package::Nftables,
+        ),
     ] {
-        program(findings, name, found, oldest, install(package));
+        findings.push(program(wanted, found, facts, install(package)));
     }
     for (there, what, package) in [
         (

@@ -50,6 +50,8 @@ pub struct Facts {
     pub podman: Option<Version>,
     /// Version of the etcd server.
     pub etcd: Option<Version>,
+    /// Programs that are there and did not tell their version.
+    pub silent: Vec<&'static str>,
     /// etcdutl is there.
     pub has_etcdutl: bool,
     /// Version of nft.
@@ -117,6 +119,7 @@ impl Default for Facts {
             systemd: None,
             podman: None,
             etcd: None,
+            silent: Vec::new(),
             has_etcdutl: false,
             nft: None,
             has_newuidmap: false,

@@ -63,6 +63,12 @@ pub async fn gather(input: &CheckInput) -> Facts {
             Ok(taken) => (taken, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
+    let silent = [
+        ("systemctl", systemd),
+        ("podman", podman),
+        ("etcd", etcd),
+        ("nft", nft),
+    ];
     let all = |programs: &[&str]| programs.iter().all(|program| find(program).is_some());
     Facts {
         hostname: hostname(),
@@ -73,6 +79,11 @@ pub async fn gather(input: &CheckInput) -> Facts {
         etcd,
         has_etcdutl: all(&["etcdutl"]),
         nft,
+        silent: silent
+            .into_iter()
+            .filter(|(program, version)| version.is_none() && find(program).is_some())
+            .map(|(program, _)| program)
+            .collect(),
         has_newuidmap: all(&["newuidmap", "newgidmap"]),
         has_shadow: all(&["useradd", "usermod", "userdel", "groupadd"]),
         has_user_bus: USER_UNITS

@@ -113,6 +113,12 @@ fn cases() -> Vec<Case> {
             "sudo apt install podman",
         ),
         (
+            |f| (f.podman, f.silent) = (None, vec!["podman"]),
+            Problem,
+            "Podman is there and does not tell its version, 5.2.0",
+            "mend what podman --version complains about",
+        ),
+        (
             |f| f.etcd = Some(Version::new(3, 4, 23)),
             Problem,
             "etcd 3.4.23 is too old",
@@ -386,6 +392,15 @@ fn no_problem_is_without_a_mend_on_any_machine() {
             }
         }
     }
+}
+
+#[test]
+fn a_program_that_says_nothing_to_this_user_is_not_taken_for_missing() {
+    let found = findings_of(Stage::BeforeInit, |facts| {
+        (facts.podman, facts.silent, facts.is_root) = (None, vec!["podman"], false);
+    });
+    assert_eq!(worst(&found), Level::Warning, "{found:?}");
+    assert!(found[1].what.starts_with("Podman is there"), "{found:?}");
 }
 
 #[test]
