@@ -28,6 +28,7 @@ const NAMESPACE: &str = "default";
 struct Store {
     entries: Entries,
     revision: i64,
+    machines: usize,
 }
 
 impl Store {
@@ -60,9 +61,12 @@ impl Store {
         }
     }
 
-    /// A thousand machines that have reported.
-    fn with_machines() -> anyhow::Result<Self> {
-        let mut store = Self::default();
+    /// Machines that have reported.
+    fn with_machines(machines: usize) -> anyhow::Result<Self> {
+        let mut store = Self {
+            machines,
+            ..Self::default()
+        };
         store.put(
             keys::namespace(NAMESPACE),
             &NamespaceRecord {
@@ -73,7 +77,7 @@ impl Store {
                 deleting: false,
             },
         )?;
-        for number in 0..MACHINES {
+        for number in 0..machines {
             let name = machine(number);
             let registration = NodeRegistration {
                 schema: 1,
@@ -138,7 +142,7 @@ impl Store {
     /// A plan from what is stored, and the processor time that it took.
     fn plan(&self) -> anyhow::Result<(Plan, Duration)> {
         let snapshot = SnapshotBuilder::default().build(&self.entries, self.revision);
-        let observed = observed();
+        let observed = observed(self.machines);
         let seed = u64::try_from(self.revision)?;
         let begun = processor_time()?;
         let planned = plan(&snapshot, &observed, Timestamp::UNIX_EPOCH, seed);
@@ -161,12 +165,12 @@ fn machine(number: usize) -> String {
     format!("machine-{number:04}")
 }
 
-fn observed() -> Observed {
+fn observed(machines: usize) -> Observed {
     let resources = ResourceList {
         cpu: Some(MilliCpu(16_000)),
         memory: Some(Bytes(64 << 30)),
     };
-    let reports = (0..MACHINES).map(|number| {
+    let reports = (0..machines).map(|number| {
         let report = NodeReport {
             node_name: machine(number),
             node_uid: machine(number),
@@ -216,7 +220,7 @@ fn quickest(store: &Store, expected: usize) -> anyhow::Result<(Plan, Duration)> 
 
 fn main() -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    let machines = Store::with_machines()?;
+    let machines = Store::with_machines(MACHINES)?;
     for workloads in [1, 1000] {
         let mut store = machines.clone();
         for number in 0..workloads {
@@ -243,6 +247,28 @@ fn main() -> anyhow::Result<()> {
             "  one more beside them: {:.1} ms",
             took.as_secs_f64() * 1000.0
         )?;
+    }
+    grow(&mut out)
+}
+
+/// How the rate changes with the number of machines, and with the instances that are placed at once.
+fn grow(out: &mut impl Write) -> anyhow::Result<()> {
+    for machines in [10, 100, 1000] {
+        let empty = Store::with_machines(machines)?;
+        for instances in [100, 1000, 10_000] {
+            // As many as have addresses and processors: 160 of them on each machine.
+            if instances > machines * 160 {
+                continue;
+            }
+            let mut store = empty.clone();
+            store.workload(0, instances)?;
+            let (_, took) = quickest(&store, instances)?;
+            writeln!(
+                out,
+                "{instances} instances of a workload on {machines} machines: {:.0} in a second",
+                instances as f64 / took.as_secs_f64(),
+            )?;
+        }
     }
     Ok(())
 }

@@ -90,11 +90,10 @@ impl<'a> Draft<'a> {
             BTreeMap::new();
         for (id, entry) in &snapshot.instances {
             let assignment = &entry.assignment.value;
-            let requests = assignment.container.resources.effective_requests();
             requested
                 .entry(entry.node.as_str())
                 .or_default()
-                .add(requests);
+                .add_all(&assignment.container.resources);
             instances
                 .entry(assignment.namespace.as_str())
                 .or_default()

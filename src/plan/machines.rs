@@ -1,16 +1,26 @@
 //! The machines as the scheduler sees them, carried on while a plan places instances.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Candidate, NodeStatusRecord, WorkloadKey, draft::Draft};
-use crate::{api::types::NodePhase, resource::ResourceList};
+use super::{
+    Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, devices::with_host_ports,
+    draft::Draft,
+};
+use crate::{
+    api::types::NodePhase,
+    resource::{HostPort, Port},
+};
 
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.
 pub(super) struct Machines<'a> {
     /// In the order of their names.
     candidates: Vec<Candidate<'a>>,
-    /// Whose instances `same_workload` counts.
+    /// Whose candidates they are now.
     workload: Option<WorkloadKey>,
+    /// Machines on which this plan has placed instances of a workload.
+    placed: BTreeMap<WorkloadKey, Vec<String>>,
+    /// Workloads of `antiAffinity`, with those that name them.
+    repelling: BTreeMap<WorkloadKey, Vec<WorkloadKey>>,
 }
 
 impl<'a> Machines<'a> {
@@ -27,55 +37,163 @@ impl<'a> Machines<'a> {
                 taints: &registration.taints,
                 allocatable: status.map(|status| status.allocatable).unwrap_or_default(),
                 requested: draft.requested(name),
+                host_ports: BTreeSet::new(),
                 same_workload: 0,
+                staying: 0,
+                repelled: false,
+                lonely: false,
                 has_address: draft.free_address(name).is_some(),
             }
         });
-        Self {
+        let mut machines = Self {
             candidates: candidates.collect(),
             workload: None,
+            placed: BTreeMap::new(),
+            repelling: repelling(draft),
+        };
+        for entry in draft.snapshot.instances.values() {
+            machines.take_ports(&entry.node, &entry.assignment.value.ports);
         }
+        machines
     }
 
     /// The candidates for an instance of this workload.
     pub(super) fn candidates(&mut self, key: &WorkloadKey, draft: &Draft<'a>) -> &[Candidate<'a>] {
         if self.workload.as_ref() != Some(key) {
             self.workload = Some(key.clone());
-            for candidate in &mut self.candidates {
-                candidate.same_workload = 0;
-            }
-            for (_, entry) in draft.instances_of(key) {
-                if let Some(candidate) = self.find(&entry.node) {
-                    candidate.same_workload += 1;
-                }
-            }
+            self.turn_to(key, draft);
         }
         &self.candidates
     }
 
-    /// One more instance of the workload that was asked for last is on this machine.
-    pub(super) fn placed(&mut self, node: &str, requests: ResourceList, has_address: bool) {
+    /// The ports of an instance on a machine that [`super::choose`] chose, each with its number.
+    pub(super) fn ports(&self, node: &str, ports: &[Port]) -> Vec<Port> {
+        let candidate = self
+            .place(node)
+            .and_then(|place| self.candidates.get(place));
+        let taken = candidate.map(|candidate| &candidate.host_ports);
+        let numbered = taken.and_then(|taken| with_host_ports(ports, taken));
+        numbered.unwrap_or_else(|| ports.to_vec())
+    }
+
+    /// One more instance is on this machine.
+    pub(super) fn placed(
+        &mut self,
+        key: &WorkloadKey,
+        node: &str,
+        assignment: &Assignment,
+        has_address: bool,
+    ) {
+        self.take_ports(node, &assignment.ports);
         if let Some(candidate) = self.find(node) {
-            candidate.requested.add(requests);
+            candidate.requested.add_all(&assignment.container.resources);
             candidate.same_workload += 1;
+            candidate.staying += 1;
             candidate.has_address = has_address;
+        }
+        match self.placed.get_mut(key) {
+            Some(machines) => machines.push(node.to_owned()),
+            None => drop(self.placed.insert(key.clone(), vec![node.to_owned()])),
+        }
+        if self.repelling.contains_key(key) {
+            // It may keep itself away from the machine that it has just come to.
+            self.workload = None;
         }
     }
 
     /// It is being drained, or was.
     pub(super) fn is_drained(&self, node: &str) -> bool {
-        self.candidates
-            .binary_search_by(|candidate| candidate.name.cmp(node))
-            .ok()
+        self.place(node)
             .and_then(|place| self.candidates.get(place))
             .is_some_and(|candidate| candidate.draining)
     }
 
-    fn find(&mut self, node: &str) -> Option<&mut Candidate<'a>> {
-        let place = self
-            .candidates
+    /// Counts for another workload.
+    fn turn_to(&mut self, key: &WorkloadKey, draft: &Draft<'a>) {
+        let spec = draft.snapshot.workloads.get(key);
+        let spec = spec.and_then(|entry| entry.parsed.as_ref().ok());
+        let spec = spec.map(|parsed| &parsed.workload.spec);
+        let in_namespace = |name: &String| WorkloadKey::new(&key.namespace, name);
+        let mut apart: Vec<WorkloadKey> = self.repelling.get(key).cloned().unwrap_or_default();
+        apart.extend(
+            spec.into_iter()
+                .flat_map(|spec| spec.anti_affinity.iter().map(in_namespace)),
+        );
+        let apart: Vec<_> = apart
+            .iter()
+            .map(|key| self.machines_of(key, draft, true))
+            .collect();
+        let together = spec
+            .into_iter()
+            .flat_map(|spec| spec.affinity.iter().map(in_namespace));
+        let together: Vec<_> = together
+            .filter(|other| other != key)
+            .map(|key| self.machines_of(&key, draft, false))
+            .collect();
+        for candidate in &mut self.candidates {
+            (candidate.same_workload, candidate.staying) = (0, 0);
+            candidate.repelled = apart.iter().any(|some| some.contains(candidate.name));
+            candidate.lonely = !together.iter().all(|some| some.contains(candidate.name));
+        }
+        for (_, entry) in draft.instances_of(key) {
+            let stays = entry.assignment.value.wanted == Wanted::Running;
+            if let Some(candidate) = self.find(&entry.node) {
+                candidate.same_workload += 1;
+                candidate.staying += u32::from(stays);
+            }
+        }
+        for node in self.placed.get(key).cloned().unwrap_or_default() {
+            if let Some(candidate) = self.find(&node) {
+                candidate.same_workload += 1;
+                candidate.staying += 1;
+            }
+        }
+    }
+
+    /// Machines that have an instance of a workload; with `leaving` also those that are to stop.
+    fn machines_of(&self, key: &WorkloadKey, draft: &Draft<'a>, leaving: bool) -> BTreeSet<String> {
+        let stored = draft.instances_of(key).iter();
+        let stored = stored
+            .filter(|(_, entry)| leaving || entry.assignment.value.wanted == Wanted::Running)
+            .map(|(_, entry)| entry.node.clone());
+        let placed = self.placed.get(key).into_iter().flatten().cloned();
+        stored.chain(placed).collect()
+    }
+
+    fn take_ports(&mut self, node: &str, ports: &[Port]) {
+        let taken = ports.iter().filter_map(|port| match port.host_port {
+            Some(HostPort::Number(number)) => Some((number, port.protocol)),
+            Some(HostPort::Auto(_)) | None => None,
+        });
+        let mut taken = taken.peekable();
+        if taken.peek().is_some()
+            && let Some(candidate) = self.find(node)
+        {
+            candidate.host_ports.extend(taken);
+        }
+    }
+
+    fn place(&self, node: &str) -> Option<usize> {
+        self.candidates
             .binary_search_by(|candidate| candidate.name.cmp(node))
-            .ok()?;
+            .ok()
+    }
+
+    fn find(&mut self, node: &str) -> Option<&mut Candidate<'a>> {
+        let place = self.place(node)?;
         self.candidates.get_mut(place)
     }
+}
+
+/// Workloads that others name in their `antiAffinity`: both sides keep away.
+fn repelling(draft: &Draft<'_>) -> BTreeMap<WorkloadKey, Vec<WorkloadKey>> {
+    let mut repelling: BTreeMap<WorkloadKey, Vec<WorkloadKey>> = BTreeMap::new();
+    for (key, entry) in &draft.snapshot.workloads {
+        let Ok(parsed) = &entry.parsed else { continue };
+        for name in &parsed.workload.spec.anti_affinity {
+            let other = WorkloadKey::new(&key.namespace, name);
+            repelling.entry(other).or_default().push(key.clone());
+        }
+    }
+    repelling
 }

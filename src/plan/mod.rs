@@ -5,6 +5,7 @@
 mod address;
 mod admission;
 mod assignment;
+mod devices;
 mod dns;
 mod draft;
 mod endpoints;
@@ -21,6 +22,7 @@ mod schedule;
 mod service;
 mod slot;
 mod snapshot;
+mod spread;
 mod status;
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,16 @@
 //! Where an instance goes (RFC 4.4): filters, scores, seeded ties.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::{
+    devices::{makers, with_host_ports},
+    spread::Domains,
+};
 use crate::{
     api::types::{NodePhase, Taint},
     resource::{
-        Bytes, MilliCpu, ResourceList, TaintEffect, Toleration, TolerationOperator, WorkloadSpec,
+        Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
+        Toleration, TolerationOperator, WorkloadSpec,
     },
 };
 
@@ -26,10 +31,40 @@ pub struct Candidate<'a> {
     pub allocatable: ResourceList,
     /// What live instances on it ask for, by requests.
     pub requested: Requested,
+    /// Ports of the machine that lead to live instances on it.
+    pub host_ports: BTreeSet<(u16, Protocol)>,
     /// Live instances of the same workload on it.
     pub same_workload: u32,
+    /// Those of them that are not on their way out.
+    pub staying: u32,
+    /// It has a workload that must not share a machine with this one.
+    pub repelled: bool,
+    /// It lacks a workload that must share a machine with this one.
+    pub lonely: bool,
     /// It has a free address.
     pub has_address: bool,
+}
+
+/// What an instance asks of its machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Demand<'a> {
+    /// Its workload's.
+    pub spec: &'a WorkloadSpec,
+    /// Its ports, of which those of the machine must be free.
+    pub ports: &'a [Port],
+    /// Machines of the instances whose place it takes: they do not count for the spread.
+    pub replaces: &'a [&'a str],
+}
+
+impl<'a> Demand<'a> {
+    /// Of a workload without ports, for an instance that replaces none.
+    pub fn of(spec: &'a WorkloadSpec) -> Self {
+        Self {
+            spec,
+            ports: &[],
+            replaces: &[],
+        }
+    }
 }
 
 /// A sum of requests.
@@ -39,6 +74,19 @@ pub struct Requested {
     pub cpu: MilliCpu,
     /// Memory.
     pub memory: Bytes,
+    /// Memory of graphics processors, in mebibytes, by the maker that was asked for.
+    pub graphics: GraphicsMemory,
+}
+
+/// Mebibytes by the maker that was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GraphicsMemory {
+    /// Whichever: which one it was is not known, so it counts for each.
+    pub any: u64,
+    /// NVIDIA.
+    pub nvidia: u64,
+    /// AMD.
+    pub amd: u64,
 }
 
 impl Requested {
@@ -53,6 +101,18 @@ impl Requested {
             .0
             .saturating_add(requests.memory.unwrap_or_default().0);
     }
+
+    /// Adds all that one more instance asks for, a graphics processor too.
+    pub fn add_all(&mut self, resources: &Resources) {
+        self.add(resources.effective_requests());
+        let Some(gpu) = &resources.gpu else { return };
+        let sum = match gpu.driver {
+            GpuDriver::Any => &mut self.graphics.any,
+            GpuDriver::Nvidia => &mut self.graphics.nvidia,
+            GpuDriver::Amd => &mut self.graphics.amd,
+        };
+        *sum = sum.saturating_add(u64::from(gpu.min_vram_mb.unwrap_or(0)));
+    }
 }
 
 /// Why no machine was found: how many each filter excluded.
@@ -60,7 +120,7 @@ impl Requested {
 pub struct Unschedulable {
     /// All machines.
     pub machines: usize,
-    /// Excluded machines by reason, in the order of the filters.
+    /// Excluded machines by reason; each counts for the first filter that excluded it.
     pub excluded: BTreeMap<&'static str, usize>,
 }
 
@@ -81,18 +141,23 @@ impl std::fmt::Display for Unschedulable {
 
 /// Chooses a machine, by its name. The same input and seed give the same machine.
 pub fn choose<'a>(
-    spec: &WorkloadSpec,
+    demand: Demand<'_>,
     candidates: &[Candidate<'a>],
     seed: u64,
 ) -> Result<&'a str, Unschedulable> {
+    let spec = demand.spec;
     let requests = spec.container.resources.effective_requests();
+    let domains = Domains::new(demand, candidates);
     let mut failure = Unschedulable {
         machines: candidates.len(),
         ..Unschedulable::default()
     };
     let mut fitting = Vec::new();
     for candidate in candidates {
-        match exclusion(spec, requests, candidate) {
+        let excluded = unsuitable(spec, candidate)
+            .or_else(|| full(demand, requests, candidate))
+            .or_else(|| domains.as_ref()?.exclusion(candidate));
+        match excluded {
             Some(reason) => *failure.excluded.entry(reason).or_default() += 1,
             None => fitting.push(candidate),
         }
@@ -100,6 +165,7 @@ pub fn choose<'a>(
     let best = fitting.into_iter().min_by_key(|candidate| {
         (
             dislikes(spec, candidate),
+            domains.as_ref().map(|domains| domains.count(candidate)),
             std::cmp::Reverse(score(candidate, requests)),
             candidate.same_workload,
             tie_break(seed, candidate.name),
@@ -108,11 +174,8 @@ pub fn choose<'a>(
     best.map(|candidate| candidate.name).ok_or(failure)
 }
 
-fn exclusion(
-    spec: &WorkloadSpec,
-    requests: ResourceList,
-    candidate: &Candidate<'_>,
-) -> Option<&'static str> {
+/// Why an instance of this workload does not belong on a machine, however empty it is.
+pub(super) fn unsuitable(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> Option<&'static str> {
     if candidate.phase != NodePhase::Ready {
         return Some("not ready");
     }
@@ -129,6 +192,19 @@ fn exclusion(
     if untolerated(spec, candidate, TaintEffect::NoSchedule) > 0 {
         return Some("with a taint that is not tolerated");
     }
+    let gpu = spec.container.resources.gpu.as_ref()?;
+    if makers(gpu, candidate).next().is_none() {
+        return Some("without the graphics processor");
+    }
+    None
+}
+
+/// Why a machine has no room for one more instance.
+fn full(
+    demand: Demand<'_>,
+    requests: ResourceList,
+    candidate: &Candidate<'_>,
+) -> Option<&'static str> {
     if left(
         candidate.allocatable.cpu.map(|cpu| cpu.0),
         candidate.requested.cpu.0,
@@ -143,13 +219,29 @@ fn exclusion(
     if memory < requests.memory.unwrap_or_default().0 {
         return Some("without enough memory left");
     }
+    if let Some(gpu) = &demand.spec.container.resources.gpu {
+        let wanted = u64::from(gpu.min_vram_mb.unwrap_or(0));
+        if !makers(gpu, candidate).any(|maker| maker.left(candidate) >= wanted) {
+            return Some("without enough graphics memory left");
+        }
+    }
+    let has_host_ports = demand.ports.iter().any(|port| port.host_port.is_some());
+    if has_host_ports && with_host_ports(demand.ports, &candidate.host_ports).is_none() {
+        return Some("with a host port that is taken");
+    }
+    if candidate.lonely {
+        return Some("without a workload of affinity");
+    }
+    if candidate.repelled {
+        return Some("with a workload of antiAffinity");
+    }
     if !candidate.has_address {
         return Some("without a free address");
     }
     None
 }
 
-fn left(allocatable: Option<u64>, requested: u64) -> u64 {
+pub(super) fn left(allocatable: Option<u64>, requested: u64) -> u64 {
     allocatable.unwrap_or(0).saturating_sub(requested)
 }
 

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    Assignment, EventKind, NodeStatusRecord, ParsedWorkload, Wanted, WorkloadEntry, WorkloadKey,
-    WorkloadStatusRecord, WorkloadUser, choose,
+    Assignment, Demand, EventKind, NodeStatusRecord, ParsedWorkload, Wanted, WorkloadEntry,
+    WorkloadKey, WorkloadStatusRecord, WorkloadUser, choose,
     draft::{Draft, Group},
     instance_id,
     loss::Losses,
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     api::types::{InstancePhase, NodePhase, ObjectReference},
-    resource::{OnNodeLoss, WorkloadType},
+    resource::{OnNodeLoss, WorkloadSpec, WorkloadType},
     store::{Compare, keys},
 };
 
@@ -109,7 +109,7 @@ struct Pass<'d, 'a, 'b> {
     left: Vec<&'b str>,
 }
 
-impl Pass<'_, '_, '_> {
+impl<'a> Pass<'_, 'a, '_> {
     /// Takes away the assignments whose machine confirms that nothing of them is left.
     fn confirm_stopped(&mut self, all: &[Live<'_>]) {
         for live in all.iter().filter(|live| !live.wanted()) {
@@ -257,8 +257,19 @@ impl Pass<'_, '_, '_> {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
             return None;
         };
+        let ports = parsed
+            .load_balancer
+            .as_ref()
+            .map(|balancer| balancer.spec.ports.as_slice())
+            .unwrap_or_default();
+        let replaces = self.replaced(spec, slot);
+        let demand = Demand {
+            spec,
+            ports,
+            replaces: &replaces,
+        };
         let candidates = self.machines.candidates(self.key, self.draft);
-        let node = match choose(spec, candidates, self.draft.seed ^ u64::from(slot)) {
+        let node = match choose(demand, candidates, self.draft.seed ^ u64::from(slot)) {
             Ok(node) => node,
             Err(reason) => {
                 let waiting = self.losses.waiting();
@@ -284,21 +295,15 @@ impl Pass<'_, '_, '_> {
             address,
             image,
             container: spec.container.clone(),
-            ports: parsed
-                .load_balancer
-                .as_ref()
-                .map(|balancer| balancer.spec.ports.clone())
-                .unwrap_or_default(),
+            ports: self.machines.ports(node, ports),
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
             wanted: Wanted::Running,
         };
         self.draft.place(&mut self.group, node, &assignment);
-        self.machines.placed(
-            node,
-            spec.container.resources.effective_requests(),
-            self.draft.free_address(node).is_some(),
-        );
+        let has_address = self.draft.free_address(node).is_some();
+        self.machines
+            .placed(self.key, node, &assignment, has_address);
         self.instance_event(
             "Scheduled",
             &instance,
@@ -306,6 +311,20 @@ impl Pass<'_, '_, '_> {
         );
         self.flush_if_full();
         Some(instance)
+    }
+
+    /// Machines of the live instances of a slot that a new one takes the place of.
+    fn replaced(&self, spec: &WorkloadSpec, slot: u32) -> Vec<&'a str> {
+        if spec.spread.is_none() {
+            return Vec::new();
+        }
+        let own = self.draft.instances_of(self.key).iter();
+        own.filter(|(_, entry)| {
+            let assignment = &entry.assignment.value;
+            assignment.slot == slot && assignment.wanted == Wanted::Running
+        })
+        .map(|(_, entry)| entry.node.as_str())
+        .collect()
     }
 
     /// The next id that no present instance has.

@@ -19,6 +19,7 @@ mod restarts;
 mod rollout;
 mod scale;
 mod scheduling;
+mod spreading;
 mod status;
 mod users;
 

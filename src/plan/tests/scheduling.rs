@@ -85,12 +85,13 @@ fn anew<'s>(
             .iter()
             .filter(|(node, _)| node == name)
             .map(|(_, assignment)| assignment);
-        let (mut requested, mut same_workload) = (Requested::default(), 0);
+        let (mut requested, mut same_workload, mut staying) = (Requested::default(), 0, 0);
         let mut taken = BTreeSet::new();
         for assignment in stored.chain(new) {
             requested.add(assignment.container.resources.effective_requests());
             let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             same_workload += u32::from(owner == *key);
+            staying += u32::from(owner == *key && assignment.wanted == Wanted::Running);
             taken.insert(assignment.address);
         }
         let status = &node.status.as_ref().unwrap().value;
@@ -102,7 +103,11 @@ fn anew<'s>(
             taints: &node.registration.value.taints,
             allocatable: status.allocatable,
             requested,
+            host_ports: BTreeSet::new(),
             same_workload,
+            staying,
+            repelled: false,
+            lonely: false,
             has_address: next_address(node.subnet.unwrap(), &taken, None).is_some(),
         }
     });
@@ -166,7 +171,7 @@ proptest! {
             let parsed = snapshot.workloads[&key].parsed.clone().unwrap();
             let candidates = anew(&snapshot, &placed, &key);
             let seed = seed ^ u64::from(assignment.slot);
-            let chosen = choose(&parsed.workload.spec, &candidates, seed);
+            let chosen = choose(Demand::of(&parsed.workload.spec), &candidates, seed);
             prop_assert_eq!(chosen, Ok(node.as_str()), "{}", assignment.instance);
             placed.push((node, assignment));
         }
@@ -183,7 +188,7 @@ proptest! {
             let slots: BTreeSet<u32> = present.map(|one| one.slot).collect();
             if u32::try_from(slots.len()).unwrap() < spec.replicas.unwrap() {
                 let candidates = anew(&snapshot, &placed, key);
-                prop_assert!(choose(spec, &candidates, seed).is_err(), "{}", key);
+                prop_assert!(choose(Demand::of(spec), &candidates, seed).is_err(), "{}", key);
             }
         }
     }

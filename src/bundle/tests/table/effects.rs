@@ -21,11 +21,14 @@ use crate::{
     bundle::fields::{self, Field, FieldType, Status},
     leader::SnapshotBuilder,
     plan::{
-        Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, ReportedNode,
-        WorkloadMeta, plan,
+        Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, ReportedNode, Wanted,
+        WorkloadMeta, WorkloadUser, plan,
     },
     render::{RenderSettings, Renderer},
-    resource::{Bytes, MilliCpu, ResourceList, TaintEffect},
+    resource::{
+        Bytes, Container, MilliCpu, ResourceList, RestartCondition, RestartPolicy, TaintEffect,
+        WorkloadType,
+    },
     store::{KeyValue, Operation, keys, mirror::Entries},
 };
 
@@ -51,6 +54,8 @@ struct Machine {
     taint: Option<(&'static str, &'static str, TaintEffect)>,
     cpu: u64,
     memory: u64,
+    /// A workload that has an instance on it.
+    runs: Option<&'static str>,
 }
 
 const PLAIN: Machine = Machine {
@@ -58,12 +63,30 @@ const PLAIN: Machine = Machine {
     taint: None,
     cpu: 4000,
     memory: 4096,
+    runs: None,
 };
 
 /// Groups of machines; a workload is planned on each.
 fn worlds() -> Vec<Vec<Machine>> {
+    let large = Machine {
+        cpu: 8000,
+        memory: 8192,
+        ..PLAIN
+    };
     let mut worlds = vec![
         vec![PLAIN],
+        vec![Machine {
+            runs: Some("other-workload"),
+            ..PLAIN
+        }],
+        // The smaller one is chosen where it alone has the label that is spread over.
+        vec![
+            Machine {
+                labels: &[("zone", "a")],
+                ..PLAIN
+            },
+            large,
+        ],
         vec![Machine {
             labels: &[("disk", "ssd")],
             ..PLAIN
@@ -160,8 +183,12 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         let list = DesiredMeta {
             schema: 1,
             revision: 1,
-            count: 0,
+            count: usize::from(machine.runs.is_some()),
         };
+        if let Some(workload) = machine.runs {
+            let other = instance(workload);
+            store.put(keys::desired_instance(&name, &other.instance), &other);
+        }
         store.put(keys::desired_meta(&name), &list);
         let subnet = format!("10.100.{number}.0/24");
         store.write(&Operation::Put(
@@ -201,6 +228,34 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
     observed.leading_for = Duration::from_secs(3600);
     shown.push_str(&store.planned(&observed));
     shown
+}
+
+/// An instance of another workload.
+fn instance(workload: &str) -> Assignment {
+    Assignment {
+        schema: 1,
+        instance: format!("{workload}-aaaaa"),
+        namespace: "default".to_owned(),
+        workload: workload.to_owned(),
+        workload_uid: workload.to_owned(),
+        workload_type: WorkloadType::Service,
+        labels: BTreeMap::new(),
+        slot: 0,
+        generation: 1,
+        template_hash: "other".to_owned(),
+        user: WorkloadUser::from_index(8, "default", workload).unwrap(),
+        address: [10, 100, 0, 200].into(),
+        image: "registry.example/other:1".to_owned(),
+        container: Container::default(),
+        ports: Vec::new(),
+        restart_policy: RestartPolicy {
+            condition: RestartCondition::Always,
+            max_restarts: 5,
+            reset_seconds: 3600,
+        },
+        created: None,
+        wanted: Wanted::Running,
+    }
 }
 
 fn registration(name: &str, machine: &Machine) -> NodeRegistration {

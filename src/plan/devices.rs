@@ -1,0 +1,87 @@
+//! Graphics processors and ports of the machine (RFC 4.4.4).
+
+use std::{collections::BTreeSet, ops::RangeInclusive};
+
+use super::{Candidate, GraphicsMemory, schedule::left};
+use crate::resource::{GpuDriver, GpuRequest, HostPort, Port, Protocol};
+
+/// Ports of the machine that `hostPort: auto` means.
+const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+
+/// The ports of an instance on a machine where these are taken: `auto` becomes a free number.
+/// `None` where one is not free.
+pub(super) fn with_host_ports(
+    ports: &[Port],
+    taken: &BTreeSet<(u16, Protocol)>,
+) -> Option<Vec<Port>> {
+    let mut taken = taken.clone();
+    // Numbers first, so that no `auto` takes one of them.
+    for port in ports {
+        if let Some(HostPort::Number(number)) = port.host_port
+            && !taken.insert((number, port.protocol))
+        {
+            return None;
+        }
+    }
+    let chosen = ports.iter().map(|port| {
+        let mut port = port.clone();
+        if let Some(HostPort::Auto(_)) = port.host_port {
+            let number = AUTO_PORTS
+                .into_iter()
+                .find(|number| !taken.contains(&(*number, port.protocol)))?;
+            taken.insert((number, port.protocol));
+            port.host_port = Some(HostPort::Number(number));
+        }
+        Some(port)
+    });
+    chosen.collect()
+}
+
+/// A maker of graphics processors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Maker {
+    Nvidia,
+    Amd,
+}
+
+impl Maker {
+    /// The machine has one of it (RFC 4.4.4).
+    fn is_present(self, candidate: &Candidate<'_>) -> bool {
+        let label = match self {
+            Self::Nvidia => "gpu.nvidia.present",
+            Self::Amd => "gpu.amd.present",
+        };
+        candidate
+            .labels
+            .get(label)
+            .is_some_and(|value| value == "true")
+    }
+
+    /// Mebibytes of its memory that no instance on the machine asked for.
+    pub(super) fn left(self, candidate: &Candidate<'_>) -> u64 {
+        let GraphicsMemory { any, nvidia, amd } = candidate.requested.graphics;
+        let (label, asked) = match self {
+            Self::Nvidia => ("gpu.nvidia.vramMB", nvidia),
+            Self::Amd => ("gpu.amd.vramMB", amd),
+        };
+        let all = candidate
+            .labels
+            .get(label)
+            .and_then(|text| text.parse().ok());
+        left(all, asked.saturating_add(any))
+    }
+}
+
+/// The makers that a request allows and the machine has.
+pub(super) fn makers<'c>(
+    gpu: &GpuRequest,
+    candidate: &'c Candidate<'c>,
+) -> impl Iterator<Item = Maker> + use<'c> {
+    let allowed: &[Maker] = match gpu.driver {
+        GpuDriver::Any => &[Maker::Nvidia, Maker::Amd],
+        GpuDriver::Nvidia => &[Maker::Nvidia],
+        GpuDriver::Amd => &[Maker::Amd],
+    };
+    let present = allowed.iter().copied();
+    present.filter(|maker| maker.is_present(candidate))
+}

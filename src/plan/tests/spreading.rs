@@ -1,0 +1,358 @@
+//! Spread, affinity, graphics processors and ports of the machine.
+
+use proptest::prelude::*;
+
+use super::{devices::with_host_ports, *};
+use crate::resource::{
+    AutoPort, GpuDriver, GpuRequest, HostPort, Port, Protocol, Spread, Workload,
+};
+
+impl World {
+    /// A machine with labels.
+    fn labelled(&mut self, name: &str, labels: &[(&str, &str)]) {
+        self.machine(name, "24", &[]);
+        self.settle();
+        let mut registration = self.snapshot().nodes[name].registration.value.clone();
+        let labels = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        registration.labels.extend(labels);
+        self.write(keys::registration(name), &registration);
+    }
+
+    /// Machines of a workload's instances.
+    fn machines_of(&mut self, name: &str) -> Vec<String> {
+        self.wanted(name)
+            .into_iter()
+            .map(|(_, node, _)| node)
+            .collect()
+    }
+
+    /// Instances of a workload in each zone of [`zones`].
+    fn by_zone(&mut self, name: &str) -> BTreeMap<String, u32> {
+        let snapshot = self.snapshot();
+        let zones = snapshot
+            .nodes
+            .values()
+            .filter_map(|node| zone_of(&node.registration.value));
+        let mut counts: BTreeMap<String, u32> = zones.map(|zone| (zone, 0)).collect();
+        for node in self.machines_of(name) {
+            let zone = zone_of(&snapshot.nodes[&node].registration.value);
+            *counts.entry(zone.unwrap()).or_default() += 1;
+        }
+        counts
+    }
+}
+
+fn zone_of(registration: &NodeRegistration) -> Option<String> {
+    registration.labels.get("zone").cloned()
+}
+
+/// Two machines in zone a, one in b, one in c.
+fn zones() -> World {
+    let mut world = World::new();
+    for (name, zone) in [("n1", "a"), ("n2", "a"), ("n3", "b"), ("n4", "c")] {
+        world.labelled(name, &[("zone", zone)]);
+    }
+    world
+}
+
+fn spread(required: bool, replicas: u32) -> impl FnOnce(&mut serde_json::Value) {
+    move |file| {
+        file["spec"]["replicas"] = json!(replicas);
+        file["spec"]["spread"] = json!({"topologyKey": "zone", "required": required});
+    }
+}
+
+fn is_even(counts: &BTreeMap<String, u32>) -> bool {
+    counts.values().max().unwrap() - counts.values().min().unwrap() <= 1
+}
+
+#[test]
+fn instances_are_even_over_the_zones_also_after_a_rollout_and_more() {
+    for required in [false, true] {
+        let mut world = zones();
+        world.apply_workload("web", spread(required, 5));
+        world.settle();
+        assert!(is_even(&world.by_zone("web")), "{:?}", world.by_zone("web"));
+        for version in 2..6 {
+            world.apply_workload("web", |file| {
+                spread(required, 5 + version % 3)(file);
+                file["spec"]["source"]["image"] = json!(format!("registry.example/web:{version}"));
+            });
+            world.settle();
+            assert!(is_even(&world.by_zone("web")), "{:?}", world.by_zone("web"));
+        }
+    }
+}
+
+#[test]
+fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() {
+    let mut world = zones();
+    world.at("n4").speaks = false;
+    world.pass(Duration::from_secs(61));
+    world.settle();
+    // Zone c has no machine that could: it does not count.
+    world.apply_workload("web", spread(true, 4));
+    world.settle();
+    assert_eq!(world.machines_of("web").len(), 4);
+    let full = spread(true, 4);
+    world.apply_workload("db", |file| {
+        full(file);
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "2500m"}});
+    });
+    world.settle();
+    // One fits on each machine; the fourth would have no zone of its own.
+    assert_eq!(world.machines_of("db").len(), 3);
+    let message = world.status("db").conditions[0].message.clone();
+    assert_eq!(
+        message,
+        "0 of 4 machines fit: 1 not ready, 3 without enough processor left"
+    );
+    world.labelled("n5", &[]);
+    world.settle();
+    let message = world.status("db").conditions[0].message.clone();
+    assert!(
+        message.contains("1 without the label of spread"),
+        "{message}"
+    );
+    world.labelled("n6", &[("zone", "a")]);
+    world.settle();
+    let message = world.status("db").conditions[0].message.clone();
+    assert!(
+        message.contains("1 where the spread would become uneven"),
+        "{message}"
+    );
+    world.labelled("n7", &[("zone", "b")]);
+    world.settle();
+    assert_eq!(world.status("db").phase, WorkloadPhase::Running);
+    assert!(!world.machines_of("db").contains(&"n6".to_owned()));
+}
+
+#[test]
+fn who_must_not_share_a_machine_does_not_whoever_says_so() {
+    let mut world = World::with_machines(3);
+    world.apply_workload("web", |file| file["spec"]["replicas"] = json!(2));
+    world.settle();
+    world.apply_workload("db", |file| {
+        file["spec"]["replicas"] = json!(3);
+        file["spec"]["antiAffinity"] = json!(["web"]);
+    });
+    world.settle();
+    let (web, db) = (world.machines_of("web"), world.machines_of("db"));
+    assert!(web.iter().all(|node| !db.contains(node)), "{web:?} {db:?}");
+    // The named side keeps away too.
+    world.replicas("web", 5);
+    world.settle();
+    let (web, db) = (world.machines_of("web"), world.machines_of("db"));
+    assert!(web.iter().all(|node| !db.contains(node)), "{web:?} {db:?}");
+    assert_eq!(web.len(), 5);
+    world.apply_workload("alone", |file| {
+        file["spec"]["replicas"] = json!(4);
+        file["spec"]["antiAffinity"] = json!(["alone"]);
+    });
+    world.settle();
+    let nodes = world.machines_of("alone");
+    assert_eq!(nodes.len(), 3, "one on each machine");
+    assert_eq!(nodes.iter().collect::<BTreeSet<_>>().len(), 3);
+    let message = world.status("alone").conditions[0].message.clone();
+    assert_eq!(
+        message,
+        "0 of 3 machines fit: 3 with a workload of antiAffinity"
+    );
+    world.machine("n4", "23", &[]);
+    world.settle();
+    assert_eq!(world.status("alone").phase, WorkloadPhase::Running);
+}
+
+#[test]
+fn who_must_share_a_machine_waits_for_the_other() {
+    let mut world = World::with_machines(3);
+    // Before the other by its name, so that it is planned first.
+    world.apply_workload("cache", |file| file["spec"]["affinity"] = json!(["web"]));
+    world.settle();
+    let message = world.status("cache").conditions[0].message.clone();
+    assert_eq!(
+        message,
+        "0 of 3 machines fit: 3 without a workload of affinity"
+    );
+    world.replicas("web", 1);
+    world.settle();
+    assert_eq!(world.machines_of("cache"), world.machines_of("web"));
+    // In another namespace the same name means nothing.
+    world.namespace("other", false);
+    world.apply_workload_in("other", "cache", |file| {
+        file["spec"]["affinity"] = json!(["web"])
+    });
+    world.settle();
+    assert_eq!(
+        world
+            .keys("/kat/nodes/desired/")
+            .iter()
+            .filter(|key| key.contains("cache"))
+            .count(),
+        1
+    );
+}
+
+/// A machine for [`choose`] alone.
+fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
+    Candidate {
+        name,
+        phase: NodePhase::Ready,
+        draining: false,
+        labels,
+        taints: &[],
+        allocatable: ResourceList {
+            cpu: Some(MilliCpu(4000)),
+            memory: Some(Bytes(8 * GIB)),
+        },
+        requested: Requested::default(),
+        host_ports: BTreeSet::new(),
+        same_workload: 0,
+        staying: 0,
+        repelled: false,
+        lonely: false,
+        has_address: true,
+    }
+}
+
+fn workload() -> Workload {
+    let mut world = World::with_machines(1);
+    world.replicas("web", 1);
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
+    entry.parsed.clone().unwrap().workload.clone()
+}
+
+fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    owned.collect()
+}
+
+#[test]
+fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
+    let nvidia = labels(&[
+        ("gpu.nvidia.present", "true"),
+        ("gpu.nvidia.vramMB", "8192"),
+    ]);
+    let amd = labels(&[("gpu.amd.present", "true"), ("gpu.amd.vramMB", "16384")]);
+    let none = labels(&[("gpu.nvidia.present", "false")]);
+    let mut machines = [
+        candidate("amd", &amd),
+        candidate("none", &none),
+        candidate("nvidia", &nvidia),
+    ];
+    let asks = |driver, min_vram_mb| {
+        let mut workload = workload();
+        workload.spec.container.resources.gpu = Some(GpuRequest {
+            driver,
+            min_vram_mb,
+        });
+        workload.spec
+    };
+    let small = asks(GpuDriver::Nvidia, Some(4096));
+    for _ in 0..2 {
+        assert_eq!(choose(Demand::of(&small), &machines, 1), Ok("nvidia"));
+        machines[2].requested.add_all(&small.container.resources);
+    }
+    let failure = choose(Demand::of(&small), &machines, 1).unwrap_err();
+    assert_eq!(
+        failure.to_string(),
+        "0 of 3 machines fit: 1 without enough graphics memory left, 2 without the graphics processor"
+    );
+    let any = asks(GpuDriver::Any, Some(10_000));
+    assert_eq!(choose(Demand::of(&any), &machines, 1), Ok("amd"));
+    machines[0].requested.add_all(&any.container.resources);
+    assert!(choose(Demand::of(&any), &machines, 1).is_err());
+    let unmeasured = asks(GpuDriver::Nvidia, None);
+    assert_eq!(choose(Demand::of(&unmeasured), &machines, 1), Ok("nvidia"));
+}
+
+fn port(host_port: HostPort, protocol: Protocol) -> Port {
+    Port {
+        name: None,
+        container_port: 80,
+        protocol,
+        host_port: Some(host_port),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// No two instances on a machine have a port of it, and `auto` finds one.
+    #[test]
+    fn a_port_of_a_machine_is_had_once(
+        asked in proptest::collection::vec((0u16..4, any::<bool>(), any::<bool>()), 1..12),
+    ) {
+        let none = BTreeMap::new();
+        let mut machines = [candidate("n1", &none), candidate("n2", &none)];
+        let workload = workload();
+        for (number, udp, auto) in asked {
+            let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+            // Those that `auto` begins with too.
+            let host_port = match auto {
+                true => HostPort::Auto(AutoPort::Auto),
+                false => HostPort::Number(30_000 + number),
+            };
+            let ports = [port(host_port, protocol)];
+            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[] };
+            let taken = |machine: &Candidate<'_>| !auto && machine.host_ports.contains(&(30_000 + number, protocol));
+            match choose(demand, &machines, 1) {
+                Ok(name) => {
+                    let machine = machines.iter_mut().find(|one| one.name == name).unwrap();
+                    let numbered = with_host_ports(&ports, &machine.host_ports).unwrap();
+                    let Some(HostPort::Number(number)) = numbered[0].host_port else {
+                        panic!("no number");
+                    };
+                    prop_assert!(machine.host_ports.insert((number, protocol)), "{number} twice");
+                }
+                Err(failure) => {
+                    prop_assert!(machines.iter().all(taken), "{failure}");
+                }
+            }
+        }
+    }
+
+    /// Where nothing else differs, domains and machines differ by one at most; and what is required
+    /// holds after every single placement.
+    #[test]
+    fn the_spread_stays_within_one(
+        domains in proptest::collection::vec(0usize..4, 1..8),
+        replicas in 0usize..20,
+        explicit in prop::option::of(any::<bool>()),
+        seed in any::<u64>(),
+    ) {
+        let names: Vec<String> = (0..domains.len()).map(|number| format!("n{number}")).collect();
+        let zones: Vec<_> = domains.iter().map(|zone| labels(&[("zone", &zone.to_string())])).collect();
+        let mut machines: Vec<_> = names.iter().zip(&zones).map(|(name, zone)| candidate(name, zone)).collect();
+        let mut workload = workload();
+        workload.spec.spread = explicit.map(|required| Spread { topology_key: "zone".to_owned(), required });
+        let uneven = |counts: &[u32]| counts.iter().max().unwrap() - counts.iter().min().unwrap() > 1;
+        for number in 0..replicas {
+            let chosen = choose(Demand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
+            let again = choose(Demand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
+            prop_assert_eq!(chosen, again);
+            let machine = machines.iter_mut().find(|one| one.name == chosen).unwrap();
+            machine.same_workload += 1;
+            machine.staying += 1;
+            let by_machine: Vec<u32> = machines.iter().map(|one| one.staying).collect();
+            let mut by_zone: BTreeMap<usize, u32> = BTreeMap::new();
+            for (zone, count) in domains.iter().zip(&by_machine) {
+                *by_zone.entry(*zone).or_default() += count;
+            }
+            let by_zone: Vec<u32> = by_zone.into_values().collect();
+            match explicit {
+                None => prop_assert!(!uneven(&by_machine), "{by_machine:?}"),
+                Some(_) => prop_assert!(!uneven(&by_zone), "{by_zone:?}"),
+            }
+        }
+    }
+}
