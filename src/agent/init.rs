@@ -1,4 +1,4 @@
-//! `kat-agent init`: the first machine of a cluster (RFC 4.1.1).
+//! `kat-agent init`: the first machine of a cluster (RFC001-KAT 4.1.1).
 
 use std::{
     path::{Path, PathBuf},

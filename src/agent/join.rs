@@ -1,4 +1,4 @@
-//! `kat-agent join`: one more machine of a cluster (RFC 4.1.2).
+//! `kat-agent join`: one more machine of a cluster (RFC001-KAT 4.1.2).
 
 use std::{path::Path, time::Duration};
 

@@ -63,7 +63,7 @@ impl Keys {
         }
     }
 
-    /// Makes the three authorities, unless they are there (RFC 4.1.1).
+    /// Makes the three authorities, unless they are there (RFC001-KAT 4.1.1).
     pub fn ensure_authorities(&self, cluster_uid: &str, now: Timestamp) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
             if !self.folder.join(format!("{}.key", kind.name())).exists() {

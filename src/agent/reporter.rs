@@ -1,4 +1,4 @@
-//! The heartbeat: every tick, and at once when something changed (RFC 4.1.3, 2.3).
+//! The heartbeat: every tick, and at once when something changed (RFC001-KAT 4.1.3, 2.3).
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! One line for each call (RFC 9.1, API Audit), at the target `audit`, and the counters.
+//! One line for each call (RFC001-KAT 9.1, API Audit), at the target `audit`, and the counters.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a call is refused with: one enum, one table of statuses, one body (RFC 8.1).
+//! What a call is refused with: one enum, one table of statuses, one body (RFC001-KAT 8.1).
 
 use axum::{
     Json,

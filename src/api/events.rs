@@ -1,4 +1,4 @@
-//! Events (RFC 9.3): what happened, oldest first.
+//! Events (RFC001-KAT 9.3): what happened, oldest first.
 
 use std::sync::Arc;
 

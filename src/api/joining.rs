@@ -1,4 +1,4 @@
-//! Machines join (RFC 4.1.2, 10.6), and renew their certificates.
+//! Machines join (RFC001-KAT 4.1.2, 10.6), and renew their certificates.
 //!
 //! What decides is checked first, and nothing is written for a request that is refused. The
 //! machine's user of etcd comes before its registration: a user without a certificate opens

@@ -1,4 +1,4 @@
-//! `/metrics` (RFC 9.2): JSON by default, Prometheus' text on request.
+//! `/metrics` (RFC001-KAT 9.2): JSON by default, Prometheus' text on request.
 
 use std::{
     collections::BTreeMap,

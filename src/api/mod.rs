@@ -1,4 +1,4 @@
-//! The API (RFC 8): server, who may call what, wire types and client.
+//! The API (RFC001-KAT 8): server, who may call what, wire types and client.
 
 pub mod access;
 mod apply;

@@ -1,4 +1,4 @@
-//! What administrators decide about machines: draining, labels and taints (RFC 4.1.4, 8.2).
+//! What administrators decide about machines: draining, labels and taints (RFC001-KAT 4.1.4, 8.2).
 //!
 //! Each is a PUT of the whole, so that the same request twice changes nothing.
 

@@ -1,4 +1,4 @@
-//! Machines: list, read, and the reports of their agents (RFC 4.1.3).
+//! Machines: list, read, and the reports of their agents (RFC001-KAT 4.1.3).
 
 use std::sync::Arc;
 

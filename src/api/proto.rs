@@ -1,4 +1,4 @@
-//! `v1alpha1.proto` (RFC 8.2): the types of the API as Protocol Buffers messages, for those who
+//! `v1alpha1.proto` (RFC001-KAT 8.2): the types of the API as Protocol Buffers messages, for those who
 //! generate clients from them. The API speaks JSON; a message's JSON form is what goes over the
 //! wire.
 //!
@@ -31,7 +31,7 @@ impl Numbers {
 /// Lines that watches send are not messages: their object has one type for each kind of list.
 const LEFT_OUT: &str = "WatchLineOf";
 
-const HEAD: &str = "// Messages of the API of KAT, version v1alpha1 (RFC 8.2). Made from the types in src/api/types.rs;
+const HEAD: &str = "// Messages of the API of KAT, version v1alpha1 (RFC001-KAT 8.2). Made from the types in src/api/types.rs;
 // do not edit by hand. The API sends the JSON form of these messages.
 
 syntax = \"proto3\";

@@ -201,7 +201,7 @@ pub enum InstancePhase {
     Unknown,
 }
 
-/// Health of an instance (RFC 6.1).
+/// Health of an instance (RFC001-KAT 6.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
@@ -278,7 +278,7 @@ pub struct NamespaceStatus {
     pub workloads: u32,
 }
 
-/// Something that happened (RFC 9.3).
+/// Something that happened (RFC001-KAT 9.3).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Event {
@@ -358,7 +358,7 @@ pub struct ServerVersion {
     pub version: String,
 }
 
-/// The body of every error (RFC 8.1).
+/// The body of every error (RFC001-KAT 8.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ErrorBody {

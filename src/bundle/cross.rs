@@ -1,4 +1,4 @@
-//! What the files of a bundle must be to each other (RFC 3.4, 3.5 and 4.2).
+//! What the files of a bundle must be to each other (RFC001-KAT 3.4, 3.5 and 4.2).
 
 use super::{
     Bundle, Mode,

@@ -1,4 +1,4 @@
-//! Hashes that say whether something changed (RFC 4.5).
+//! Hashes that say whether something changed (RFC001-KAT 4.5).
 //!
 //! They are taken over the decoded values, not over the texts: comments, order of keys and written
 //! defaults make no difference. Values that have their default are left out, so that a field that
@@ -53,7 +53,7 @@ pub fn template_hash(bundle: &Bundle) -> String {
 
 /// 16 hexadecimal digits over everything that the files say, but for the namespace's own file.
 ///
-/// The generation of a workload grows when this changes (RFC 4.2).
+/// The generation of a workload grows when this changes (RFC001-KAT 4.2).
 pub fn spec_hash(bundle: &Bundle) -> String {
     let mut parts = Map::new();
     for (name, value) in [

@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 /// What a document is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// `workload.kat` (RFC 3.2).
+    /// `workload.kat` (RFC001-KAT 3.2).
     Workload,
-    /// `VirtualLoadBalancer.kat` (RFC 3.3).
+    /// `VirtualLoadBalancer.kat` (RFC001-KAT 3.3).
     VirtualLoadBalancer,
-    /// `job.kat` (RFC 3.4).
+    /// `job.kat` (RFC001-KAT 3.4).
     JobDefinition,
-    /// `build.kat` (RFC 3.5).
+    /// `build.kat` (RFC001-KAT 3.5).
     BuildDefinition,
-    /// `namespace.kat` (RFC 3.7).
+    /// `namespace.kat` (RFC001-KAT 3.7).
     Namespace,
-    /// `cluster.kat` (RFC 3.9), only for `kat-agent init`.
+    /// `cluster.kat` (RFC001-KAT 3.9), only for `kat-agent init`.
     ClusterConfiguration,
     /// `/etc/kat/agent.yaml`, which has neither `apiVersion` nor `kind`.
     AgentConfig,

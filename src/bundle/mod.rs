@@ -1,7 +1,7 @@
 //! A folder, an archive or a list of `*.kat` files -> one validated [`Bundle`], or every mistake.
 //!
 //! Each mistake names file, line, column, the path of the field, what was found and what was
-//! expected (RFC 3.2 to 3.9 and 4.2). YAML is read into a tree that knows places (`yaml`), the tree
+//! expected (RFC001-KAT 3.2 to 3.9 and 4.2). YAML is read into a tree that knows places (`yaml`), the tree
 //! is decoded field by field (`decode`), the files are compared with each other (`cross`). What is
 //! valid but has no effect yet is found by [`not_yet`], apart, so that what is stored can always be
 //! read.

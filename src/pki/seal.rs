@@ -4,8 +4,9 @@
 //! with its tag. The header and the caller's context are authenticated with it, so what was sealed
 //! for one purpose does not open for another.
 //!
-//! The recovery key is 32 random bytes. `init` prints it once as `kat-recovery-XXXX-...`: 14 groups
-//! of Crockford's base32, of which the last 24 bits are a checksum against slips of the pen.
+//! The recovery key is 32 random bytes. It is printed as `kat-recovery-XXXX-...`: 14 groups
+//! of Crockford's base32, of which the last 24 bits are a checksum against slips of the pen. Nothing
+//! is sealed yet: backups will be the first.
 
 use std::fmt;
 

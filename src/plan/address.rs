@@ -1,4 +1,4 @@
-//! Addresses of instances (RFC 7.2).
+//! Addresses of instances (RFC001-KAT 7.2).
 
 use std::{collections::BTreeSet, net::Ipv4Addr};
 

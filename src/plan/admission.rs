@@ -1,4 +1,4 @@
-//! Machines that join: their name, identity and part of the overlay (RFC 4.1.2, 7.2).
+//! Machines that join: their name, identity and part of the overlay (RFC001-KAT 4.1.2, 7.2).
 
 use std::{collections::BTreeMap, net::IpAddr};
 

@@ -1,4 +1,4 @@
-//! Graphics processors and ports of the machine (RFC 4.4.4).
+//! Graphics processors and ports of the machine (RFC001-KAT 4.4.4).
 
 use std::{collections::BTreeSet, ops::RangeInclusive};
 
@@ -45,7 +45,7 @@ pub(super) enum Maker {
 }
 
 impl Maker {
-    /// The machine has one of it (RFC 4.4.4).
+    /// The machine has one of it (RFC001-KAT 4.4.4).
     fn is_present(self, candidate: &Candidate<'_>) -> bool {
         let label = match self {
             Self::Nvidia => "gpu.nvidia.present",

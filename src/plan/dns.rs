@@ -1,4 +1,4 @@
-//! Records of the cluster's zone (RFC 7.3): instances that are healthy and not on their way out, on
+//! Records of the cluster's zone (RFC001-KAT 7.3): instances that are healthy and not on their way out, on
 //! machines that answer.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Machines that are lost, and whether what ran on them is replaced (RFC 4.1.4).
+//! Machines that are lost, and whether what ran on them is replaced (RFC001-KAT 4.1.4).
 //!
 //! A machine is lost when it has been silent for `nodeLossTimeoutSeconds` by this leader's own
 //! clock: what another leader had heard does not count, so a new one grants everybody a full

@@ -1,4 +1,4 @@
-//! Where an instance goes (RFC 4.4): filters, scores, seeded ties.
+//! Where an instance goes (RFC001-KAT 4.4): filters, scores, seeded ties.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -259,7 +259,7 @@ fn untolerated(spec: &WorkloadSpec, candidate: &Candidate<'_>, effect: TaintEffe
         .count()
 }
 
-/// Whether a toleration covers a taint (RFC 3.2).
+/// Whether a toleration covers a taint (RFC001-KAT 3.2).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration
         .effect
@@ -275,7 +275,7 @@ fn dislikes(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> usize {
     untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
 }
 
-/// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC 4.4.5, the sum).
+/// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC001-KAT 4.4.5, the sum).
 fn score(candidate: &Candidate<'_>, requests: ResourceList) -> u64 {
     let mut after = candidate.requested;
     after.add(requests);

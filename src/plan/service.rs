@@ -1,5 +1,5 @@
 //! Instances of a Service: one live instance for each slot, start-first replacement, a growing
-//! delay before a failed one is replaced (RFC 4.5).
+//! delay before a failed one is replaced (RFC001-KAT 4.5).
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! `build.kat` (RFC 3.5).
+//! `build.kat` (RFC001-KAT 3.5).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `cluster.kat` (RFC 3.9).
+//! `cluster.kat` (RFC001-KAT 3.9).
 
 use ipnet::Ipv4Net;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! A container of `workload.kat` (RFC 3.2).
+//! A container of `workload.kat` (RFC001-KAT 3.2).
 
 use std::collections::BTreeMap;
 
@@ -175,7 +175,7 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// The requests, each filled in from the limits where it is missing (RFC 3.2).
+    /// The requests, each filled in from the limits where it is missing (RFC001-KAT 3.2).
     pub fn effective_requests(&self) -> ResourceList {
         ResourceList {
             cpu: self.requests.cpu.or(self.limits.cpu),

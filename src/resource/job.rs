@@ -1,4 +1,4 @@
-//! `job.kat` (RFC 3.4).
+//! `job.kat` (RFC001-KAT 3.4).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,7 +1,7 @@
 //! What users write and read: one file for each kind, names and quantities.
 //!
 //! Data and validation, nothing else: no input or output, no clock. The types serialise to the
-//! same camelCase names as the `*.kat` files (RFC 3.2 to 3.9). Reading stored values is lenient
+//! same camelCase names as the `*.kat` files (RFC001-KAT 3.2 to 3.9). Reading stored values is lenient
 //! (unknown fields are ignored); what users write is read strictly by `bundle`.
 
 mod agent_config;

@@ -1,4 +1,4 @@
-//! `namespace.kat` (RFC 3.7).
+//! `namespace.kat` (RFC001-KAT 3.7).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Volumes of `workload.kat` (RFC 3.2, 4.7).
+//! Volumes of `workload.kat` (RFC001-KAT 3.2, 4.7).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,4 @@
-//! `workload.kat` (RFC 3.2).
+//! `workload.kat` (RFC001-KAT 3.2).
 
 use std::collections::BTreeMap;
 
@@ -87,7 +87,7 @@ pub struct WorkloadSpec {
     pub volumes: Vec<Volume>,
 }
 
-/// The three kinds of workload (RFC 1.5).
+/// The three kinds of workload (RFC001-KAT 1.5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum WorkloadType {
     /// Runs for good, `replicas` times.
@@ -130,7 +130,7 @@ pub struct GitSource {
     pub commit: Option<String>,
 }
 
-/// How a changed workload replaces its instances (RFC 4.5).
+/// How a changed workload replaces its instances (RFC001-KAT 4.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpdateStrategy {
@@ -215,7 +215,7 @@ mod percent {
     }
 }
 
-/// What happens when the program ends (RFC 4.6.4).
+/// What happens when the program ends (RFC001-KAT 4.6.4).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RestartPolicy {
@@ -280,7 +280,7 @@ pub struct Spread {
     pub required: bool,
 }
 
-/// A taint that a workload tolerates (RFC 3.2).
+/// A taint that a workload tolerates (RFC001-KAT 3.2).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Toleration {

@@ -1,4 +1,4 @@
-//! The election of RFC 5.3, once for every store: a lease, a key of its own for each candidate
+//! The election of RFC001-KAT 5.3, once for every store: a lease, a key of its own for each candidate
 //! below [`keys::ELECTION`], and the lowest create revision leads. The layout is that of etcd's
 //! own `concurrency` package, so `etcdctl elect` shows it too; its blocking RPC is not used,
 //! because a time limit of the connection would cut it and its answer lacks the fence.

@@ -1,4 +1,4 @@
-//! The keys of the store (RFC 5.2; ARCHITECTURE.md, Keys in etcd). Every key is made here and
+//! The keys of the store (RFC001-KAT 5.2; ARCHITECTURE.md, Keys in etcd). Every key is made here and
 //! nowhere else.
 
 /// Everything of KAT.

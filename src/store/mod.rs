@@ -1,4 +1,4 @@
-//! The state store: RFC 5.1's interface, the keys of 5.2, etcd and memory behind it.
+//! The state store: RFC001-KAT 5.1's interface, the keys of 5.2, etcd and memory behind it.
 
 mod backoff;
 mod election;
@@ -125,7 +125,7 @@ impl StoreError {
     }
 }
 
-/// A won election (RFC 5.3). The leadership lasts until `lost` is cancelled.
+/// A won election (RFC001-KAT 5.3). The leadership lasts until `lost` is cancelled.
 #[derive(Debug, Clone)]
 pub struct Leadership {
     /// The election key that this leader owns.
@@ -144,7 +144,7 @@ impl Leadership {
     }
 }
 
-/// RFC 5.1's interface, with lists and watches that fit together.
+/// RFC001-KAT 5.1's interface, with lists and watches that fit together.
 #[async_trait]
 pub trait StateStore: Send + Sync + 'static {
     /// One key, if it exists.

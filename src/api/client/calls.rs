@@ -1,4 +1,4 @@
-//! One method for each route (RFC 8.2; ARCHITECTURE.md, The API).
+//! One method for each route (RFC001-KAT 8.2; ARCHITECTURE.md, The API).
 
 use bytes::Bytes;
 use reqwest::Method;

@@ -1,4 +1,4 @@
-//! What a machine that joins sends and gets (RFC 4.1.2, 10.6).
+//! What a machine that joins sends and gets (RFC001-KAT 4.1.2, 10.6).
 
 use std::{
     collections::BTreeMap,

@@ -37,7 +37,7 @@ pub struct NodeTaints {
     pub taints: Vec<Taint>,
 }
 
-/// A taint (RFC 1.5).
+/// A taint (RFC001-KAT 1.5).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Taint {

@@ -1,4 +1,4 @@
-//! What agents report to the leader (RFC 4.1.3).
+//! What agents report to the leader (RFC001-KAT 4.1.3).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Condition, Health, InstancePhase};
 use crate::resource::ResourceList;
 
-/// An agent's report to the leader (RFC 4.1.3); the wire keeps the RFC's names.
+/// An agent's report to the leader (RFC001-KAT 4.1.3); the wire keeps the RFC's names.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeReport {

@@ -1,4 +1,4 @@
-//! `VirtualLoadBalancer.kat` (RFC 3.3).
+//! `VirtualLoadBalancer.kat` (RFC001-KAT 3.3).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `cluster.kat` (RFC 3.9) and `/etc/kat/agent.yaml`.
+//! `cluster.kat` (RFC001-KAT 3.9) and `/etc/kat/agent.yaml`.
 
 use std::net::{IpAddr, Ipv4Addr};
 

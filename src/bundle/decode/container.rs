@@ -1,4 +1,4 @@
-//! One container: the main one, one that runs before it, or one beside it (RFC 3.2).
+//! One container: the main one, one that runs before it, or one beside it (RFC001-KAT 3.2).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `job.kat`, `build.kat` and `namespace.kat` (RFC 3.4, 3.5, 3.7).
+//! `job.kat`, `build.kat` and `namespace.kat` (RFC001-KAT 3.4, 3.5, 3.7).
 
 use super::{At, Decoder, workload::labels};
 use crate::{

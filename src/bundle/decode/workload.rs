@@ -1,4 +1,4 @@
-//! `workload.kat` but for its containers (RFC 3.2).
+//! `workload.kat` but for its containers (RFC001-KAT 3.2).
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
     items.iter().filter_map(name).collect()
 }
 
-/// What does not go together with a Job (RFC 3.2 and 4.8).
+/// What does not go together with a Job (RFC001-KAT 3.2 and 4.8).
 fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&RestartPolicy>) {
     if policy.is_some_and(|policy| policy.condition == RestartCondition::Always) {
         let place = fields.place("restartPolicy");

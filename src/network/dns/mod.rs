@@ -1,4 +1,4 @@
-//! The cluster's names, on this machine's overlay address (RFC 7.3).
+//! The cluster's names, on this machine's overlay address (RFC001-KAT 7.3).
 //!
 //! Names of the cluster are answered from a [`Zone`], an immutable snapshot of the files that the
 //! agent writes; they are never asked elsewhere, and they are answered with etcd, leader and agent
