@@ -83,7 +83,7 @@ fn the_example_has_no_mistakes_and_takes_effect() {
         workload.spec.source.image.as_deref(),
         Some("registry.lab:5000/web:1")
     );
-    assert_eq!(workload.spec.replicas, Some(1));
+    assert_eq!(workload.spec.replicas, Some(3));
     let port = &bundle.load_balancer.unwrap().spec.ports[0];
     assert_eq!(
         (port.name.as_deref(), port.container_port),
