@@ -11,7 +11,7 @@ for node in n1 n2 n3; do
 done
 wait
 # Until somebody leads, reads show what was known last.
-wait_for 120 kat status
+wait_for 150 kat status
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }

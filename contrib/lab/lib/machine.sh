@@ -81,10 +81,16 @@ machine_is_up() {
         return 1
     fi
     state=$(enter "$node" systemctl is-system-running 2>/dev/null) || true
-    [[ $state == running || $state == degraded ]] || return 1
+    [[ $state == running || $state == degraded ]] || waits_for_others "$node" "$state" || return 1
     [[ -e $(node_dir "$node")/cut ]] && return 0
     enter "$node" ping -c1 -W1 "$LAB_GATEWAY" >/dev/null 2>&1 &&
         enter "$node" getent ahostsv4 outside.test >/dev/null 2>&1
+}
+
+# Only the cluster's store is still on its way: it may need the other machines, which are not up yet.
+waits_for_others() {
+    [[ $2 == starting ]] &&
+        [[ $(enter "$1" systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null | awk '{ print $2 }') == kat-etcd.service ]]
 }
 
 machine_came_or_ended() { machine_is_up "$1" || { lab_is_vm && ! vm_pid "$1" >/dev/null; }; }
