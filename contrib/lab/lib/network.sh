@@ -15,7 +15,9 @@ ensure_network() {
     fi
     in_lab ip link show "$LAB_BRIDGE" >/dev/null 2>&1 && return
     in_lab ip link set lo up
-    in_lab ip link add "$LAB_BRIDGE" type bridge forward_delay 0
+    # An address of its own: else it is the lowest of the machines', changes when one comes or goes, and the others go on
+    # sending to the old one for half a minute.
+    in_lab ip link add "$LAB_BRIDGE" address 02:00:00:00:00:01 type bridge forward_delay 0
     in_lab ip address add "$LAB_GATEWAY/24" dev "$LAB_BRIDGE"
     in_lab ip link set "$LAB_BRIDGE" up
 }
