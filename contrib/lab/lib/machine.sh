@@ -93,11 +93,18 @@ waits_for_others() {
         [[ $(enter "$1" systemctl list-jobs --plain --no-legend --no-pager 2>/dev/null | awk '{ print $2 }') == kat-etcd.service ]]
 }
 
-machine_came_or_ended() { machine_is_up "$1" || { lab_is_vm && ! vm_pid "$1" >/dev/null; }; }
+# 0 once the machine is up, also where it ended instead: CAME says which.
+machine_came_or_ended() {
+    CAME=yes
+    machine_is_up "$1" && return
+    CAME=no
+    lab_is_vm && ! vm_pid "$1" >/dev/null
+}
 
+# A machine that came up once has: asked again, it may just be busy with a job that begins or ends in that moment.
 wait_machine() {
-    local dir
-    wait_for "$(patience)" machine_came_or_ended "$1" && machine_is_up "$1" && return
+    local dir CAME=no
+    wait_for "$(patience)" machine_came_or_ended "$1" && [[ $CAME == yes ]] && return
     dir=$(node_dir "$1")
     say "$1 did not come up in $(patience) s; its console said:"
     tail -n 60 "$dir/console.log" >&2
