@@ -16,7 +16,7 @@ use super::{
     known::Known,
     look::check_machine,
     machine::wait_ready,
-    paths,
+    overlay, paths,
     setup::{
         Earlier, Say, advertise_addresses, api_endpoints, ensure_wireguard_key, node_name,
         put_in_place, read_agent_config, read_cluster, refuse_second, reload_bus_policy,
@@ -45,6 +45,8 @@ use crate::{
 
 /// Longest wait for etcd to serve after its start.
 const ETCD_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for kat0.
+const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
 
@@ -122,6 +124,9 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
         system.enable(unit).await?;
         start(system.as_ref(), unit).await?;
     }
+    overlay::wait_for_address(identity.overlay_address().into(), OVERLAY_LIMIT)
+        .await
+        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
 
     say("starting etcd");
     write_host_file(&host_files::etcd(&renderer, &identity, &Known::default())?)?;

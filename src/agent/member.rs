@@ -12,7 +12,7 @@ use super::{
     identity::Identity,
     keys::Keys,
     known::{Known, KnownNow},
-    membership, paths, stores,
+    membership, overlay, paths, stores,
 };
 use crate::{
     api::Joining,
@@ -31,6 +31,8 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(5);
 /// Longest start of etcd.
 const ETCD_LIMIT: Duration = Duration::from_secs(90);
+/// Longest wait for kat0 before it.
+const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
 
 /// How long etcd is waited for before the machine goes on without it.
 const READY_SOON: Duration = Duration::from_secs(3);
@@ -194,6 +196,10 @@ impl EtcdKeeper {
     /// One that has never been started here is started anew with the members of now: it must name
     /// them all, and they may have changed since it was started last.
     async fn start(&self) {
+        let address = self.identity.overlay_address().into();
+        if let Err(error) = overlay::wait_for_address(address, OVERLAY_LIMIT).await {
+            tracing::warn!(%error, %address, "kat0 is not up; etcd is tried without it");
+        }
         let started = if membership::has_data() {
             self.system.start(host_files::ETCD, ETCD_LIMIT).await
         } else {

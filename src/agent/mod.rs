@@ -29,6 +29,7 @@ mod machine;
 mod member;
 mod membership;
 mod network_files;
+mod overlay;
 pub mod paths;
 pub mod program;
 mod renewal;

@@ -1,0 +1,45 @@
+//! Whether this machine has its overlay address: kat-net says that it is ready before `kat0` is.
+
+use std::{io, net::IpAddr, time::Duration};
+
+use tokio::{
+    net::UdpSocket,
+    time::{Instant, sleep},
+};
+
+/// Between two looks.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+/// Waits until `address` is this machine's: until a socket can be bound to it, as etcd binds its own.
+///
+/// # Errors
+/// Why it can't be bound, once `limit` is over.
+pub async fn wait_for_address(address: IpAddr, limit: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match UdpSocket::bind((address, 0)).await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(_) => sleep(INTERVAL).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_there_or_waited_for_until_the_limit() {
+        let began = Instant::now();
+        let limit = Duration::from_secs(30);
+        let own = "127.0.0.1".parse().unwrap();
+        wait_for_address(own, limit).await.unwrap();
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        // RFC 5737: an address of documentation is nobody's.
+        let foreign = "192.0.2.1".parse().unwrap();
+        let error = wait_for_address(foreign, limit).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrNotAvailable);
+        assert!(began.elapsed() >= limit);
+    }
+}
