@@ -962,7 +962,10 @@ async fn a_machine_that_does_not_lead_says_who_does() {
         body["hint"].as_str().unwrap().contains("192.0.2.1:9115"),
         "{body}"
     );
-    assert_eq!(server.get(&server.read, SHOP).await.0, 200, "reads go on");
+    let request = server.client(None).get(server.url(SHOP));
+    let answer = request.bearer_auth(&server.read).send().await.unwrap();
+    assert_eq!(answer.status(), 200, "reads go on");
+    assert!(!answer.headers().contains_key("kat-stale"));
     assert_eq!(server.stored(), before);
     // One of three that hold the store, none of which leads: it says what is the matter.
     let member = json!({"id": "1", "voting": true, "healthy": true});
@@ -986,7 +989,11 @@ async fn a_machine_that_does_not_lead_says_who_does() {
         health,
         json!({"status": "ok", "leader": false, "stale": true})
     );
-    assert_eq!(server.get(&server.read, SHOP).await.0, 200);
+    let request = server.client(None).get(server.url(SHOP));
+    let request = request.bearer_auth(&server.read);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(answer.headers()["kat-stale"], "true");
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@ use super::{
     caller::{Caller, Peer},
     context::Api,
     routes::{Operation, Route},
+    types::STALE_HEADER,
 };
 
 /// Put into a response by the gate, for the line.
@@ -61,5 +62,8 @@ pub(super) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     api.counters.count(verb, route, status, duration);
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if api.is_stale() {
+        headers.insert(STALE_HEADER, HeaderValue::from_static("true"));
+    }
     response
 }

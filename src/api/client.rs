@@ -24,7 +24,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -78,6 +78,8 @@ pub struct Client {
     endpoints: Arc<[Endpoint]>,
     /// Index of the endpoint that answered last.
     preferred: Arc<AtomicUsize>,
+    /// An answer said that it may be old.
+    stale: Arc<AtomicBool>,
     /// `Bearer` and the token.
     authorization: Option<Arc<str>>,
     options: Options,
@@ -148,6 +150,7 @@ impl Client {
         Self {
             endpoints: endpoints.into(),
             preferred: Arc::new(AtomicUsize::new(0)),
+            stale: Arc::default(),
             authorization: None,
             options,
         }
@@ -164,6 +167,11 @@ impl Client {
     /// This client's patience.
     pub fn options(&self) -> Options {
         self.options
+    }
+
+    /// Whether one of the answers so far said that it may be old: nobody led whom its machine reached.
+    pub fn saw_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
     }
 
     /// The endpoint that is asked first now, as `host:port` or the socket's path.

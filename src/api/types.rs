@@ -358,6 +358,10 @@ pub struct ServerVersion {
     pub version: String,
 }
 
+/// Header of an answer that may be old: `true` where nobody leads whom the machine reaches, so that it
+/// shows what it knew last.
+pub const STALE_HEADER: &str = "kat-stale";
+
 /// The body of every error (RFC001-KAT 8.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -30,7 +30,7 @@ mod usage;
 mod version;
 mod wait;
 
-use std::ffi::OsString;
+use std::{cell::OnceCell, ffi::OsString};
 
 use clap::Parser;
 
@@ -73,13 +73,21 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
-    tokio::select! {
-        outcome = dispatch(arguments, console) => outcome,
+    // Status has a sentence of its own for it.
+    let says_it = matches!(arguments.command, Command::Status);
+    let client = OnceCell::new();
+    let outcome = tokio::select! {
+        outcome = dispatch(arguments, console, &client) => outcome,
         _ = tokio::signal::ctrl_c() => {
             console.clear_progress();
             Ok(INTERRUPTED)
         }
+    };
+    if client.get().is_some_and(Client::saw_stale) && !says_it {
+        console
+            .warning("no machine leads that can be reached: what is shown is what was known last");
     }
+    outcome
 }
 
 /// What every command that talks to the cluster has in hand.
@@ -88,13 +96,17 @@ struct Session<'run> {
     console: &'run Console,
 }
 
-async fn dispatch(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
+/// `seen` is the client that the command talks with, once it does.
+async fn dispatch(
+    arguments: Arguments,
+    console: &Console,
+    seen: &OnceCell<Client>,
+) -> Result<u8, CliError> {
     let Arguments { global, command } = arguments;
     let session = || -> Result<Session<'_>, CliError> {
-        Ok(Session {
-            client: connect::client(&global)?,
-            console,
-        })
+        let client = connect::client(&global)?;
+        let _ = seen.set(client.clone());
+        Ok(Session { client, console })
     };
     match command {
         Command::Apply(arguments) => apply::run(&session, console, &arguments).await?,

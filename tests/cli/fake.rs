@@ -10,7 +10,7 @@ use axum::{
     Json, Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    http::StatusCode,
+    http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
 use serde_json::{Value, json};
@@ -44,6 +44,8 @@ struct Script {
     /// The last body.
     body: Bytes,
     held: bool,
+    /// Answers say that they may be old.
+    stale: bool,
 }
 
 #[derive(Clone, Default)]
@@ -138,6 +140,11 @@ impl Fake {
         self.shared.changed.notify_waiters();
     }
 
+    /// From now on nobody leads.
+    pub(crate) fn be_stale(&self) {
+        self.shared.script.lock().unwrap().stale = true;
+    }
+
     /// What was asked, `METHOD /path?query`, without what only looks around.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.shared.script.lock().unwrap().asked.clone()
@@ -199,7 +206,12 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     });
     let (status, body) =
         found.unwrap_or_else(|| (404, error("NotFound", &format!("the fake has no {path}"))));
-    (StatusCode::from_u16(status).unwrap(), Json(body)).into_response()
+    let mut response = (StatusCode::from_u16(status).unwrap(), Json(body)).into_response();
+    if script.stale {
+        let value = HeaderValue::from_static("true");
+        response.headers_mut().insert("kat-stale", value);
+    }
+    response
 }
 
 /// What is left of a stream, and then whatever is sent later.

@@ -39,6 +39,19 @@ fn workloads_are_a_table() {
 }
 
 #[test]
+fn what_may_be_old_is_said_beside_the_data() {
+    let fake = shop();
+    fake.be_stale();
+    assert_snapshot!(Program::of(&fake).run(&["get", "workload", "web"]));
+    fake.reply(
+        "GET /v1alpha1/namespaces/none",
+        404,
+        error("NotFound", "no"),
+    );
+    assert_snapshot!(Program::of(&fake).run(&["get", "namespace", "none"]));
+}
+
+#[test]
 fn json_and_yaml_have_items_and_one_is_the_item() {
     let fake = Fake::start();
     let mut space = namespace("default", 2);

@@ -17,7 +17,8 @@ wait_for 60 says_why
 # Reads say that they are old.
 old() { [[ $(n1 katcall status || true) == *"what was known last"* ]]; }
 wait_for 30 old
-contains "$(n1 katcall get nodes)" n3
+contains "$(n1 katcall get nodes 2>&1)" n3
+contains "$(n1 katcall get nodes 2>&1)" "what was known last"
 # It runs on: also a program that crashes, and names.
 page "http://$address/" | grep -q '^host='
 page "http://$address/crash?1" >/dev/null || true

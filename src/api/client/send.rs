@@ -10,7 +10,7 @@ use super::{
     Backoff, Client, ClientError, Refusal, Route,
     transport::{Endpoint, reason},
 };
-use crate::api::types::ErrorBody;
+use crate::api::types::{ErrorBody, STALE_HEADER};
 
 /// Longest answer that is read whole, bytes.
 const MAX_ANSWER: usize = 64 << 20;
@@ -167,6 +167,9 @@ impl Client {
         let after = self.options.request_timeout;
         let exchange = async {
             let response = self.start(endpoint, request).await?;
+            if request.method == Method::GET && response.headers().contains_key(STALE_HEADER) {
+                self.stale.store(true, Ordering::Relaxed);
+            }
             if response.status().is_success() {
                 return read(endpoint.label.clone(), response)
                     .await
