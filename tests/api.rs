@@ -907,11 +907,12 @@ async fn local_sockets_need_no_token() {
 #[tokio::test]
 async fn health_version_metrics_and_description() {
     let server = Server::start().await;
+    let backup = json!({"node": "", "failing": false});
     assert_eq!(
         server.get("", "/healthz").await,
         (
             reqwest::StatusCode::OK,
-            json!({"status": "ok", "leader": true, "stale": false})
+            json!({"status": "ok", "leader": true, "stale": false, "backup": backup})
         )
     );
     assert_eq!(server.get("", "/version").await.1["version"], kat::VERSION);
@@ -984,10 +985,11 @@ async fn a_machine_that_does_not_lead_says_who_does() {
     let message = body["message"].as_str().unwrap();
     assert!(message.contains("the 3 machines"), "{message}");
     let (status, health) = server.get("", "/healthz").await;
+    let backup = json!({"node": "", "failing": false});
     assert_eq!(status, 200, "reads go on, and say that they may be old");
     assert_eq!(
         health,
-        json!({"status": "ok", "leader": false, "stale": true})
+        json!({"status": "ok", "leader": false, "stale": true, "backup": backup})
     );
     let request = server.client(None).get(server.url(SHOP));
     let request = request.bearer_auth(&server.read);

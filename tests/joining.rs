@@ -450,6 +450,8 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     assert_eq!(text("certificate"), server.authority.certificate_pem());
     let kind = pki::AuthorityKind::Cluster;
     pki::Authority::from_pem(kind, text("certificate"), text("key")).unwrap();
+    let recovery = given["recoveryKey"].as_str().unwrap();
+    pki::seal::RecoveryKey::parse(recovery).unwrap();
     for (caller, about, expected) in [
         ("n3", "n3", StatusCode::CONFLICT),
         ("n3", "n2", StatusCode::FORBIDDEN),
@@ -457,6 +459,7 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
         let (status, refused) = ask(caller, about).await;
         assert_eq!(status, expected, "{caller} {about} {refused}");
         assert!(!refused.to_string().contains("PRIVATE KEY"));
+        assert!(!refused.to_string().contains("kat-recovery"));
     }
     let path = "/v1alpha1/nodes/n2/membership";
     let (status, refused) = server.get(&server.admin, path).await;

@@ -110,7 +110,7 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     let keys = Keys::new(Some(
         etcd_group.context("the group of etcd's user was not made")?,
     ));
-    keys.ensure_authorities(&identity.cluster_uid, now)?;
+    let recovery = keys.ensure_authorities(&identity.cluster_uid, now)?;
     keys.renew(&identity, now)?;
 
     say("bringing up the overlay");
@@ -184,6 +184,10 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     say(&format!(
         "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait",
         identity.cluster.metadata.name
+    ));
+    say(&format!(
+        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and keep it\naway from them; on a machine that holds the store `sudo kat-agent recovery-key` shows it again:\n\n  {}",
+        recovery.reveal()
     ));
     Ok(())
 }

@@ -13,9 +13,9 @@ use jiff::Timestamp;
 
 use super::{identity::Identity, paths::PKI};
 use crate::{
-    api::types::{AuthorityKeys, Certificates},
+    api::types::{AuthorityKeys, Certificates, MembershipAnswer},
     host::files::{self, Access, FileError},
-    pki::{self, Authority, AuthorityKind, LeafKind, PkiError},
+    pki::{self, Authority, AuthorityKind, LeafKind, PkiError, seal::RecoveryKey},
 };
 
 /// Where etcd reads its own; its user can't read the machine's other keys.
@@ -32,6 +32,10 @@ pub enum KeysError {
     /// A file.
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+fn no_key(error: pki::seal::SealError) -> PkiError {
+    PkiError::Key(error.to_string())
 }
 
 /// The leaves of a machine, by the name of their files.
@@ -63,14 +67,72 @@ impl Keys {
         }
     }
 
-    /// Makes the three authorities, unless they are there (RFC001-KAT 4.1.1).
-    pub fn ensure_authorities(&self, cluster_uid: &str, now: Timestamp) -> Result<(), KeysError> {
+    /// Makes the recovery key and the three authorities, unless they are there (RFC001-KAT 4.1.1).
+    pub fn ensure_authorities(
+        &self,
+        cluster_uid: &str,
+        now: Timestamp,
+    ) -> Result<RecoveryKey, KeysError> {
+        let recovery = match pki::load_recovery_key(&self.folder) {
+            Err(error) if error.is_not_found() => {
+                let made = RecoveryKey::generate().map_err(no_key)?;
+                pki::store_recovery_key(&self.folder, &made)?;
+                made
+            }
+            known => known?,
+        };
         for kind in AuthorityKind::ALL {
-            if !self.folder.join(format!("{}.key", kind.name())).exists() {
-                Authority::generate(kind, cluster_uid, now)?.store(&self.folder)?;
+            if !self.folder.join(kind.sealed_file()).exists() {
+                Authority::generate(kind, cluster_uid, now)?.store(&self.folder, &recovery)?;
             }
         }
-        Ok(())
+        Ok(recovery)
+    }
+
+    /// What the authorities' keys are sealed with.
+    ///
+    /// # Errors
+    /// A file that is missing or holds something else.
+    pub fn recovery_key(&self) -> Result<RecoveryKey, KeysError> {
+        Ok(pki::load_recovery_key(&self.folder)?)
+    }
+
+    /// The authorities with their keys, by name: what a backup holds.
+    pub fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
+        let recovery = self.recovery_key()?;
+        let mut found = BTreeMap::new();
+        for kind in AuthorityKind::ALL {
+            let authority = Authority::load(&self.folder, kind, &recovery)?;
+            let keys = AuthorityKeys {
+                certificate: authority.certificate_pem().to_owned(),
+                key: authority.key_pem(),
+            };
+            found.insert(kind.name().to_owned(), keys);
+        }
+        Ok(found)
+    }
+
+    /// Seals the authorities' keys that an earlier version left in clear; says whether there were
+    /// any. What is there already stays until what comes after it lies whole on the disk.
+    pub fn seal_authorities(&self) -> Result<bool, KeysError> {
+        let in_clear = |kind: &AuthorityKind| self.folder.join(kind.clear_file()).exists();
+        let kinds: Vec<_> = AuthorityKind::ALL.into_iter().filter(in_clear).collect();
+        if kinds.is_empty() {
+            return Ok(false);
+        }
+        let recovery = match pki::load_recovery_key(&self.folder) {
+            Err(error) if error.is_not_found() => {
+                let cluster = Authority::load_clear(&self.folder, AuthorityKind::Cluster)?;
+                let derived = cluster.derived_recovery_key();
+                pki::store_recovery_key(&self.folder, &derived)?;
+                derived
+            }
+            known => known?,
+        };
+        for kind in kinds {
+            Authority::load_clear(&self.folder, kind)?.store(&self.folder, &recovery)?;
+        }
+        Ok(true)
     }
 
     /// Keeps the authorities that the leader handed over. Those whose certificates this machine
@@ -78,14 +140,11 @@ impl Keys {
     ///
     /// # Errors
     /// A key that does not belong to its certificate, or another authority than is known.
-    pub fn store_authorities(
-        &self,
-        given: &BTreeMap<String, AuthorityKeys>,
-    ) -> Result<(), KeysError> {
+    pub fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
         let mut authorities = Vec::new();
         for kind in AuthorityKind::ALL {
             let name = kind.name();
-            let keys = given.get(name).ok_or_else(|| {
+            let keys = given.authorities.get(name).ok_or_else(|| {
                 PkiError::Certificate(format!("of {name}: the leader did not send it"))
             })?;
             let known = self.certificate(name).ok();
@@ -95,8 +154,13 @@ impl Keys {
             }
             authorities.push(Authority::from_pem(kind, &keys.certificate, &keys.key)?);
         }
+        let recovery = match (given.recovery_key.as_str(), authorities.first()) {
+            ("", Some(cluster)) => cluster.derived_recovery_key(),
+            (text, _) => RecoveryKey::parse(text).map_err(no_key)?,
+        };
+        pki::store_recovery_key(&self.folder, &recovery)?;
         for authority in authorities {
-            authority.store(&self.folder)?;
+            authority.store(&self.folder, &recovery)?;
         }
         Ok(())
     }
@@ -104,8 +168,10 @@ impl Keys {
     /// Removes what only a machine has that holds etcd.
     pub fn forget_authorities(&self) -> Result<(), KeysError> {
         for kind in AuthorityKind::ALL {
-            files::remove(&self.folder.join(format!("{}.key", kind.name())))?;
+            files::remove(&self.folder.join(kind.clear_file()))?;
+            files::remove(&self.folder.join(kind.sealed_file()))?;
         }
+        files::remove(&pki::recovery_key_file(&self.folder))?;
         let peers = AuthorityKind::EtcdPeers.name();
         files::remove(&self.folder.join(format!("{peers}.crt")))?;
         for name in LEAVES {
@@ -225,7 +291,7 @@ impl Keys {
                 },
             ),
         };
-        let authority = Authority::load(&self.folder, authority)?;
+        let authority = Authority::load(&self.folder, authority, &self.recovery_key()?)?;
         let key_path = self.folder.join(format!("{name}.key"));
         // A renewal keeps the key: the cluster knows the machine by it.
         let leaf = match files::read_text(&key_path, LIMIT) {

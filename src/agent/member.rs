@@ -12,13 +12,14 @@ use super::{
     identity::Identity,
     keys::Keys,
     known::{Known, KnownNow},
-    membership, overlay, paths, stores,
+    membership, overlay, paths, recovery, stores,
 };
 use crate::{
     api::Joining,
     host::users::Users,
     leader::{
-        self, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
+        self, BackupsConfig, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig,
+        TakeoverConfig,
     },
     pki,
     pulse::Pulses,
@@ -82,6 +83,11 @@ impl Member {
             clock,
             pulses,
         } = parts;
+        if keys.seal_authorities()? {
+            tracing::info!(
+                "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
+            );
+        }
         let renewed = keys.renew(identity, Timestamp::now())?;
         if !renewed.is_empty() {
             tracing::info!(?renewed, "certificates were renewed");
@@ -122,12 +128,22 @@ impl Member {
             node: identity.node.clone(),
             client_port: spec.etcd_client_port,
             peer_port: spec.etcd_peer_port,
-            clock,
+            clock: Arc::clone(&clock),
             etcd: Arc::clone(&etcd),
         };
         tasks.spawn(leader::keep_members(
             handle.clone(),
             members,
+            cancel.clone(),
+        ));
+        let backups = BackupsConfig {
+            node: identity.node.clone(),
+            clock,
+            backups: Arc::new(recovery::LocalBackups::new(identity, keys)),
+        };
+        tasks.spawn(leader::keep_backups(
+            handle.clone(),
+            backups,
             cancel.clone(),
         ));
         let takeover = TakeoverConfig {

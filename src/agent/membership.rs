@@ -123,7 +123,7 @@ async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Resul
         );
     }
     let given = machine::membership(identity, known, keys).await?;
-    keys.store_authorities(&given.authorities)?;
+    keys.store_authorities(&given)?;
     if !same {
         // What an earlier membership left would be taken for this one's.
         empty_data()?;

@@ -4,7 +4,7 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::{init, join, look, reset, run, setup};
+use super::{init, join, look, recovery, reset, run, setup};
 use crate::network;
 
 /// KAT on one machine.
@@ -53,6 +53,13 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Writes a backup of the cluster, sealed with its recovery key; on a machine that holds the store
+    Backup {
+        /// The file or a folder; without it the folder of the leader's backups
+        file: Option<PathBuf>,
+    },
+    /// Prints the key that opens this cluster's backups
+    RecoveryKey,
     /// Takes this machine out of its cluster and removes its workloads
     Reset {
         /// Do not ask
@@ -138,6 +145,17 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             runtime()?.block_on(join::run(options, &|sentence| {
                 anstream::eprintln!("{sentence}")
             }))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Backup { file } => {
+            start_logging();
+            let say: setup::Say<'_> = &|sentence| anstream::eprintln!("{sentence}");
+            let path = runtime()?.block_on(recovery::backup(file, say))?;
+            anstream::println!("{}", path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::RecoveryKey => {
+            anstream::println!("{}", recovery::key()?);
             Ok(ExitCode::SUCCESS)
         }
         Command::Check { config } => runtime()?.block_on(check(config)),

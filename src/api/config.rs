@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{context::Api, errors::ApiError, openapi, types::ServerVersion};
-use crate::resource::ClusterConfiguration;
+use crate::{plan::BackupRecord, resource::ClusterConfiguration};
 
 /// The answer of `/healthz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -25,14 +25,44 @@ pub struct HealthView {
     /// What is shown is what was known last: nobody leads that this machine can reach.
     #[serde(default)]
     pub stale: bool,
+    /// What became of backups; only machines that hold the store know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupView>,
+}
+
+/// What became of the leader's backups.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackupView {
+    /// RFC 3339, UTC: when the last one was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<String>,
+    /// The machine on which it lies.
+    pub node: String,
+    /// The leader fails to make the next one; an event says why.
+    pub failing: bool,
+}
+
+impl BackupView {
+    /// Anyone may ask for it, so it says that there is a failure, and the event says which.
+    fn of(record: Option<&BackupRecord>) -> Self {
+        record.map_or_else(Self::default, |record| Self {
+            last: record.last.map(|last| last.to_string()),
+            node: record.node.clone(),
+            failing: !record.failure.is_empty(),
+        })
+    }
 }
 
 pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthView>, ApiError> {
-    api.snapshot()?;
+    let snapshot = api.snapshot()?;
+    let record = snapshot.backup.as_ref().map(|stored| &stored.value);
+    let backup = api.config.joining.is_some().then(|| BackupView::of(record));
     Ok(Json(HealthView {
         status: "ok".to_owned(),
         leader: api.leads(),
         stale: api.is_stale(),
+        backup,
     }))
 }
 

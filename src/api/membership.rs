@@ -10,6 +10,7 @@ use super::{
     extract::At,
     types::{AuthorityKeys, MembershipAnswer},
 };
+use crate::pki::seal::RecoveryKey;
 
 /// That the certificate names the machine of the path is checked before. The machine must be among
 /// the members that the leader has written down, and not on its way out.
@@ -18,7 +19,8 @@ pub(super) async fn get(
     At(name): At<String>,
 ) -> Result<Json<MembershipAnswer>, ApiError> {
     api.leadership()?;
-    let authorities = api.joining()?.authorities.all().ok_or_else(|| {
+    let joining = api.joining()?;
+    let authorities = joining.authorities.all().ok_or_else(|| {
         ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
     })?;
     let snapshot = api.snapshot()?;
@@ -42,7 +44,9 @@ pub(super) async fn get(
         };
         (authority.kind().name().to_owned(), keys)
     });
+    let recovery = joining.authorities.recovery_key();
     Ok(Json(MembershipAnswer {
         authorities: BTreeMap::from(authorities),
+        recovery_key: recovery.map_or_else(String::new, RecoveryKey::reveal),
     }))
 }

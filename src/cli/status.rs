@@ -74,6 +74,9 @@ pub(super) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
     field("nodes", &findings.nodes);
     field("workloads", &findings.workloads);
     field("instances", &findings.instances);
+    if !findings.backup.is_empty() {
+        field("backup", &findings.backup);
+    }
     list(&mut screen, "not well", &findings.troubles);
     list(&mut screen, "on the way", &findings.under_way);
     screen.push_str(&warnings(events, now, console.colour));

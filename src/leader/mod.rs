@@ -1,5 +1,6 @@
 //! Election, the loop that feeds `plan/` and commits what it returns, and what the API needs of both.
 
+mod backup;
 mod clients;
 mod handle;
 mod members;
@@ -7,6 +8,7 @@ mod run;
 mod state;
 mod takeover;
 
+pub use backup::{Backups, BackupsConfig, keep_backups};
 pub use clients::{MemberClients, MemberOptions};
 pub use handle::*;
 pub use members::{EtcdMembers, MembersConfig, keep_members};

@@ -10,10 +10,10 @@ use crate::{
     api::types::Event,
     bundle::{self, Mode, SourceFile},
     plan::{
-        Allocation, Assignment, ClusterEndpoints, ClusterMembers, DesiredMeta, IndexRecord,
-        InstanceEntry, LastIndex, NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord,
-        ParsedWorkload, Snapshot, Standing, Stored, TokenRecord, WorkloadEntry, WorkloadKey,
-        WorkloadMeta, WorkloadStatusRecord,
+        Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
+        IndexRecord, InstanceEntry, LastIndex, NamespaceRecord, NodeEntry, NodeRegistration,
+        NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored, TokenRecord, WorkloadEntry,
+        WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -97,6 +97,9 @@ impl SnapshotBuilder {
         snapshot.members = entries
             .get(keys::MEMBERS)
             .and_then(|entry| self.json::<ClusterMembers>(entry));
+        snapshot.backup = entries
+            .get(keys::BACKUP)
+            .and_then(|entry| self.json::<BackupRecord>(entry));
         let standing = below(entries, keys::ELECTION).map(|(_, entry)| Standing {
             key: entry.key.clone(),
             create_revision: entry.create_revision,

@@ -8,7 +8,9 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{Authority, AuthorityKind, LeafKind, PkiError};
+use super::{
+    Authority, AuthorityKind, LeafKind, PkiError, recovery::load_recovery_key, seal::RecoveryKey,
+};
 
 /// The authorities that sign for other machines.
 #[derive(Debug)]
@@ -16,6 +18,7 @@ pub struct Authorities {
     cluster: Authority,
     etcd_clients: Authority,
     etcd_peers: Option<Authority>,
+    recovery: Option<RecoveryKey>,
 }
 
 /// What a machine gets for its key. All of it is public.
@@ -35,12 +38,15 @@ impl Authorities {
     /// Reads them from `folder` (`/var/lib/kat/pki`).
     ///
     /// # Errors
-    /// As [`Authority::load`].
+    /// As [`Authority::load`] and [`load_recovery_key`].
     pub fn load(folder: &Path) -> Result<Self, PkiError> {
+        let recovery = load_recovery_key(folder)?;
+        let load = |kind| Authority::load(folder, kind, &recovery);
         Ok(Self {
-            cluster: Authority::load(folder, AuthorityKind::Cluster)?,
-            etcd_clients: Authority::load(folder, AuthorityKind::EtcdClients)?,
-            etcd_peers: Some(Authority::load(folder, AuthorityKind::EtcdPeers)?),
+            cluster: load(AuthorityKind::Cluster)?,
+            etcd_clients: load(AuthorityKind::EtcdClients)?,
+            etcd_peers: Some(load(AuthorityKind::EtcdPeers)?),
+            recovery: Some(recovery),
         })
     }
 
@@ -64,6 +70,7 @@ impl Authorities {
             cluster,
             etcd_clients,
             etcd_peers: None,
+            recovery: None,
         })
     }
 
@@ -77,6 +84,11 @@ impl Authorities {
     /// All three; nothing where that of etcd's peers is not known.
     pub fn all(&self) -> Option<[&Authority; 3]> {
         Some([&self.cluster, &self.etcd_clients, self.etcd_peers.as_ref()?])
+    }
+
+    /// What their keys are sealed with on a machine that holds etcd.
+    pub fn recovery_key(&self) -> Option<&RecoveryKey> {
+        self.recovery.as_ref()
     }
 
     /// What join tokens pin: see [`Authority::fingerprint`].

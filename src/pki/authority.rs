@@ -27,13 +27,23 @@ impl AuthorityKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Cluster, Self::EtcdClients, Self::EtcdPeers];
 
-    /// Its name, which its files carry: `NAME.crt` and `NAME.key`.
+    /// Its name, which its files carry: `NAME.crt` and `NAME.key.sealed`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cluster => "cluster-ca",
             Self::EtcdClients => "etcd-client-ca",
             Self::EtcdPeers => "etcd-peer-ca",
         }
+    }
+
+    /// The file of its sealed key.
+    pub fn sealed_file(self) -> String {
+        format!("{}.key.sealed", self.name())
+    }
+
+    /// The file of its key as earlier versions left it.
+    pub fn clear_file(self) -> String {
+        format!("{}.key", self.name())
     }
 }
 
@@ -97,27 +107,50 @@ impl Authority {
         })
     }
 
-    /// Reads it from `folder` (`/var/lib/kat/pki`).
+    /// Reads it from `folder` (`/var/lib/kat/pki`), where its key lies sealed.
+    ///
+    /// # Errors
+    /// As [`Self::unseal`], and [`PkiError::File`].
+    pub fn load(
+        folder: &Path,
+        kind: AuthorityKind,
+        recovery: &seal::RecoveryKey,
+    ) -> Result<Self, PkiError> {
+        let certificate = files::read(&folder.join(format!("{}.crt", kind.name())))?;
+        let sealed = files::read_bytes(&folder.join(kind.sealed_file()))?;
+        Self::unseal(kind, &certificate, &sealed, recovery)
+    }
+
+    /// Reads it from `folder` as earlier versions left it: with its key in clear.
     ///
     /// # Errors
     /// As [`Self::from_pem`], and [`PkiError::File`].
-    pub fn load(folder: &Path, kind: AuthorityKind) -> Result<Self, PkiError> {
+    pub fn load_clear(folder: &Path, kind: AuthorityKind) -> Result<Self, PkiError> {
         let certificate = files::read(&folder.join(format!("{}.crt", kind.name())))?;
-        let key = files::read(&folder.join(format!("{}.key", kind.name())))?;
+        let key = files::read(&folder.join(kind.clear_file()))?;
         Self::from_pem(kind, &certificate, &key)
     }
 
-    /// Writes it to `folder`, which becomes 0700; the key is 0600. The key comes first, so that a
-    /// certificate on disk always has its key.
+    /// Writes it to `folder`, which becomes 0700; the sealed key is 0600. The key comes first, so
+    /// that a certificate on disk always has its key, and one in clear goes last: at any moment the
+    /// disk has one of the two whole.
     ///
     /// # Errors
-    /// [`PkiError::File`].
-    pub fn store(&self, folder: &Path) -> Result<(), PkiError> {
+    /// [`PkiError::File`]; [`PkiError::Key`] if it can't be sealed.
+    pub fn store(&self, folder: &Path, recovery: &seal::RecoveryKey) -> Result<(), PkiError> {
         files::make_folder(folder)?;
-        let key = folder.join(format!("{}.key", self.kind.name()));
-        files::write_secret(&key, self.issuer.key().serialize_pem().as_bytes())?;
+        let sealed = self
+            .seal_key(recovery)
+            .map_err(|error| PkiError::Key(format!("of {}: {error}", self.kind.name())))?;
+        files::write_secret(&folder.join(self.kind.sealed_file()), &sealed)?;
         let certificate = folder.join(format!("{}.crt", self.kind.name()));
-        files::write_public(&certificate, self.certificate_pem.as_bytes())
+        files::write_public(&certificate, self.certificate_pem.as_bytes())?;
+        files::remove(&folder.join(self.kind.clear_file()))
+    }
+
+    /// The recovery key that follows from this authority's key, for a cluster that has none.
+    pub fn derived_recovery_key(&self) -> seal::RecoveryKey {
+        seal::RecoveryKey::derived_from(self.issuer.key().serialized_der())
     }
 
     /// Its key, as PEM. It leaves a machine only for another that is to hold etcd.

@@ -30,16 +30,30 @@ pub fn write_public(path: &Path, content: &[u8]) -> Result<(), PkiError> {
 
 /// Reads a text.
 pub(super) fn read(path: &Path) -> Result<String, PkiError> {
-    let read = || -> io::Result<String> {
+    String::from_utf8(read_bytes(path)?)
+        .map_err(|_| failed(path, io::Error::other("it is not text")))
+}
+
+/// Reads a small file.
+pub(super) fn read_bytes(path: &Path) -> Result<Vec<u8>, PkiError> {
+    let read = || -> io::Result<Vec<u8>> {
         let size = fs::metadata(path)?.len();
         if size > MOST_BYTES {
             return Err(io::Error::other(format!(
                 "{size} bytes, at most {MOST_BYTES} are expected"
             )));
         }
-        fs::read_to_string(path)
+        fs::read(path)
     };
     read().map_err(|source| failed(path, source))
+}
+
+/// Removes a file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), PkiError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(path, error)),
+        _ => Ok(()),
+    }
 }
 
 /// Makes the folder of keys, 0700.

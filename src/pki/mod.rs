@@ -10,8 +10,10 @@ mod admission;
 mod authority;
 mod files;
 mod leaf;
+mod recovery;
 mod request;
 pub mod seal;
+pub mod stream;
 pub mod tls;
 pub mod token;
 mod validity;
@@ -23,6 +25,7 @@ pub use self::{
     authority::{Authority, AuthorityKind},
     files::{write_public, write_secret},
     leaf::{Identity, LeafKind},
+    recovery::{load_recovery_key, recovery_key_file, store_recovery_key},
     request::{CertificateRequest, MAX_REQUEST, create_request, create_request_for_key},
     tls::{PeerIdentity, peer_identity},
     validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
@@ -75,6 +78,13 @@ pub enum PkiError {
     /// rustls does not accept a configuration.
     #[error("tls: {0}")]
     Tls(#[from] rustls::Error),
+}
+
+impl PkiError {
+    /// Whether a file is simply not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::File { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    }
 }
 
 impl From<rcgen::Error> for PkiError {

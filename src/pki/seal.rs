@@ -5,8 +5,8 @@
 //! for one purpose does not open for another.
 //!
 //! The recovery key is 32 random bytes. It is printed as `kat-recovery-XXXX-...`: 14 groups
-//! of Crockford's base32, of which the last 24 bits are a checksum against slips of the pen. Nothing
-//! is sealed yet: backups will be the first.
+//! of Crockford's base32, of which the last 24 bits are a checksum against slips of the pen. With it
+//! are sealed: the authorities' keys on machines that hold etcd, and backups.
 
 use std::fmt;
 
@@ -64,6 +64,16 @@ impl RecoveryKey {
         let mut key = [0_u8; 32];
         rand::fill(&mut key).map_err(|_| SealError::Randomness)?;
         Ok(Self(key))
+    }
+
+    /// The recovery key of a cluster that was made before there was one. It follows from what all
+    /// of its members have, the key of its authority, so each of them finds the same.
+    pub(super) fn derived_from(authority: &[u8]) -> Self {
+        let digest = Sha256::new()
+            .chain_update(b"kat-recovery-key-of-authority")
+            .chain_update(authority)
+            .finalize();
+        Self(digest.into())
     }
 
     /// Reads a printed key. Case, dashes and white space do not matter; O counts as 0, I and L
@@ -132,6 +142,15 @@ impl RecoveryKey {
             }
         }
         text
+    }
+
+    /// Tells two keys apart, and nothing about either: 16 hexadecimal digits.
+    pub fn fingerprint(&self) -> String {
+        let digest = Sha256::new()
+            .chain_update(b"kat-recovery-key-fingerprint")
+            .chain_update(self.0)
+            .finalize();
+        super::hex(digest.get(..8).unwrap_or_default())
     }
 
     fn cipher(&self) -> Result<RandomizedNonceKey, SealError> {

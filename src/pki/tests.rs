@@ -303,7 +303,8 @@ fn authorities_are_stored_and_loaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path().join("pki");
     let cluster = authority(AuthorityKind::Cluster);
-    cluster.store(&folder).expect("stored");
+    let recovery = seal::RecoveryKey::generate().expect("a key");
+    cluster.store(&folder, &recovery).expect("stored");
     let mode = |name: &str| {
         let path = if name.is_empty() {
             folder.clone()
@@ -313,10 +314,28 @@ fn authorities_are_stored_and_loaded() {
         std::fs::metadata(path).expect("there").permissions().mode() & 0o777
     };
     assert_eq!(
-        (mode(""), mode("cluster-ca.key"), mode("cluster-ca.crt")),
+        (
+            mode(""),
+            mode("cluster-ca.key.sealed"),
+            mode("cluster-ca.crt")
+        ),
         (0o700, 0o600, 0o644)
     );
-    let loaded = Authority::load(&folder, AuthorityKind::Cluster).expect("loaded");
+    let load = |kind| Authority::load(&folder, kind, &recovery);
+    let loaded = load(AuthorityKind::Cluster).expect("loaded");
+    // Nothing of the key lies there in clear.
+    let sealed = std::fs::read(folder.join("cluster-ca.key.sealed")).expect("read");
+    let pem = cluster.key_pem();
+    let secret = pem.lines().nth(1).expect("a line").as_bytes();
+    assert!(
+        !sealed
+            .windows(8)
+            .any(|part| secret.windows(8).any(|one| one == part))
+    );
+    assert!(!folder.join("cluster-ca.key").exists());
+    let other = seal::RecoveryKey::generate().expect("a key");
+    let closed = Authority::load(&folder, AuthorityKind::Cluster, &other).expect_err("another key");
+    assert!(closed.to_string().contains("cluster-ca"), "{closed}");
     assert_eq!(loaded.fingerprint(), cluster.fingerprint());
     assert_eq!(loaded.fingerprint().len(), 64);
     let leaf = der(&loaded
@@ -329,19 +348,19 @@ fn authorities_are_stored_and_loaded() {
     leaf.verify_signature(Some(root.public_key()))
         .expect("signed by it");
 
-    let missing = Authority::load(&folder, AuthorityKind::EtcdPeers).expect_err("missing");
+    let missing = load(AuthorityKind::EtcdPeers).expect_err("missing");
     assert!(
         missing.to_string().contains("etcd-peer-ca.crt"),
         "{missing}"
     );
     let other = authority(AuthorityKind::Cluster);
-    other.store(&folder).expect("stored");
+    other.store(&folder, &recovery).expect("stored");
     write_public(
         &folder.join("cluster-ca.crt"),
         cluster.certificate_pem().as_bytes(),
     )
     .expect("written");
-    let mixed = Authority::load(&folder, AuthorityKind::Cluster).expect_err("mixed");
+    let mixed = load(AuthorityKind::Cluster).expect_err("mixed");
     assert!(mixed.to_string().contains("does not belong"), "{mixed}");
     let identity = cluster.issue(&node("alpha"), now()).expect("issued");
     let leaf = Authority::from_pem(

@@ -215,6 +215,22 @@ pub struct Allocation {
     pub address: Ipv4Addr,
 }
 
+/// `/kat/backup`: what became of the leader's backups.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackupRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// The machine on which the last one lies.
+    pub node: String,
+    /// When the last one was made.
+    pub last: Option<Timestamp>,
+    /// Why there is none since; empty while all is well.
+    pub failure: String,
+    /// Since when that is so.
+    pub failing_since: Option<Timestamp>,
+}
+
 /// `/kat/tokens/{id}`: the secret is stored hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
 use ipnet::Ipv4Net;
 
 use super::{
-    Allocation, Assignment, ClusterEndpoints, ClusterMembers, DesiredMeta, IndexRecord, LastIndex,
-    NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, WorkloadMeta,
-    WorkloadStatusRecord,
+    Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
+    IndexRecord, LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord,
+    WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
     api::types::{Event, NodeReport},
@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub endpoints: Option<Stored<ClusterEndpoints>>,
     /// etcd's members, as the leader last saw them.
     pub members: Option<Stored<ClusterMembers>>,
+    /// What became of the leader's backups.
+    pub backup: Option<Stored<BackupRecord>>,
     /// Who stands for election, who leads first.
     pub election: Vec<Standing>,
     /// Revision at which a subnet was last given away.

@@ -61,11 +61,11 @@ pub struct ClusterSpec {
     pub wireguard_port: u16,
     /// Where simple cluster storage lies.
     pub volume_base_path: String,
-    /// Where snapshots lie.
+    /// Where the leader keeps backups.
     pub backup_path: String,
-    /// Snapshots kept.
+    /// Backups kept.
     pub backup_retention: u32,
-    /// Minutes between snapshots.
+    /// Minutes between backups.
     pub backup_interval_minutes: u32,
     /// Seconds between heartbeats.
     pub agent_tick_seconds: u32,

@@ -51,6 +51,8 @@ pub const PKI: &str = "/kat/pki/";
 pub const INDEXES: &str = "/kat/indexes/";
 /// The index that was handed out last. No number, so no index.
 pub const LAST_INDEX: &str = "/kat/indexes/last";
+/// What became of the leader's backups.
+pub const BACKUP: &str = "/kat/backup";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
 /// The election.

@@ -11,8 +11,14 @@ for node in n1 n2 n3; do
     lacks "$(on "$node" ss -tln)" "192.168.77.1${node#n}:2379"
     lacks "$(on "$node" ss -tln)" "0.0.0.0:2379"
     equal "700 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki)" "folder of keys on $node"
-    equal "600 root" "$(on "$node" stat -c '%a %U' /var/lib/kat/pki/cluster-ca.key)" "authority's key on $node"
-    refused as_on "$node" kat-etcd cat /var/lib/kat/pki/cluster-ca.key
+    for file in cluster-ca.key.sealed recovery.key; do
+        equal "600 root" "$(on "$node" stat -c '%a %U' "/var/lib/kat/pki/$file")" "$file on $node"
+        refused as_on "$node" kat-etcd cat "/var/lib/kat/pki/$file"
+    done
+    # No authority's key lies in clear, and one recovery key opens all.
+    equal "" "$(on "$node" find /var/lib/kat -name '*-ca.key')" "keys in clear on $node"
+    equal "$(n1 kat-agent recovery-key)" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"
+    refused as_on "$node" nobody kat-agent recovery-key
 done
 equal 3 "$(etcdctl_on n2 member list | grep -c ', started, .*, false$')" "voting members"
 # The machine that leads KAT does not lead raft.

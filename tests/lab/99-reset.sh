@@ -2,7 +2,12 @@
 # leaves no cluster
 # shellcheck shell=bash
 run web --port 80
+backup=$(n1 kat-agent backup)
 n1 kat-agent reset --yes
+# Backups are for when all else is gone: they stay.
+n1 test -s "$backup"
+n1 rm -r /var/lib/kat/backups
+n1 rmdir /var/lib/kat
 inventory n1 | grep -v '^root/' >"$LAB_WORK/after-reset"
 diff <(grep -v '^root/' "$LAB_WORK/before-init") "$LAB_WORK/after-reset"
 equal "" "$(n1 systemctl list-units --plain --no-legend --state=active,failed 'kat*')" "units"

@@ -9,8 +9,9 @@ use futures_util::StreamExt;
 use jiff::Timestamp;
 use kat::{
     pki::{Authority, AuthorityKind, LeafKind},
-    store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd_admin, keys},
+    store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin, keys},
 };
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -421,4 +422,39 @@ async fn certificates_of_other_authorities_open_nothing() {
         .await
         .expect("reconnected");
     store.health().await.expect("healthy");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_comes_whole_and_to_the_superuser_alone() {
+    let server = EtcdServer::start().await;
+    let store = server.leader("alpha").await;
+    etcd_admin::bootstrap_auth(&store, "alpha", &["one"])
+        .await
+        .expect("users");
+    for number in 0..100 {
+        let value = format!("value {number} {}", "x".repeat(4096));
+        write(&store, &[put(&format!("/t/{number}"), &value)]).await;
+    }
+    let node = server.node("one").await;
+    let (sender, mut pieces) = mpsc::channel(2);
+    let copied = tokio::spawn(async move {
+        let refused = etcd::snapshot(&node, &sender).await;
+        (refused, etcd::snapshot(&store, &sender).await)
+    });
+    let mut copy = Vec::new();
+    while let Some(piece) = pieces.recv().await {
+        copy.extend(piece);
+    }
+    let (refused, copied) = copied.await.expect("copied");
+    let refused = refused.expect_err("it may read all values");
+    assert!(matches!(refused, StoreError::Denied(_)), "{refused:?}");
+    assert_eq!(copied.expect("whole"), copy.len() as u64);
+    assert!(copy.len() > 100 * 4096 && copy.len() % 512 == 32);
+    assert!(copy.windows(8).any(|part| part == b"value 99"));
+
+    // Where nobody takes the pieces it ends, too.
+    let (sender, pieces) = mpsc::channel(1);
+    drop(pieces);
+    let store = server.leader("alpha").await;
+    etcd::snapshot(&store, &sender).await.expect_err("nobody");
 }

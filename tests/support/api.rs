@@ -18,7 +18,10 @@ use kat::{
     },
     bundle::{SourceFile, pack},
     leader::{LeaderHandle, Reports, SnapshotBuilder},
-    pki::{Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, tls},
+    pki::{
+        Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
+        store_recovery_key, tls,
+    },
     plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
     pulse::Pulses,
     store::{Leadership, MemoryStore, Mirror, Operation, StateStore, StoreError, keys},
@@ -127,10 +130,12 @@ impl Server {
         let etcd_authority =
             Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
         let pki = tempfile::tempdir().unwrap();
-        authority.store(pki.path()).unwrap();
-        etcd_authority.store(pki.path()).unwrap();
+        let recovery = RecoveryKey::generate().unwrap();
+        store_recovery_key(pki.path(), &recovery).unwrap();
+        authority.store(pki.path(), &recovery).unwrap();
+        etcd_authority.store(pki.path(), &recovery).unwrap();
         let peers = Authority::generate(AuthorityKind::EtcdPeers, CLUSTER_UID, now).unwrap();
-        peers.store(pki.path()).unwrap();
+        peers.store(pki.path(), &recovery).unwrap();
         let users = Arc::new(SeenUsers::default());
         let joining = Joining {
             authorities: Arc::new(Authorities::load(pki.path()).unwrap()),

@@ -3,7 +3,7 @@
 use jiff::ToSpan;
 
 use super::*;
-use crate::resource::ClusterConfiguration;
+use crate::{api::types::AuthorityKeys, resource::ClusterConfiguration};
 
 fn identity() -> Identity {
     Identity {
@@ -110,7 +110,7 @@ fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
     );
 }
 
-fn given(authorities: &[Authority]) -> BTreeMap<String, AuthorityKeys> {
+fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
     let keys = authorities.iter().map(|authority| {
         let keys = AuthorityKeys {
             certificate: authority.certificate_pem().to_owned(),
@@ -118,7 +118,18 @@ fn given(authorities: &[Authority]) -> BTreeMap<String, AuthorityKeys> {
         };
         (authority.kind().name().to_owned(), keys)
     });
-    keys.collect()
+    MembershipAnswer {
+        authorities: keys.collect(),
+        recovery_key: recovery_key.to_owned(),
+    }
+}
+
+fn keys_in(folder: &tempfile::TempDir) -> Keys {
+    Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: Some(0),
+    }
 }
 
 fn authorities() -> Vec<Authority> {
@@ -140,21 +151,29 @@ fn only_the_known_authorities_are_taken() {
     std::fs::create_dir(&keys.folder).unwrap();
     let (own, others) = (authorities(), authorities());
     // What a worker has.
-    for name in ["cluster-ca", "etcd-client-ca"] {
-        let own = given(&own);
-        let path = keys.folder.join(format!("{name}.crt"));
-        std::fs::write(path, &own[name].certificate).unwrap();
+    for authority in own.iter().take(2) {
+        let path = keys.folder.join(format!("{}.crt", authority.kind().name()));
+        std::fs::write(path, authority.certificate_pem()).unwrap();
     }
-    keys.store_authorities(&given(&others)).unwrap_err();
-    let mut mixed = given(&own);
-    let foreign = given(&others)["etcd-peer-ca"].key.clone();
-    mixed.get_mut("etcd-peer-ca").unwrap().key = foreign;
+    let recovery = RecoveryKey::generate().unwrap();
+    let text = recovery.reveal();
+    keys.store_authorities(&given(&others, &text)).unwrap_err();
+    let mut mixed = given(&own, &text);
+    let foreign = others[2].key_pem();
+    mixed.authorities.get_mut("etcd-peer-ca").unwrap().key = foreign;
     keys.store_authorities(&mixed).unwrap_err();
-    keys.store_authorities(&given(&own[..2])).unwrap_err();
-    let has_key = || keys.folder.join("cluster-ca.key").exists();
-    assert!(!has_key(), "nothing is kept of what is refused");
-    keys.store_authorities(&given(&own)).unwrap();
-    assert!(has_key());
+    keys.store_authorities(&given(&own[..2], &text))
+        .unwrap_err();
+    keys.store_authorities(&given(&own, "kat-recovery-123"))
+        .unwrap_err();
+    let has_key = || keys.folder.join("cluster-ca.key.sealed").exists();
+    assert!(
+        !has_key() && keys.recovery_key().is_err(),
+        "nothing is kept of what is refused"
+    );
+    keys.store_authorities(&given(&own, &text)).unwrap();
+    assert!(has_key() && keys.recovery_key().unwrap() == recovery);
+    assert!(!format!("{:?}", given(&own, &text)).contains(&text));
     keys.forget_authorities().unwrap();
     let mut left: Vec<_> = std::fs::read_dir(&keys.folder)
         .unwrap()
@@ -162,4 +181,83 @@ fn only_the_known_authorities_are_taken() {
         .collect();
     left.sort();
     assert_eq!(left, ["cluster-ca.crt", "etcd-client-ca.crt"]);
+}
+
+/// Leaves the authorities as an earlier version did: each key in clear.
+fn leave_clear(keys: &Keys, authorities: &[Authority]) {
+    std::fs::create_dir_all(&keys.folder).unwrap();
+    for authority in authorities {
+        let (kind, pem) = (authority.kind(), authority.key_pem());
+        pki::write_secret(&keys.folder.join(kind.clear_file()), pem.as_bytes()).unwrap();
+        let certificate = keys.folder.join(format!("{}.crt", kind.name()));
+        pki::write_public(&certificate, authority.certificate_pem().as_bytes()).unwrap();
+    }
+}
+
+fn clear_keys(keys: &Keys) -> usize {
+    let kinds = AuthorityKind::ALL.into_iter();
+    kinds
+        .filter(|kind| keys.folder.join(kind.clear_file()).exists())
+        .count()
+}
+
+#[test]
+fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recovery_key() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (keys_in(&first), keys_in(&second));
+    let authorities = authorities();
+    leave_clear(&first, &authorities);
+    leave_clear(&second, &authorities);
+    assert!(first.seal_authorities().unwrap() && second.seal_authorities().unwrap());
+    assert_eq!((clear_keys(&first), clear_keys(&second)), (0, 0));
+    let recovery = first.recovery_key().unwrap();
+    assert!(recovery == second.recovery_key().unwrap());
+    for authority in &authorities {
+        let opened = Authority::load(&second.folder, authority.kind(), &recovery).unwrap();
+        assert_eq!(opened.key_pem(), authority.key_pem());
+    }
+    // Leaves are issued as ever, and a second start finds nothing to do.
+    first.renew(&identity(), Timestamp::now()).unwrap();
+    assert!(!first.seal_authorities().unwrap());
+    // What a leader of an earlier version hands over ends the same.
+    let third = tempfile::tempdir().unwrap();
+    let third = keys_in(&third);
+    third.store_authorities(&given(&authorities, "")).unwrap();
+    assert!(third.recovery_key().unwrap() == recovery);
+}
+
+#[test]
+fn sealing_that_was_broken_off_anywhere_goes_on() {
+    let authorities = authorities();
+    let recovery = authorities[0].derived_recovery_key();
+    // After the recovery key; after each sealed key, with and without its clear one gone.
+    for sealed in 0..=3 {
+        for removed in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let keys = keys_in(&folder);
+            leave_clear(&keys, &authorities);
+            pki::store_recovery_key(&keys.folder, &recovery).unwrap();
+            for authority in authorities.iter().take(sealed) {
+                authority.store(&keys.folder, &recovery).unwrap();
+            }
+            if let (false, Some(last)) = (removed, sealed.checked_sub(1)) {
+                leave_clear(&keys, &authorities[last..=last]);
+            }
+            keys.seal_authorities().unwrap();
+            assert_eq!(clear_keys(&keys), 0, "{sealed} {removed}");
+            for authority in &authorities {
+                let opened = Authority::load(&keys.folder, authority.kind(), &recovery).unwrap();
+                assert_eq!(opened.key_pem(), authority.key_pem());
+            }
+        }
+    }
+    // A sealed key whose recovery key is gone is never replaced.
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    leave_clear(&keys, &authorities);
+    keys.seal_authorities().unwrap();
+    std::fs::remove_file(keys.folder.join("recovery.key")).unwrap();
+    assert!(!keys.seal_authorities().unwrap());
+    let error = keys.renew(&identity(), Timestamp::now()).unwrap_err();
+    assert!(error.to_string().contains("recovery.key"), "{error}");
 }

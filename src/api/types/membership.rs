@@ -7,11 +7,24 @@ use serde::{Deserialize, Serialize};
 
 /// The cluster's authorities with their keys. Only a machine that the leader has chosen gets them,
 /// over a connection that its certificate opened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MembershipAnswer {
     /// By name: `cluster-ca`, `etcd-client-ca`, `etcd-peer-ca`.
     pub authorities: BTreeMap<String, AuthorityKeys>,
+    /// The recovery key as it is printed, with which the keys lie sealed on the machine. Empty from
+    /// a leader that knows none.
+    #[serde(default)]
+    pub recovery_key: String,
+}
+
+impl fmt::Debug for MembershipAnswer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("MembershipAnswer")
+            .field("authorities", &self.authorities)
+            .finish_non_exhaustive()
+    }
 }
 
 /// One authority.

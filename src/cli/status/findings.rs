@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::{InstanceItem, Listed, NodeItem, WorkloadItem};
 use crate::{
     api::{
-        HealthView,
+        BackupView, HealthView,
         client::ClientError,
         types::{ETCD_CONDITION, Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
     },
@@ -31,6 +31,8 @@ pub(super) struct Findings {
     pub(super) nodes: String,
     pub(super) workloads: String,
     pub(super) instances: String,
+    /// Empty where that is not known.
+    pub(super) backup: String,
     /// The cluster is not well because of these.
     pub(super) troubles: Vec<String>,
     /// Nothing is wrong with these yet.
@@ -46,6 +48,13 @@ impl Findings {
                 .push(format!("the API is not well: {error}")),
             Ok(health) if health.stale => findings.troubles.push(STALE.to_owned()),
             Ok(_) => {}
+        }
+        if let Ok(HealthView {
+            backup: Some(backup),
+            ..
+        }) = &known.health
+        {
+            findings.of_backup(backup, now);
         }
         findings.of_nodes(&known.nodes, now);
         findings.of_workloads(&known.workloads);
@@ -97,6 +106,20 @@ impl Findings {
                     self.under_way.push(line);
                 }
             }
+        }
+    }
+
+    fn of_backup(&mut self, backup: &BackupView, now: Timestamp) {
+        self.backup = match &backup.last {
+            Some(last) => format!("{} ago on {}", time::age(now, last), backup.node),
+            None => "none yet".to_owned(),
+        };
+        if backup.failing {
+            let line = format!(
+                "the leader fails to make backups (last: {}); `katcall get events -A` says why",
+                self.backup
+            );
+            self.troubles.push(line);
         }
     }
 
@@ -241,4 +264,31 @@ fn said(reason: &str, message: &str) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backups_that_fail_are_a_trouble() {
+        let now: Timestamp = "2026-11-22T04:00:00Z".parse().unwrap();
+        let found = |last: Option<&str>, failing| {
+            let backup = BackupView {
+                last: last.map(ToOwned::to_owned),
+                node: "n1".to_owned(),
+                failing,
+            };
+            let mut findings = Findings::default();
+            findings.of_backup(&backup, now);
+            (findings.backup, findings.troubles)
+        };
+        let none = Vec::<String>::new();
+        assert_eq!(found(None, false), ("none yet".to_owned(), none.clone()));
+        let last = Some("2026-11-22T03:40:00Z");
+        assert_eq!(found(last, false), ("20m ago on n1".to_owned(), none));
+        let (backup, troubles) = found(last, true);
+        assert_eq!(backup, "20m ago on n1");
+        assert!(troubles.len() == 1 && troubles[0].contains("fails to make backups"));
+    }
 }

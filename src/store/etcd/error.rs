@@ -102,8 +102,14 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
     if message.contains("has been compacted") {
         return StoreError::Compacted(revision);
     }
-    // A certificate without a usable common name is refused with these two.
-    if message.contains("user name is empty") || message.contains("user name not found") {
+    // A certificate without a usable common name is refused with the first two, and who may not have
+    // a snapshot with the last: without a code that says so.
+    let refusals = [
+        "user name is empty",
+        "user name not found",
+        "permission denied",
+    ];
+    if refusals.iter().any(|refusal| message.contains(refusal)) {
         return StoreError::Denied(message);
     }
     match verdict(failure) {

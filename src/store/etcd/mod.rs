@@ -10,6 +10,7 @@ pub mod admin;
 mod connections;
 mod error;
 mod read;
+mod snapshot;
 mod watch;
 
 use std::{future::Future, sync::Arc, time::Duration};
@@ -19,6 +20,7 @@ use async_trait::async_trait;
 use etcd_client::{Client, CompareOp, DeleteOptions, Error as ClientError, PutOptions, Txn, TxnOp};
 use tokio::time::{Instant, sleep, timeout_at};
 
+pub use self::snapshot::snapshot;
 use self::{connections::Connections, error::Verdict};
 use super::{
     Committed, Compare, KeyValue, Leadership, Listing, Operation, StateStore, StoreError,

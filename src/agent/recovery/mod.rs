@@ -1,0 +1,52 @@
+//! What is done by hand when machines are lost (RFC001-KAT 5.4, 5.5): the recovery key
+//! and backups.
+
+mod archive;
+mod backup;
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, bail};
+
+pub use self::backup::{LocalBackups, run as backup};
+use super::{identity::Identity, keys::Keys, known::Known, paths, setup::read_identity};
+
+/// The recovery key as it is printed.
+pub fn key() -> anyhow::Result<String> {
+    member()?;
+    let key = Keys::new(None).recovery_key().with_context(no_key_hint)?;
+    Ok(key.reveal())
+}
+
+fn no_key_hint() -> String {
+    format!(
+        "this machine has no recovery key that can be read; the text that `init` printed belongs into {}, mode 0600",
+        crate::pki::recovery_key_file(Path::new(paths::PKI)).display()
+    )
+}
+
+/// Root, on a machine that holds the cluster's store.
+fn member() -> anyhow::Result<Arc<Identity>> {
+    need_root()?;
+    let identity = read_identity()?;
+    if !identity.etcd {
+        let known = Known::stored();
+        let machines = known.endpoints.machines.iter();
+        let members: Vec<&str> = machines
+            .filter(|(_, machine)| machine.etcd)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        bail!(
+            "this machine does not hold the cluster's store; run it on one that does: {}",
+            members.join(", ")
+        );
+    }
+    Ok(identity)
+}
+
+fn need_root() -> anyhow::Result<()> {
+    if !nix::unistd::Uid::effective().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    Ok(())
+}

@@ -1,0 +1,244 @@
+//! Backups: while this machine leads, it makes one each `backupIntervalMinutes`, and keeps the
+//! newest `backupRetention` of them (RFC001-KAT 5.4).
+//!
+//! What lies in the folder says when the next one is due, so that an agent that starts anew makes
+//! none too many. A machine that begins to lead and has none makes one soon.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use jiff::{Timestamp, ToSpan};
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::LeaderHandle;
+use crate::{
+    api::types::ObjectReference,
+    plan::{BackupRecord, EventKind, EventLog, Snapshot},
+    store::{Leadership, Operation, StoreError, keys},
+};
+
+/// A machine that has no backup makes its first one so long after it began to lead.
+const FIRST: Duration = Duration::from_secs(300);
+/// Longest time between two looks: settings may have changed.
+const LOOK: Duration = Duration::from_secs(300);
+/// Pause while there is no snapshot of the store yet.
+const SOON: Duration = Duration::from_secs(1);
+/// First pause after a failure; it doubles up to the interval.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+
+/// Where backups lie, and who makes them.
+#[async_trait]
+pub trait Backups: Send + Sync {
+    /// When those in the folder were made, the oldest first. None where there is no folder.
+    async fn kept(&self, folder: &Path) -> Result<Vec<Timestamp>, String>;
+    /// Makes one, whole or not at all.
+    async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String>;
+    /// Removes one.
+    async fn remove(&self, folder: &Path, made: Timestamp) -> Result<(), String>;
+}
+
+/// What this machine needs to make backups.
+#[derive(Clone)]
+pub struct BackupsConfig {
+    /// Its name.
+    pub node: String,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// The disk and etcd.
+    pub backups: Arc<dyn Backups>,
+}
+
+/// Makes backups until `cancel`, whenever this machine leads.
+pub async fn keep_backups(handle: LeaderHandle, config: BackupsConfig, cancel: CancellationToken) {
+    let mut leadership = handle.leadership.clone();
+    let work = async {
+        loop {
+            let now = leadership.borrow_and_update().clone();
+            let now = now.filter(|now| !now.lost.is_cancelled());
+            let led = async {
+                match &now {
+                    Some(now) => lead(&handle, &config, now).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                changed = leadership.changed() => if changed.is_err() { return },
+                () = led => {}
+            }
+        }
+    };
+    cancel.run_until_cancelled(work).await;
+}
+
+/// One leadership.
+async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leadership) {
+    let began = Instant::now();
+    let mut failures = 0_u32;
+    while !leadership.lost.is_cancelled() {
+        let Some(snapshot) = handle.snapshot.borrow().clone() else {
+            sleep(SOON).await;
+            continue;
+        };
+        let round = Round {
+            handle,
+            config,
+            leadership,
+            snapshot: &snapshot,
+        };
+        let pause = match round.run(began.elapsed()).await {
+            Ok(pause) => {
+                failures = 0;
+                pause
+            }
+            Err(reason) => {
+                let pause = AFTER_FAILURE * 2_u32.saturating_pow(failures.min(16));
+                failures += 1;
+                tracing::error!(reason, "no backup was made");
+                round.tell(Err(&reason)).await;
+                pause.min(round.interval())
+            }
+        };
+        sleep(pause).await;
+    }
+    // The next change of the leadership ends the wait.
+    std::future::pending::<()>().await;
+}
+
+struct Round<'a> {
+    handle: &'a LeaderHandle,
+    config: &'a BackupsConfig,
+    leadership: &'a Leadership,
+    snapshot: &'a Snapshot,
+}
+
+impl Round<'_> {
+    /// Looks, and makes one if it is due. Gives back when to look again, or why there is none.
+    async fn run(&self, led_for: Duration) -> Result<Duration, String> {
+        let spec = &self.snapshot.cluster.spec;
+        let folder = Path::new(&spec.backup_path);
+        let now = (self.config.clock)();
+        let mut kept = self.config.backups.kept(folder).await?;
+        // A clock that was set back leaves some that were made in times to come.
+        let newest = kept.iter().rev().find(|made| **made <= now + 1.minute());
+        let newest = newest.copied();
+        let due = due_in(newest, now, self.interval(), led_for);
+        if due.is_zero() {
+            self.config.backups.take(folder, now).await?;
+            tracing::info!(folder = spec.backup_path, "a backup was made");
+            self.tell(Ok(now)).await;
+            // The oldest go only now that the newest is whole.
+            let surplus = (kept.len() + 1).saturating_sub(at_least_one(spec.backup_retention));
+            for made in kept.drain(..surplus) {
+                self.config.backups.remove(folder, made).await?;
+            }
+            return Ok(self.interval().min(LOOK));
+        }
+        if let Some(made) = newest {
+            self.tell(Ok(made)).await;
+        }
+        Ok(due.min(LOOK))
+    }
+
+    fn interval(&self) -> Duration {
+        let minutes = self.snapshot.cluster.spec.backup_interval_minutes.max(1);
+        Duration::from_secs(60 * u64::from(minutes))
+    }
+
+    /// Writes down what became of it, where that is news; a failure and its end are events too.
+    async fn tell(&self, outcome: Result<Timestamp, &str>) {
+        let before = self.snapshot.backup.as_ref().map(|stored| &stored.value);
+        let node = &self.config.node;
+        let now = (self.config.clock)();
+        let Some((record, event)) = record(before, node, outcome, now) else {
+            return;
+        };
+        let mut operations = Vec::new();
+        if let Some((kind, reason, message)) = event {
+            let cluster = ObjectReference {
+                kind: "Cluster".to_owned(),
+                name: self.snapshot.cluster.metadata.name.clone(),
+                namespace: String::new(),
+                uid: self.snapshot.cluster_uid.clone(),
+            };
+            let mut log = EventLog::new(&self.snapshot.events, now);
+            operations.extend(log.record(kind, reason, cluster, message));
+        }
+        let written = match serde_json::to_vec(&record) {
+            Ok(value) => {
+                operations.push(Operation::Put(keys::BACKUP.to_owned(), value));
+                let fence = [self.leadership.fence()];
+                self.handle.store.transact(&fence, &operations).await
+            }
+            Err(error) => Err(StoreError::Invalid(error.to_string())),
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "what became of a backup is not written down");
+        }
+    }
+}
+
+fn at_least_one(retention: u32) -> usize {
+    usize::try_from(retention).unwrap_or(usize::MAX).max(1)
+}
+
+/// How long until the next one is due; nothing if it is.
+fn due_in(
+    newest: Option<Timestamp>,
+    now: Timestamp,
+    interval: Duration,
+    led_for: Duration,
+) -> Duration {
+    match newest {
+        Some(newest) => {
+            let age = Duration::try_from(now.duration_since(newest)).unwrap_or_default();
+            interval.saturating_sub(age)
+        }
+        None => interval.min(FIRST).saturating_sub(led_for),
+    }
+}
+
+type EventOf = (EventKind, &'static str, String);
+
+/// What is stored after this outcome, and the event that tells it; nothing where it says nothing new.
+fn record(
+    before: Option<&BackupRecord>,
+    node: &str,
+    outcome: Result<Timestamp, &str>,
+    now: Timestamp,
+) -> Option<(BackupRecord, Option<EventOf>)> {
+    let earlier = before.cloned().unwrap_or_default();
+    match outcome {
+        Ok(made) => {
+            let failed = !earlier.failure.is_empty();
+            // One of another leader may be newer than what lies here.
+            if earlier.last.is_some_and(|last| last >= made) {
+                return None;
+            }
+            let record = BackupRecord {
+                schema: 1,
+                node: node.to_owned(),
+                last: Some(made),
+                failure: String::new(),
+                failing_since: None,
+            };
+            let message = format!("a backup was made on machine {node} again");
+            let event = failed.then_some((EventKind::Normal, "BackupMade", message));
+            Some((record, event))
+        }
+        Err(reason) => {
+            let record = BackupRecord {
+                schema: 1,
+                failure: format!("machine {node}: {reason}"),
+                failing_since: earlier.failing_since.or(Some(now)),
+                ..earlier
+            };
+            let message = format!("no backup was made on machine {node}: {reason}");
+            Some((record, Some((EventKind::Warning, "BackupFailed", message))))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! The timer over virtual hours, with a disk that can fail.
+
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::{
+    leader::{LeaderConfig, start},
+    pulse::Pulses,
+    store::{MemoryStore, StateStore},
+};
+
+/// What was done to the folder, and what lies in it.
+#[derive(Default)]
+struct Disk {
+    kept: Mutex<Vec<Timestamp>>,
+    done: Mutex<Vec<String>>,
+    full: AtomicBool,
+}
+
+#[async_trait]
+impl Backups for Disk {
+    async fn kept(&self, _: &Path) -> Result<Vec<Timestamp>, String> {
+        Ok(self.kept.lock().unwrap().clone())
+    }
+
+    async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String> {
+        assert_eq!(folder, Path::new("/var/lib/kat/backups"));
+        sleep(Duration::from_secs(3)).await;
+        if self.full.load(Ordering::Relaxed) {
+            self.done.lock().unwrap().push("failed".to_owned());
+            return Err("no space left".to_owned());
+        }
+        let mut kept = self.kept.lock().unwrap();
+        kept.push(now);
+        kept.sort_unstable();
+        self.done.lock().unwrap().push("taken".to_owned());
+        Ok(())
+    }
+
+    async fn remove(&self, _: &Path, made: Timestamp) -> Result<(), String> {
+        self.kept.lock().unwrap().retain(|one| *one != made);
+        self.done.lock().unwrap().push("removed".to_owned());
+        Ok(())
+    }
+}
+
+struct Cluster {
+    store: MemoryStore,
+    disk: Arc<Disk>,
+    began: Instant,
+    cancel: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+fn epoch() -> Timestamp {
+    "2026-11-22T00:00:00Z".parse().unwrap()
+}
+
+impl Cluster {
+    /// A leader with the defaults: one in 30 minutes, 5 are kept.
+    async fn begin(kept: &[Timestamp]) -> Self {
+        let began = Instant::now();
+        let disk = Arc::new(Disk::default());
+        disk.kept.lock().unwrap().extend(kept);
+        let store = MemoryStore::new();
+        let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> =
+            Arc::new(move || epoch() + began.elapsed());
+        let cancel = CancellationToken::new();
+        let leader = LeaderConfig {
+            candidate: "n1".to_owned(),
+            lease: Duration::from_secs(600),
+            endpoint: "192.0.2.1:9115".to_owned(),
+            clock: Arc::clone(&clock),
+            pulses: Pulses::default(),
+        };
+        let handle = start(Arc::new(store.clone()), leader, cancel.clone());
+        let config = BackupsConfig {
+            node: "n1".to_owned(),
+            clock,
+            backups: Arc::clone(&disk) as Arc<dyn Backups>,
+        };
+        let running = tokio::spawn(keep_backups(handle, config, cancel.clone()));
+        Self {
+            store,
+            disk,
+            began,
+            cancel,
+            running,
+        }
+    }
+
+    /// Goes on until so many minutes are over.
+    async fn until(&self, minutes: u64) {
+        tokio::time::sleep_until(self.began + Duration::from_secs(60 * minutes)).await;
+    }
+
+    fn kept(&self) -> Vec<Timestamp> {
+        self.disk.kept.lock().unwrap().clone()
+    }
+
+    fn done(&self) -> Vec<String> {
+        std::mem::take(&mut *self.disk.done.lock().unwrap())
+    }
+
+    async fn record(&self) -> BackupRecord {
+        let stored = self.store.get(keys::BACKUP).await.unwrap();
+        stored.map_or_else(BackupRecord::default, |stored| {
+            serde_json::from_slice(&stored.value).unwrap()
+        })
+    }
+
+    async fn events(&self) -> Vec<String> {
+        let stored = self.store.list(keys::EVENTS).await.unwrap().items;
+        let events = stored.iter().map(|item| {
+            let event: crate::api::types::Event = serde_json::from_slice(&item.value).unwrap();
+            format!("{} x{}", event.reason, event.count)
+        });
+        events.collect()
+    }
+
+    async fn end(self) {
+        self.cancel.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_is_made_in_each_interval_and_the_oldest_go_after_it() {
+    let cluster = Cluster::begin(&[]).await;
+    cluster.until(4).await;
+    assert_eq!(cluster.done(), Vec::<String>::new());
+    cluster.until(6).await;
+    assert_eq!(cluster.done(), ["taken"]);
+    cluster.until(34).await;
+    assert_eq!(cluster.done(), Vec::<String>::new());
+    cluster.until(36).await;
+    assert_eq!(cluster.done(), ["taken"]);
+    cluster.until(130).await;
+    assert_eq!(cluster.done(), ["taken"; 3]);
+    assert_eq!(cluster.kept().len(), 5);
+    cluster.until(190).await;
+    assert_eq!(cluster.done(), ["taken", "removed", "taken", "removed"]);
+    let kept = cluster.kept();
+    assert_eq!(kept.len(), 5);
+    for pair in kept.windows(2) {
+        let apart = pair[1].duration_since(pair[0]).as_secs();
+        assert!((1800..1820).contains(&apart), "{kept:?}");
+    }
+    let record = cluster.record().await;
+    assert_eq!(
+        (record.last, record.node.as_str()),
+        (kept.last().copied(), "n1")
+    );
+    assert_eq!(cluster.events().await, Vec::<String>::new());
+    cluster.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_is_told_and_costs_no_backup_that_is_there() {
+    let old: Vec<_> = (1..=6).map(|hour| epoch() - hour.hours()).rev().collect();
+    let cluster = Cluster::begin(&old).await;
+    cluster.disk.full.store(true, Ordering::Relaxed);
+    cluster.until(20).await;
+    // After 1, 2, 4 and 8 minutes, for it is due at once.
+    assert_eq!(cluster.done(), ["failed"; 5]);
+    assert_eq!(cluster.kept(), old);
+    let record = cluster.record().await;
+    assert!(record.failure.contains("no space left"), "{record:?}");
+    assert!(record.failing_since.is_some(), "{record:?}");
+    assert_eq!(cluster.events().await, ["BackupFailed x5"]);
+    cluster.disk.full.store(false, Ordering::Relaxed);
+    cluster.until(60).await;
+    assert_eq!(cluster.done(), ["taken", "removed", "removed"]);
+    let record = cluster.record().await;
+    assert_eq!((record.failure.as_str(), record.failing_since), ("", None));
+    assert_eq!(cluster.events().await, ["BackupFailed x5", "BackupMade x1"]);
+    cluster.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_starts_anew_goes_on_from_what_lies_there() {
+    // One of ten minutes ago, and one that a wrong clock dated into next year.
+    let future = epoch() + (24 * 365).hours();
+    let cluster = Cluster::begin(&[epoch() - 10.minutes(), future]).await;
+    cluster.until(19).await;
+    assert_eq!(cluster.done(), Vec::<String>::new());
+    cluster.until(22).await;
+    assert_eq!(cluster.done(), ["taken"]);
+    cluster.end().await;
+}
+
+#[test]
+fn what_another_leader_made_later_stays_known() {
+    let at = |hour: i64| epoch() + hour.hours();
+    let before = BackupRecord {
+        schema: 1,
+        node: "n2".to_owned(),
+        last: Some(at(5)),
+        ..BackupRecord::default()
+    };
+    assert!(record(Some(&before), "n1", Ok(at(4)), at(6)).is_none());
+    let (after, event) = record(Some(&before), "n1", Ok(at(6)), at(6)).unwrap();
+    assert_eq!((after.node.as_str(), after.last), ("n1", Some(at(6))));
+    assert!(event.is_none());
+}

@@ -1,0 +1,30 @@
+//! The recovery key of a machine that holds etcd: `recovery.key`, 0600, with the text that is printed.
+
+use std::path::{Path, PathBuf};
+
+use super::{PkiError, files, seal::RecoveryKey};
+
+/// Its file in the folder of keys (`/var/lib/kat/pki`).
+pub fn recovery_key_file(folder: &Path) -> PathBuf {
+    folder.join("recovery.key")
+}
+
+/// Reads it.
+///
+/// # Errors
+/// [`PkiError::File`], also when there is none; [`PkiError::Key`].
+pub fn load_recovery_key(folder: &Path) -> Result<RecoveryKey, PkiError> {
+    let path = recovery_key_file(folder);
+    let text = files::read(&path)?;
+    RecoveryKey::parse(&text).map_err(|error| PkiError::Key(format!("{}: {error}", path.display())))
+}
+
+/// Writes it, into a folder that becomes 0700.
+///
+/// # Errors
+/// [`PkiError::File`].
+pub fn store_recovery_key(folder: &Path, key: &RecoveryKey) -> Result<(), PkiError> {
+    files::make_folder(folder)?;
+    let text = format!("{}\n", key.reveal());
+    files::write_secret(&recovery_key_file(folder), text.as_bytes())
+}

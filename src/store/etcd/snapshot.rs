@@ -1,0 +1,108 @@
+//! A copy of all that a member holds, as `etcdutl snapshot restore` takes it.
+
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{EtcdStore, error};
+use crate::store::StoreError;
+
+/// Longest wait for the next piece.
+const PIECE_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of the hash with which the stream ends.
+const HASH: usize = 32;
+/// The database's file is whole sectors.
+const SECTOR: u64 = 512;
+
+/// Streams the snapshot of the member that answers into `pieces`, with the hash at its end, which is
+/// checked here. Gives back how many bytes that were. What was received before an error is to be
+/// thrown away.
+///
+/// # Errors
+/// [`StoreError::Unavailable`] when the stream breaks off or its hash does not fit, or nobody takes
+/// the pieces; else what etcd answers. It wants etcd's root role.
+pub async fn snapshot(
+    store: &EtcdStore,
+    pieces: &mpsc::Sender<Vec<u8>>,
+) -> Result<u64, StoreError> {
+    let mut stream = store
+        .call(false, |client| async move {
+            client.maintenance_client().snapshot().await
+        })
+        .await?;
+    let mut check = Check::default();
+    loop {
+        let next = timeout(PIECE_LIMIT, stream.message()).await;
+        let next = next.map_err(|_| broken("nothing came for a while"))?;
+        let Some(piece) = next.map_err(|failure| error::store_error(&failure, 0))? else {
+            return check.finish();
+        };
+        check.add(piece.blob());
+        let sent = pieces.send(piece.blob().to_vec()).await;
+        sent.map_err(|_| broken("nobody takes it"))?;
+    }
+}
+
+fn broken(why: &str) -> StoreError {
+    StoreError::Unavailable(format!("etcd's snapshot is not whole: {why}"))
+}
+
+/// Checks that a stream ends with the hash of what came before.
+#[derive(Default)]
+struct Check {
+    hash: Sha256,
+    /// The last bytes, which may be the hash.
+    tail: Vec<u8>,
+    bytes: u64,
+}
+
+impl Check {
+    fn add(&mut self, piece: &[u8]) {
+        self.bytes = self.bytes.saturating_add(piece.len() as u64);
+        self.tail.extend_from_slice(piece);
+        let before = self.tail.len().saturating_sub(HASH);
+        self.hash
+            .update(self.tail.get(..before).unwrap_or_default());
+        self.tail.drain(..before);
+    }
+
+    fn finish(self) -> Result<u64, StoreError> {
+        let data = self.bytes.saturating_sub(HASH as u64);
+        if data == 0 || data % SECTOR != 0 || self.tail.len() != HASH {
+            return Err(broken("its length is wrong"));
+        }
+        if self.hash.finalize().as_slice() != self.tail {
+            return Err(broken("its hash does not fit"));
+        }
+        Ok(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(stream: &[u8], piece: usize) -> Result<u64, StoreError> {
+        let mut check = Check::default();
+        stream.chunks(piece).for_each(|piece| check.add(piece));
+        check.finish()
+    }
+
+    #[test]
+    fn only_a_whole_stream_passes() {
+        let data = vec![3; 4096];
+        let whole = [data.as_slice(), Sha256::digest(&data).as_slice()].concat();
+        for piece in [1, 31, 32, 33, 4096, 8192] {
+            assert_eq!(checked(&whole, piece).unwrap(), 4128, "{piece}");
+        }
+        let mut changed = whole.clone();
+        changed[100] ^= 1;
+        checked(&changed, 1000).unwrap_err();
+        checked(&whole[..whole.len() - 1], 1000).unwrap_err();
+        checked(&whole[512..], 1000).unwrap_err();
+        checked(&data, 1000).unwrap_err();
+        checked(&[], 1000).unwrap_err();
+        checked(Sha256::digest([]).as_slice(), 1000).unwrap_err();
+    }
+}
