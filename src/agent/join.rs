@@ -114,6 +114,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
             schema: 1,
             machines: answer.machines.clone(),
         },
+        ..Known::default()
     };
     known.store()?;
     settle(&identity, &known, &peers(&answer), &keys, say).await?;

@@ -201,6 +201,14 @@ impl Keys {
         }
     }
 
+    /// Puts the key in place by which the cluster knows this machine.
+    pub fn store_node_key(&self, pem: &str) -> Result<(), KeysError> {
+        Ok(pki::write_secret(
+            &self.folder.join("node.key"),
+            pem.as_bytes(),
+        )?)
+    }
+
     /// Keeps what the leader signed for [`Self::machine_request`].
     pub fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
         let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use super::{identity::Identity, paths};
 use crate::{
+    api::types::StoreEpoch,
     host::files::{self, Access, FileError},
     plan::{ClusterEndpoints, ClusterMembers, MemberRecord},
     store::{keys, mirror::Entries},
@@ -27,6 +28,8 @@ pub struct Known {
     pub endpoints: ClusterEndpoints,
     /// etcd's members.
     pub members: ClusterMembers,
+    /// How often the store was begun anew.
+    pub store_epoch: StoreEpoch,
 }
 
 impl Known {
@@ -36,8 +39,10 @@ impl Known {
         let leader = value(keys::LEADER_ENDPOINT);
         let endpoints = value(keys::ENDPOINTS).and_then(|text| serde_json::from_slice(text).ok());
         let members = value(keys::MEMBERS).and_then(|text| serde_json::from_slice(text).ok());
+        let epoch = value(keys::STORE_EPOCH).and_then(|text| serde_json::from_slice(text).ok());
         Self {
             schema: 1,
+            store_epoch: epoch.unwrap_or_default(),
             members: members.unwrap_or_default(),
             leader: leader.map(|text| String::from_utf8_lossy(text).into_owned()),
             endpoints: endpoints.unwrap_or_default(),
@@ -149,6 +154,7 @@ mod tests {
         };
         Known {
             schema: 1,
+            store_epoch: StoreEpoch::default(),
             members: ClusterMembers {
                 schema: 1,
                 members: [

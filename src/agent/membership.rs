@@ -6,7 +6,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     keys::Keys,
     known::{Known, KnownNow},
     machine, paths,
+    recovery::{self, Lookout},
 };
 use crate::{
     host::files::{self, Access},
@@ -73,10 +74,18 @@ pub async fn follow(
         {
             tracing::error!(%error, "keys that this machine must not have are left");
         }
+        let lookout = Lookout {
+            identity: Arc::clone(&identity),
+            keys: keys.clone(),
+        };
         loop {
             let now = known.borrow_and_update().clone();
             let own = read_own();
-            let done = match turn(&identity, &now, own.as_deref()) {
+            let decided = match lookout.is_outdated(&now).await {
+                true => Turn::End,
+                false => turn(&identity, &now, own.as_deref()),
+            };
+            let done = match decided {
                 Turn::Stay => Ok(false),
                 Turn::Remember => remember(&identity, &now).map(|()| false),
                 Turn::Begin => begin(&identity, &keys, &now).await.map(|()| true),
@@ -87,7 +96,8 @@ pub async fn follow(
             match done {
                 Ok(true) => return,
                 Ok(false) => {
-                    if known.changed().await.is_err() {
+                    let changed = timeout(recovery::LOOKOUT_INTERVAL, known.changed());
+                    if let Ok(Err(_)) = changed.await {
                         std::future::pending::<()>().await;
                     }
                 }
@@ -130,6 +140,21 @@ async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Resul
     }
     remember(identity, known)?;
     write_role(identity, true)
+}
+
+/// Gives this machine's part up if the store was begun anew on another one while it was away: asked
+/// before etcd starts, for two such members could be a quorum. True when the agent must start anew.
+pub async fn give_up_outdated(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+    system: &dyn UnitManager,
+) -> anyhow::Result<bool> {
+    if !identity.etcd || !recovery::is_outdated(identity, keys, known, true).await {
+        return Ok(false);
+    }
+    end(identity, keys, system).await?;
+    Ok(true)
 }
 
 /// Stops etcd, removes what only a member has, and is a worker at the next start.

@@ -18,6 +18,8 @@ pub const JOINING: &str = "/var/lib/kat/joining.json";
 pub const KNOWN: &str = "/var/lib/kat/cluster.json";
 /// etcd's id of this machine's member, hexadecimal.
 pub const MEMBER: &str = "/var/lib/kat/member";
+/// A store is being begun anew ([`super::recovery`]), 0600.
+pub const RECOVERY: &str = "/var/lib/kat/recovery.json";
 /// The last confirmed desired list, 0600.
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
 /// Authorities, certificates and keys, 0700.

@@ -58,6 +58,23 @@ enum Command {
         /// The file or a folder; without it the folder of the leader's backups
         file: Option<PathBuf>,
     },
+    /// Goes on with this machine alone when too few of those that hold the store are left for good
+    Recover {
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Makes this bare machine the one that made a backup, with the cluster as it was then
+    Restore {
+        /// The backup
+        file: PathBuf,
+        /// File with the recovery key; without it you are asked for the key
+        #[arg(long, value_name = "FILE")]
+        recovery_key_file: Option<PathBuf>,
+        /// Address or interface at which other machines reach this one
+        #[arg(long, value_name = "ADDRESS|INTERFACE")]
+        advertise_address: Vec<String>,
+    },
     /// Prints the key that opens this cluster's backups
     RecoveryKey,
     /// Takes this machine out of its cluster and removes its workloads
@@ -152,6 +169,29 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             let say: setup::Say<'_> = &|sentence| anstream::eprintln!("{sentence}");
             let path = runtime()?.block_on(recovery::backup(file, say))?;
             anstream::println!("{}", path.display());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Recover { yes } => {
+            start_logging();
+            runtime()?.block_on(recovery::recover(yes, &|sentence| {
+                anstream::eprintln!("{sentence}")
+            }))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Restore {
+            file,
+            recovery_key_file,
+            advertise_address,
+        } => {
+            start_logging();
+            let options = recovery::RestoreOptions {
+                file,
+                recovery_key_file,
+                advertise: advertise_address,
+            };
+            runtime()?.block_on(recovery::restore(options, &|sentence| {
+                anstream::eprintln!("{sentence}")
+            }))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::RecoveryKey => {

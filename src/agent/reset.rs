@@ -170,6 +170,7 @@ fn remove_files() -> anyhow::Result<()> {
         paths::KNOWN,
         paths::JOINING,
         paths::MEMBER,
+        paths::RECOVERY,
         paths::IDENTITY,
     ] {
         files::remove(Path::new(file))?;

@@ -21,7 +21,7 @@ use super::{
     logs::JournalLogs,
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
-    membership, paths,
+    membership, paths, recovery,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
     setup::{self, read_agent_config, read_identity, render_settings},
@@ -42,6 +42,7 @@ use crate::{
 /// Runs until SIGTERM, which leaves every workload as it is.
 pub async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
+    recovery::refuse_unfinished()?;
     let config = read_agent_config()?;
     let cancel = CancellationToken::new();
     let mut tasks = JoinSet::new();
@@ -65,6 +66,13 @@ pub async fn run() -> anyhow::Result<()> {
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
     let (published, reports) = watch::channel(Arc::default());
     let keys = Keys::new(etcd_group(&identity)?);
+    let system = managers.system();
+    let now = known.borrow().clone();
+    if membership::give_up_outdated(&identity, &keys, &now, system.as_ref()).await? {
+        tracing::info!("systemd starts kat-agent anew");
+        end_in_order(&cancel, &mut tasks).await;
+        return Ok(());
+    }
     let member = if identity.etcd {
         status.say("starting etcd");
         let parts = MemberParts {
@@ -191,6 +199,11 @@ pub async fn run() -> anyhow::Result<()> {
         }
     };
     whole_until(end, &mut tasks).await?;
+    end_in_order(&cancel, &mut tasks).await;
+    Ok(())
+}
+
+async fn end_in_order(cancel: &CancellationToken, tasks: &mut JoinSet<()>) {
     tracing::info!("stopping; workloads run on");
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     cancel.cancel();
@@ -201,7 +214,6 @@ pub async fn run() -> anyhow::Result<()> {
     {
         tracing::warn!("some tasks did not end in time");
     }
-    Ok(())
 }
 
 /// Waits for `end` while every task runs. A half agent must not look like a whole one: when a task

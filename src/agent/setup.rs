@@ -50,7 +50,8 @@ pub fn refuse_second() -> anyhow::Result<Earlier> {
     }
     let Ok(text) = files::read_text(Path::new(paths::IDENTITY), LIMIT) else {
         let there = |name: &str| Path::new(paths::PKI).join(name).exists();
-        if there("cluster-ca.key") || there("recovery.key") {
+        let restoring = Path::new(paths::RECOVERY).exists();
+        if !restoring && (there("cluster-ca.key") || there("recovery.key")) {
             bail!(
                 "an earlier init did not come to its end; `kat-agent reset` takes back what it made"
             );

@@ -11,7 +11,12 @@ use axum::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{context::Api, errors::ApiError, openapi, types::ServerVersion};
+use super::{
+    context::Api,
+    errors::ApiError,
+    openapi,
+    types::{ServerVersion, StoreEpoch},
+};
 use crate::{plan::BackupRecord, resource::ClusterConfiguration};
 
 /// The answer of `/healthz`.
@@ -28,6 +33,9 @@ pub struct HealthView {
     /// What became of backups; only machines that hold the store know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupView>,
+    /// How often the store was begun anew, as the others that hold it need to know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store_epoch: Option<StoreEpoch>,
 }
 
 /// What became of the leader's backups.
@@ -63,6 +71,10 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthVie
         leader: api.leads(),
         stale: api.is_stale(),
         backup,
+        store_epoch: snapshot
+            .store_epoch
+            .as_ref()
+            .map(|stored| stored.value.clone()),
     }))
 }
 

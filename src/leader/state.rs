@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    api::types::Event,
+    api::types::{Event, StoreEpoch},
     bundle::{self, Mode, SourceFile},
     plan::{
         Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
@@ -97,6 +97,9 @@ impl SnapshotBuilder {
         snapshot.members = entries
             .get(keys::MEMBERS)
             .and_then(|entry| self.json::<ClusterMembers>(entry));
+        snapshot.store_epoch = entries
+            .get(keys::STORE_EPOCH)
+            .and_then(|entry| self.json::<StoreEpoch>(entry));
         snapshot.backup = entries
             .get(keys::BACKUP)
             .and_then(|entry| self.json::<BackupRecord>(entry));

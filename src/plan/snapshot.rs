@@ -10,7 +10,7 @@ use super::{
     WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
-    api::types::{Event, NodeReport},
+    api::types::{Event, NodeReport, StoreEpoch},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
 };
 
@@ -124,6 +124,8 @@ pub struct Snapshot {
     pub endpoints: Option<Stored<ClusterEndpoints>>,
     /// etcd's members, as the leader last saw them.
     pub members: Option<Stored<ClusterMembers>>,
+    /// How often the store was begun anew.
+    pub store_epoch: Option<Stored<StoreEpoch>>,
     /// What became of the leader's backups.
     pub backup: Option<Stored<BackupRecord>>,
     /// Who stands for election, who leads first.

@@ -1,14 +1,25 @@
-//! What is done by hand when machines are lost (RFC001-KAT 5.4, 5.5): the recovery key
-//! and backups.
+//! What is done by hand when machines are lost (RFC001-KAT 5.4, 5.5): the recovery key, backups, a
+//! store that is begun anew on a machine that is left, or on a bare one.
 
 mod archive;
 mod backup;
+mod epoch;
+mod prompt;
+mod rebuild;
+mod recover;
+mod restore;
 
 use std::{path::Path, sync::Arc};
 
 use anyhow::{Context, bail};
 
-pub use self::backup::{LocalBackups, run as backup};
+use self::rebuild::Marker;
+pub use self::{
+    backup::{LocalBackups, run as backup},
+    epoch::{LOOKOUT_INTERVAL, Lookout, is_outdated},
+    recover::run as recover,
+    restore::{RestoreOptions, run as restore},
+};
 use super::{identity::Identity, keys::Keys, known::Known, paths, setup::read_identity};
 
 /// The recovery key as it is printed.
@@ -23,6 +34,18 @@ fn no_key_hint() -> String {
         "this machine has no recovery key that can be read; the text that `init` printed belongs into {}, mode 0600",
         crate::pki::recovery_key_file(Path::new(paths::PKI)).display()
     )
+}
+
+/// The agent does not run while the store is being begun anew: it would take what is not true yet
+/// for the cluster's state.
+pub fn refuse_unfinished() -> anyhow::Result<()> {
+    if let Some(marker) = Marker::read()? {
+        bail!(
+            "a `kat-agent {command}` did not come to its end; the same command goes on. Workloads run on meanwhile",
+            command = marker.command
+        );
+    }
+    Ok(())
 }
 
 /// Root, on a machine that holds the cluster's store.

@@ -45,3 +45,15 @@ impl fmt::Debug for AuthorityKeys {
             .finish_non_exhaustive()
     }
 }
+
+/// How often the store was begun anew from earlier data, by `recover` or `restore`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct StoreEpoch {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Goes up each time; 0 for a store that never was.
+    pub epoch: u64,
+    /// The epoch sealed with the recovery key, base64: only a machine that holds the store can say so.
+    pub proof: String,
+}

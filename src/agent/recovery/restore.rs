@@ -1,0 +1,298 @@
+//! `kat-agent restore`: a bare machine takes the place of the one that made a backup.
+//!
+//! It becomes that machine: name, identity, subnet, WireGuard key and certificates' key are those of
+//! the backup, so that all others know it, wherever it is. It holds the store alone; the rest comes
+//! by the ordinary way.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+
+use super::{
+    archive::{Archive, BackupFacts},
+    epoch::prove,
+    prompt,
+    rebuild::{self, Beginning, Data, Marker, next_epoch},
+};
+use crate::{
+    agent::{
+        forwarding,
+        identity::Identity,
+        keys::Keys,
+        look::check_machine,
+        machine::wait_ready,
+        paths,
+        setup::{
+            Earlier, Say, advertise_addresses, put_in_place, read_agent_config, refuse_second,
+            reload_bus_policy, render_settings, restart_journal, start, wireguard_endpoints,
+            write_network,
+        },
+    },
+    api::types::{MembershipAnswer, StoreEpoch},
+    host::{
+        check::Stage,
+        files::{self, Access},
+        users::Users,
+    },
+    network::state::{self, Peers},
+    pki::seal::RecoveryKey,
+    plan::node_address,
+    render::Renderer,
+    resource::AgentConfig,
+    store::{EtcdStore, StateStore, keys},
+    systemd::{ManagerSource, Managers, UnitManager},
+};
+
+/// Longest wait for the machine to be Ready.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// A port that nobody listens on (RFC 863): what is sent there only opens the tunnel.
+const DISCARD: u16 = 9;
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct RestoreOptions {
+    /// The backup.
+    pub file: PathBuf,
+    /// A file with the recovery key; asked for without one.
+    pub recovery_key_file: Option<PathBuf>,
+    /// Addresses or interfaces at which others reach this machine.
+    pub advertise: Vec<String>,
+}
+
+/// Makes this machine what the backup says, and waits until it leads.
+///
+/// Nothing is changed while the file, the key or the machine are not as they should be. What a later
+/// failure leaves behind is done again by the same command, or taken back by `kat-agent reset`.
+pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
+    super::need_root()?;
+    let again = match Marker::read()? {
+        Some(marker) if marker.command == "restore" => {
+            // Written last: without it the machine may be begun again.
+            files::remove(Path::new(paths::IDENTITY))?;
+            true
+        }
+        Some(_) => bail!("a `kat-agent recover` did not come to its end on this machine"),
+        None => false,
+    };
+    if refuse_second()? == Earlier::HalfJoin && !again {
+        bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
+    }
+    let archive = Archive::open(&options.file)?;
+    let header = archive.header().clone();
+    say(&format!(
+        "a backup of the cluster {}, made on machine {} at {} by KAT {}",
+        header.cluster, header.node, header.created, header.version
+    ));
+    let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
+    let advertise = advertise_addresses(&options.advertise)?;
+    let config = read_agent_config()?;
+
+    let fresh = !Path::new(paths::STATE).exists();
+    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    let opened = open(archive, &recovery, &config, (again, say)).await;
+    let (folder, facts) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            // Nothing was made yet but this, and it may hold what is not ours.
+            if fresh {
+                let _ = std::fs::remove_dir(paths::STATE);
+            }
+            return Err(error);
+        }
+    };
+    let identity = Identity {
+        advertise,
+        etcd: true,
+        ..facts.identity.clone()
+    };
+    let restoring = Restoring {
+        identity: &identity,
+        facts: &facts,
+        recovery: &recovery,
+        config: &config,
+        snapshot: &folder.path().join("snapshot"),
+        created: header.created,
+    };
+    restoring.settle(say).await?;
+    say(&format!(
+        "machine {} is Ready and leads the cluster {} alone, as it was at {}\n\n  katcall get nodes                machines that still run find it by themselves\n  katcall delete node NAME         for each that will not come back\n  katcall token create --join      for new machines\n\nThe machine that made the backup must not come back as {}: `kat-agent reset` on it first.",
+        identity.node, identity.cluster.metadata.name, header.created, identity.node
+    ));
+    Ok(())
+}
+
+/// Unpacks it, and looks whether the machine can take it.
+async fn open(
+    archive: Archive,
+    recovery: &RecoveryKey,
+    config: &AgentConfig,
+    (again, say): (bool, Say<'_>),
+) -> anyhow::Result<(tempfile::TempDir, BackupFacts)> {
+    let folder = tempfile::Builder::new()
+        .prefix("restore-")
+        .tempdir_in(paths::STATE)
+        .with_context(|| paths::STATE.to_owned())?;
+    say("opening it");
+    let facts = archive.unpack(recovery, &folder.path().join("snapshot"))?;
+    say("looking at the machine");
+    let stage = if again {
+        Stage::Running
+    } else {
+        Stage::BeforeInit
+    };
+    check_machine(&facts.identity.cluster, config, stage, say).await?;
+    Ok((folder, facts))
+}
+
+struct Restoring<'a> {
+    identity: &'a Identity,
+    facts: &'a BackupFacts,
+    recovery: &'a RecoveryKey,
+    config: &'a AgentConfig,
+    snapshot: &'a Path,
+    created: Timestamp,
+}
+
+impl Restoring<'_> {
+    async fn settle(&self, say: Say<'_>) -> anyhow::Result<()> {
+        let identity = self.identity;
+        let managers = Managers::new();
+        let system = managers.system();
+        let system = system.as_ref();
+        let now = Timestamp::now();
+        // The backup's own epoch is not known yet; a clock that is behind is made up for below.
+        let epoch = next_epoch(0, now);
+        let marker = Marker {
+            schema: 1,
+            command: "restore".to_owned(),
+            epoch,
+        };
+        marker.write()?;
+
+        say("putting sysctls, users and folders in place");
+        let renderer = Renderer::installed()?;
+        forwarding::remember(Path::new("/"))?;
+        put_in_place(&renderer.host_files(&render_settings(identity))?).await?;
+        reload_bus_policy().await?;
+        restart_journal(system).await?;
+
+        say("putting the cluster's authorities and the machine's keys in place");
+        let keys = self.keys(now)?;
+
+        say("bringing up the overlay");
+        let nobody = Peers {
+            schema: 1,
+            ..Peers::default()
+        };
+        write_network(identity, self.config, &nobody)?;
+        for unit in ["kat-net.socket", "kat-net.service"] {
+            system.enable(unit).await?;
+            start(system, unit).await?;
+        }
+
+        say("beginning the store with the backup's data");
+        super::recover::stop(system, crate::agent::host_files::ETCD).await?;
+        let data = Data::new();
+        data.from_snapshot(self.snapshot, identity, epoch).await?;
+        let store = rebuild::start_etcd(identity, &keys, system).await?;
+        let epoch = self.epoch(&store, epoch).await?;
+        let spec = &identity.cluster.spec;
+        let beginning = Beginning {
+            identity,
+            epoch: &epoch,
+            endpoints: Some(wireguard_endpoints(
+                &identity.advertise,
+                self.config,
+                spec.wireguard_port,
+            )),
+            message: format!(
+                "the store was begun anew on machine {}, from a backup of {}: kat-agent restore",
+                identity.node, self.created
+            ),
+        };
+        rebuild::settle(&store, &beginning, now).await?;
+        rebuild::known_alone(identity, &epoch)?;
+        data.forget()?;
+        self.start_agent(system, say).await?;
+        greet(&store, identity).await;
+        Ok(())
+    }
+
+    async fn start_agent(&self, system: &dyn UnitManager, say: Say<'_>) -> anyhow::Result<()> {
+        say("starting kat-agent");
+        files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+        let text = serde_json::to_vec_pretty(self.identity)?;
+        files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
+        Marker::remove()?;
+        system.enable("kat-agent.service").await?;
+        // Enabling changes links that the manager has read.
+        system.reload().await?;
+        start(system, "kat-agent.service").await?;
+        wait_ready(self.identity, READY_LIMIT).await
+    }
+
+    /// The authorities, sealed; the machine's own key, by which the cluster knows it; and leaves.
+    fn keys(&self, now: Timestamp) -> anyhow::Result<Keys> {
+        let group = Users::new()
+            .accounts()?
+            .group(crate::render::ETCD_USER)
+            .map(|group| group.gid);
+        let keys = Keys::new(Some(
+            group.context("the group of etcd's user was not made")?,
+        ));
+        let given = MembershipAnswer {
+            authorities: self.facts.authorities.clone(),
+            recovery_key: self.recovery.reveal(),
+        };
+        keys.store_authorities(&given)?;
+        keys.store_node_key(&self.facts.node_key)?;
+        keys.renew(self.identity, now)?;
+        files::ensure_folder(Path::new(state::FOLDER), Access::mode(0o700))?;
+        let wireguard = Path::new(state::FOLDER).join(state::PRIVATE_KEY_FILE);
+        let key = self.facts.wireguard_key.as_bytes();
+        files::write_atomic(&wireguard, key, Access::mode(0o600))?;
+        Ok(keys)
+    }
+
+    /// Later than what the backup says, too.
+    async fn epoch(&self, store: &EtcdStore, epoch: u64) -> anyhow::Result<StoreEpoch> {
+        let stored = store.get(keys::STORE_EPOCH).await?;
+        let before =
+            stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
+        let before = before.map_or(0, |before| before.epoch);
+        let epoch = epoch.max(before.saturating_add(1));
+        Ok(prove(self.recovery, &self.identity.cluster_uid, epoch)?)
+    }
+}
+
+/// Opens the tunnels to the other machines: they know this one's key, and learn its address from the
+/// first packet. Who does not answer is not there.
+async fn greet(store: &EtcdStore, identity: &Identity) {
+    let Ok(listing) = store.list(keys::NETWORK_NODES).await else {
+        return;
+    };
+    let own = identity.overlay_address();
+    let subnets = listing
+        .items
+        .iter()
+        .filter(|item| item.key.ends_with("/subnet"));
+    let subnets = subnets.filter_map(|item| std::str::from_utf8(&item.value).ok()?.parse().ok());
+    let others: Vec<_> = subnets.map(node_address).filter(|at| *at != own).collect();
+    let Ok(socket) = tokio::net::UdpSocket::bind(SocketAddr::from((own, 0))).await else {
+        return;
+    };
+    // kat-net takes a moment to make its peers from the agent's file.
+    for _ in 0..3 {
+        for address in &others {
+            let _ = socket
+                .send_to(b"", SocketAddr::from((*address, DISCARD)))
+                .await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}

@@ -1,0 +1,56 @@
+# Two of the three machines that hold the store are destroyed: recover goes on with the third, and three come back
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# leaves no cluster
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 90 members_are_well 3
+run web --port 80 --replicas 3
+started() { n1 ps -C web -o pid=,lstart= | sort; }
+address=$(on_node web n1 .status.ip)
+before=$(started)
+[[ $before ]]
+runs_on() { equal "" "$(comm -23 <(echo "$before") <(started))" "programs on n1 that were stopped"; }
+key=$(n1 kat-agent recovery-key)
+
+# Nothing is done where the quorum answers, where nobody can be asked, or for others than root.
+code=0
+output=$(n1 kat-agent recover --yes 2>&1) || code=$?
+equal 1 "$code" "exit code where the quorum answers"
+contains "$output" "there is nothing to recover"
+for node in n2 n3; do lab kill "$node"; done
+output=$(n1 kat-agent recover 2>&1) && false
+contains "$output" "say --yes"
+output=$(as nobody kat-agent recover --yes 2>&1) && false
+contains "$output" "this needs root"
+
+output=$(n1 kat-agent recover --yes 2>&1) || { echo "$output" >&2; false; }
+contains "$output" "katcall delete node n2"
+wait_for 30 n1 katcall create namespace later
+runs_on
+page "http://$address/" | grep -q '^host='
+equal "$key" "$(n1 kat-agent recovery-key)" "recovery key"
+equal 1 "$(etcdctl_on n1 member list | grep -c ', started, ')" "members"
+contains "$(n1 katcall get events -A)" "begun anew"
+
+# One of them is taken out for good; the other only was away. Both return at once, with what they held: they were a
+# quorum of the old store among themselves, and hear in time that it is the cluster's no more.
+taken_out() { n1 katcall delete node n2; }
+wait_for 60 taken_out
+lab start n2 &
+lab start n3 &
+wait
+holds_nothing() { ! on "$1" test -e /var/lib/kat/pki/recovery.key && ! on "$1" test -e /var/lib/kat/etcd/member/wal; }
+wait_for 60 holds_nothing n2
+is_ready() { [[ $(n1 katcall get nodes "$1" -o json | jq -r .status.phase) == Ready ]]; }
+wait_for 90 is_ready n3
+n1 katcall delete namespace later
+on n2 kat-agent reset --yes
+line=$(kat token create --join)
+on n2 kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
+wait_for 90 members_are_well 3
+all_run() { [[ $(instances web | jq '[.[] | select(.status.phase == "Running")] | length') == 3 ]]; }
+wait_for 90 all_run
+wait_for 60 really_runs 3
+runs_on
+for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done

@@ -1,0 +1,64 @@
+# A backup and the recovery key make a bare machine the lost one again; the machine that is left finds it by itself
+# machines: 3
+# bare
+# shellcheck shell=bash
+join() {
+    local line
+    line=$(n1 katcall token create --join)
+    on "$1" kat-agent join --leader-api 192.168.77.11:9115 --token "${line##* }"
+}
+n1 sh -c 'printf "%s\n" "apiVersion: kat.dws.rip/v1alpha1" "kind: ClusterConfiguration" "metadata: {name: lab}" \
+    "spec: {clusterCIDR: 10.100.0.0/16, serviceCIDR: 10.200.0.0/16, backupPath: /srv/kat/backups}" >/root/cluster.kat'
+said=$(n1 kat-agent init --config /root/cluster.kat 2>&1)
+contains "$said" "The recovery key of this cluster"
+join n2
+run web --port 80 --replicas 2
+of_n2() { on n2 pgrep -x web | sort; }
+before=$(of_n2)
+[[ $before ]]
+identity() { n1 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
+known=$(identity)
+
+# A backup with all errors that a person can make.
+file=$(n1 kat-agent backup)
+contains "$file" /srv/kat/backups/kat-lab-
+equal "600 root" "$(n1 stat -c '%a %U' "$file")" "the backup"
+refused n1 kat-agent backup "$file"
+refused on n2 kat-agent backup
+refused as nobody kat-agent backup
+n1 kat-agent recovery-key >"$LAB_WORK/key"
+contains "$said" "$(<"$LAB_WORK/key")"
+n1 cat "$file" >"$LAB_WORK/backup"
+for secret in "PRIVATE KEY" "$(<"$LAB_WORK/key")"; do refused grep -qaF "$secret" "$LAB_WORK/backup"; done
+
+# n1 burns down; n3 is bare, has another name and another address.
+lab kill n1
+lab copy "$LAB_WORK/backup" n3:/root/backup
+lab copy "$LAB_WORK/key" n3:/root/key
+n3() { on n3 "$@"; }
+restore() { n3 kat-agent restore "$@" 2>&1; }
+output=$(restore /root/backup) && false
+contains "$output" "--recovery-key-file"
+n3 sh -c 'echo kat-recovery-0000 >/root/short; head -c 5000 /root/backup >/root/half; echo hello >/root/foreign'
+output=$(restore /root/backup --recovery-key-file /root/short) && false
+contains "$output" "not a recovery key"
+output=$(restore /root/half --recovery-key-file /root/key) && false
+contains "$output" "not whole"
+output=$(restore /root/foreign --recovery-key-file /root/key) && false
+contains "$output" "no sealed file of KAT"
+refused n3 test -e /var/lib/kat
+
+output=$(restore /root/backup --recovery-key-file /root/key) || { echo "$output" >&2; false; }
+contains "$output" "machine n1 is Ready"
+identity_there() { n3 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
+equal "$known" "$(identity_there)" "machines"
+equal "$(<"$LAB_WORK/key")" "$(n3 kat-agent recovery-key)" "recovery key"
+# n2 was told nothing: it finds the new address by the old key, and what it runs was never stopped.
+well() { n3 katcall status; }
+wait_for 90 well
+equal "$before" "$(of_n2)" "the program on n2"
+whole() { n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 2' >/dev/null; }
+wait_for 90 whole
+n3 curl --silent --fail --max-time 3 "http://web.default.$DOMAIN/" | grep -q '^host='
+n3 katcall create namespace later
+contains "$(n3 katcall get events -A)" "kat-agent restore"
