@@ -13,6 +13,7 @@ LAB_TIMEOUT=${KAT_LAB_TIMEOUT:-90}
     LAB_BRIDGE=lab0
     LAB_NET=192.168.77
     LAB_GATEWAY=$LAB_NET.1
+    LAB_NAT=172.30
     LAB_MAX_NODES=20
 }
 
@@ -38,8 +39,11 @@ check_node() {
         usage_error "no such machine: $1 (machines are n1 to n$LAB_MAX_NODES)"
 }
 
-node_address() { printf '%s.%d\n' "$LAB_NET" $((10 + ${1#n})); }
 node_dir() { printf '%s/machines/%s\n' "$LAB_STATE" "$1"; }
+# Its first one, or the one that 'readdress' gave it.
+node_address() {
+    cat "$(node_dir "$1")/address" 2>/dev/null || printf '%s.%d\n' "$LAB_NET" $((10 + ${1#n}))
+}
 
 # The machines that this lab knows, in the order of their numbers.
 nodes() {

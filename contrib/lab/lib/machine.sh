@@ -1,6 +1,22 @@
 # shellcheck shell=bash
 # Machines: created once, booted, entered, killed.
 
+NETWORK_FILE=etc/systemd/network/10-host0.network
+
+network_file() {
+    cat <<EOF
+[Match]
+Name=host0
+
+[Network]
+Address=$(node_address "$1")/24
+Gateway=$(gateway_of "$1")
+DNS=$LAB_GATEWAY
+LinkLocalAddressing=ipv6
+IPv6AcceptRA=no
+EOF
+}
+
 # The folders of a machine, filled once; they survive its reboots and its death.
 create_machine() {
     local node=$1 dir root
@@ -14,17 +30,7 @@ create_machine() {
     echo "$node" >"$dir/upper/etc/hostname"
     systemd-id128 new >"$dir/upper/etc/machine-id"
     chmod 0444 "$dir/upper/etc/machine-id"
-    cat >"$dir/upper/etc/systemd/network/10-host0.network" <<EOF
-[Match]
-Name=host0
-
-[Network]
-Address=$(node_address "$node")/24
-Gateway=$LAB_GATEWAY
-DNS=$LAB_GATEWAY
-LinkLocalAddressing=ipv6
-IPv6AcceptRA=no
-EOF
+    network_file "$node" >"$dir/upper/$NETWORK_FILE"
     echo "$root" >"$dir/created"
     ! lab_is_vm || prepare_vm "$node"
 }
@@ -66,11 +72,11 @@ boot_machine() {
         launch "$node" "$dir/console.log" "$dir/supervisor.pid" \
             --property=Delegate=yes --property=KillMode=mixed --property=TasksMax=16384 \
             --property=RestartForceExitStatus=133 --property=SuccessExitStatus=133 \
-            -- "${run[@]}" once "$root" "$dir" "$node" "$LAB_BRIDGE" -
+            -- "${run[@]}" once "$root" "$dir" "$node" "$(bridge_of "$node")" -
     else
         cgroup_remove "$node"
         launch "$node" "$dir/console.log" "$dir/supervisor.pid" \
-            -- "${run[@]}" loop "$root" "$dir" "$node" "$LAB_BRIDGE" "$(cgroup_of "$node")"
+            -- "${run[@]}" loop "$root" "$dir" "$node" "$(bridge_of "$node")" "$(cgroup_of "$node")"
     fi
 }
 

@@ -54,5 +54,35 @@ link_of() { printf 'vb-%s\n' "$1"; }
 link_up() { in_lab ip -o link show dev "$(link_of "$1")" 2>/dev/null | grep -q '[<,]UP[,>]'; }
 link_exists() { in_lab ip link show dev "$(link_of "$1")" >/dev/null 2>&1; }
 
+# Where a machine's cable is plugged in, and the way out from there.
+bridge_of() { if [[ -e $(node_dir "$1")/nat ]]; then printf 'nat-%s\n' "$1"; else printf '%s\n' "$LAB_BRIDGE"; fi; }
+gateway_of() { if [[ -e $(node_dir "$1")/nat ]]; then printf '%s.%d.1\n' "$LAB_NAT" "${1#n}"; else printf '%s\n' "$LAB_GATEWAY"; fi; }
+
+# A network of a machine's own, behind the lab's address: it reaches the others, and they it where it called first.
+ensure_nat() {
+    local bridge
+    bridge=$(bridge_of "$1")
+    in_lab ip link show "$bridge" >/dev/null 2>&1 && return
+    in_lab ip link add "$bridge" type bridge forward_delay 0
+    in_lab ip address add "$(gateway_of "$1")/24" dev "$bridge"
+    in_lab ip link set "$bridge" up
+    in_lab sh -c 'echo 1 >/proc/sys/net/ipv4/ip_forward'
+    in_lab nft -f - <<NFT
+table ip lab-nat
+delete table ip lab-nat
+table ip lab-nat {
+    chain out {
+        type nat hook postrouting priority srcnat; policy accept;
+        ip saddr $LAB_NAT.0.0/16 oifname "$LAB_BRIDGE" masquerade
+    }
+    chain in {
+        type filter hook forward priority filter; policy accept;
+        ct state established,related accept
+        oifname "nat-*" drop
+    }
+}
+NFT
+}
+
 cut_link() { in_lab ip link set dev "$(link_of "$1")" down; }
 heal_link() { in_lab ip link set dev "$(link_of "$1")" up; }

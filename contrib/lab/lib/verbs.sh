@@ -261,6 +261,50 @@ verb_heal() {
     ! link_exists "$1" || heal_link "$1"
 }
 
+verb_readdress() {
+    (($# == 2)) || usage_error "readdress NODE ADDRESS"
+    local node=$1 address=$2 other
+    [[ $address =~ ^${LAB_NET//./\\.}\.([1-9][0-9]{0,2})$ && ${BASH_REMATCH[1]} -ge 2 && ${BASH_REMATCH[1]} -le 254 ]] ||
+        usage_error "readdress takes an address from $LAB_NET.2 to $LAB_NET.254"
+    lock_lab
+    need_node "$node"
+    for other in $(nodes); do
+        [[ $other == "$node" || $(node_address "$other") != "$address" ]] || die "$other has $address"
+    done
+    need_no_disk "$node"
+    echo "$address" >"$(node_dir "$node")/address"
+    set_network "$node"
+}
+
+verb_nat() {
+    (($# == 1)) || usage_error "nat NODE"
+    lock_lab
+    need_node "$1"
+    lab_is_vm && die "a virtual machine can't be put behind NAT"
+    : >"$(node_dir "$1")/nat"
+    printf '%s.%d.2\n' "$LAB_NAT" "${1#n}" >"$(node_dir "$1")/address"
+    ensure_nat "$1"
+    ! link_exists "$1" || in_lab ip link set dev "$(link_of "$1")" master "$(bridge_of "$1")"
+    set_network "$1"
+}
+
+# Settings of a machine that is off can be changed where they do not lie on a disk of its own.
+need_no_disk() {
+    leader_pid "$1" >/dev/null || ! lab_is_vm || die "$1 is off, and its settings lie on its disk"
+}
+
+set_network() {
+    if leader_pid "$1" >/dev/null; then
+        # shellcheck disable=SC2016
+        network_file "$1" | enter "$1" sh -euc '
+            cat >"$1"
+            networkctl reload
+            networkctl reconfigure host0' sh "/$NETWORK_FILE"
+    else
+        network_file "$1" >"$(node_dir "$1")/upper/$NETWORK_FILE"
+    fi
+}
+
 verb_status() {
     (($# == 0)) || usage_error "status takes no arguments"
     local node state network service pid
