@@ -83,7 +83,7 @@ fn rendered_host() -> BTreeMap<String, String> {
     let delegation = renderer.user_delegation(&cases()["minimal"]).unwrap();
     let subnet = "10.100.0.0/23".parse().unwrap();
     let cluster = "10.100.0.0/16".parse().unwrap();
-    let rules = firewall::ruleset(firewall::TEMPLATE, subnet, cluster).unwrap();
+    let rules = firewall::ruleset(firewall::TEMPLATE, subnet, cluster, false).unwrap();
     let mut files = renderer.host_files(&settings).unwrap();
     files.extend([renderer.etcd(&etcd).unwrap(), resolv.unwrap()]);
     files

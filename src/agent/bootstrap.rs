@@ -52,6 +52,7 @@ pub async fn write(
         public_key: beginnings.public_key.to_owned(),
         endpoints: beginnings.endpoints.clone(),
         advertise: identity.advertise.clone(),
+        reach: identity.reached.told(),
         architecture: beginnings.architecture.clone(),
         etcd: identity.etcd,
         no_etcd: false,

@@ -120,6 +120,7 @@ mod tests {
             subnet: "10.100.0.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd: true,
+            reached: Default::default(),
         };
         for (confirmed, phase) in [(true, "Ready"), (false, "NotReady")] {
             let listed = Listed {

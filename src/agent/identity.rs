@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Serialize};
 
+use super::reach::Reached;
 use crate::resource::ClusterConfiguration;
 
 /// `/var/lib/kat/node.json`.
@@ -23,10 +24,13 @@ pub struct Identity {
     pub cluster: ClusterConfiguration,
     /// This machine's part of the overlay.
     pub subnet: Ipv4Net,
-    /// Addresses at which others reach this machine.
+    /// Addresses at which others reached this machine at init or join.
     pub advertise: Vec<IpAddr>,
     /// This machine holds etcd.
     pub etcd: bool,
+    /// What was said of how others reach it.
+    #[serde(default)]
+    pub reached: Reached,
 }
 
 impl Identity {

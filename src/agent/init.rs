@@ -17,11 +17,11 @@ use super::{
     look::check_machine,
     machine::wait_ready,
     overlay, paths,
+    reach::{Reached, wireguard_endpoints},
     setup::{
-        Earlier, Say, advertise_addresses, api_endpoints, ensure_wireguard_key, node_name,
-        put_in_place, read_agent_config, read_cluster, refuse_second, reload_bus_policy,
-        render_settings, restart_journal, start, wireguard_endpoints, write_host_file,
-        write_network,
+        Earlier, Say, api_endpoints, ensure_wireguard_key, node_name, put_in_place,
+        read_agent_config, read_cluster, refuse_second, reload_bus_policy, render_settings,
+        restart_journal, start, write_host_file, write_network,
     },
     stores,
 };
@@ -55,10 +55,14 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 pub struct InitOptions {
     /// `cluster.kat`; its defaults without one.
     pub config: Option<PathBuf>,
-    /// Addresses or interfaces at which others reach this machine.
+    /// Addresses, interfaces or host names at which others reach this machine.
     pub advertise: Vec<String>,
     /// Name of the machine; the host name without one.
     pub node_name: Option<String>,
+    /// The machine is behind NAT.
+    pub behind_nat: bool,
+    /// Machines behind NAT reach each other through it.
+    pub relay: bool,
 }
 
 /// Makes this machine the first of a new cluster, and waits until it is Ready.
@@ -73,7 +77,12 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     let config = read_agent_config()?;
     let machine = node_facts().await?;
     let node = node_name(options.node_name, &machine.hostname)?;
-    let advertise = advertise_addresses(&options.advertise)?;
+    let reached = Reached {
+        behind_nat: options.behind_nat,
+        relay: options.relay,
+        ..Reached::new(&options.advertise).await?
+    };
+    let advertise = reached.addresses_now()?;
     say("looking at the machine");
     check_machine(&cluster, &config, Stage::BeforeInit, say).await?;
 
@@ -89,6 +98,7 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
         subnet,
         advertise,
         etcd: true,
+        reached,
     };
     let managers = Managers::new();
     let system = managers.system();
@@ -141,6 +151,7 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
         identity: &identity,
         public_key: &public_key,
         endpoints: wireguard_endpoints(
+            &identity.reached.told(),
             &identity.advertise,
             &config,
             identity.cluster.spec.wireguard_port,

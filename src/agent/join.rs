@@ -11,11 +11,11 @@ use super::{
     known::Known,
     look::check_machine,
     machine::wait_joined,
-    paths,
+    network_files, paths,
+    reach::{Reached, wireguard_endpoints},
     setup::{
-        Earlier, Say, advertise_addresses, ensure_wireguard_key, node_name, put_in_place,
-        read_agent_config, refuse_second, reload_bus_policy, render_settings, restart_journal,
-        start, wireguard_endpoints, write_network,
+        Earlier, Say, ensure_wireguard_key, node_name, put_in_place, read_agent_config,
+        refuse_second, reload_bus_policy, render_settings, restart_journal, start, write_network,
     },
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
         facts::node_facts,
         files::{self, Access},
     },
-    network::state::{self, Peer, Peers},
+    network::state::{self, Peers},
     pki::token::Token,
     plan::{ClusterEndpoints, ClusterMembers},
     render::Renderer,
@@ -46,12 +46,16 @@ pub struct JoinOptions {
     pub leader_api: String,
     /// The join token.
     pub token: String,
-    /// Addresses or interfaces at which others reach this machine.
+    /// Addresses, interfaces or host names at which others reach this machine.
     pub advertise: Vec<String>,
     /// Name of the machine; the host name without one.
     pub node_name: Option<String>,
     /// The machine never is to hold etcd.
     pub no_etcd: bool,
+    /// The machine is behind NAT.
+    pub behind_nat: bool,
+    /// Machines behind NAT reach each other through it.
+    pub relay: bool,
 }
 
 /// Makes this machine part of a cluster, and waits until it is Ready.
@@ -64,7 +68,12 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
     let config = read_agent_config()?;
     let machine = node_facts().await?;
     let node = node_name(options.node_name, &machine.hostname)?;
-    let advertise = advertise_addresses(&options.advertise)?;
+    let reached = Reached {
+        behind_nat: options.behind_nat,
+        relay: options.relay,
+        ..Reached::new(&options.advertise).await?
+    };
+    let advertise = reached.addresses_now()?;
     let client = client(&options.leader_api, &options.token)?;
 
     say(&format!("asking {} about the cluster", options.leader_api));
@@ -87,10 +96,16 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         name: node.clone(),
         certificate_request: keys.machine_request(&node)?,
         wireguard_key: ensure_wireguard_key()?,
-        endpoints: wireguard_endpoints(&advertise, &config, cluster.spec.wireguard_port),
+        endpoints: wireguard_endpoints(
+            &reached.told(),
+            &advertise,
+            &config,
+            cluster.spec.wireguard_port,
+        ),
         advertise: advertise.clone(),
         architecture: machine.architecture.clone(),
         no_etcd: options.no_etcd,
+        reach: reached.told(),
     };
     let answer = match client.join(&request).await {
         Ok(answer) => answer,
@@ -102,7 +117,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
             return Err(explain(&error, &options.leader_api));
         }
     };
-    let identity = identity(node, &answer, advertise);
+    let identity = identity(node, &answer, advertise, reached);
     let text = serde_json::to_vec_pretty(&identity)?;
     files::write_atomic(Path::new(paths::JOINING), &text, Access::mode(0o600))?;
     keys.store_machine(&answer.certificates)?;
@@ -117,7 +132,8 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         ..Known::default()
     };
     known.store()?;
-    settle(&identity, &known, &peers(&answer), &keys, say).await?;
+    let peers = network_files::peers_of(&identity.reached.told(), &answer.peers);
+    settle(&identity, &known, &peers, &keys, say).await?;
     say(&format!(
         "machine {} is Ready in the cluster {}, with the subnet {}",
         identity.node, identity.cluster.metadata.name, identity.subnet
@@ -199,7 +215,12 @@ fn explain(error: &ClientError, leader_api: &str) -> anyhow::Error {
     }
 }
 
-fn identity(node: String, answer: &JoinAnswer, advertise: Vec<std::net::IpAddr>) -> Identity {
+fn identity(
+    node: String,
+    answer: &JoinAnswer,
+    advertise: Vec<std::net::IpAddr>,
+    reached: Reached,
+) -> Identity {
     let cluster: ClusterConfiguration = answer.cluster.clone();
     Identity {
         schema: 1,
@@ -210,22 +231,7 @@ fn identity(node: String, answer: &JoinAnswer, advertise: Vec<std::net::IpAddr>)
         subnet: answer.subnet,
         advertise,
         etcd: false,
-    }
-}
-
-fn peers(answer: &JoinAnswer) -> Peers {
-    let peers = answer.peers.iter().map(|(name, peer)| {
-        let peer = Peer {
-            public_key: peer.public_key.clone(),
-            endpoints: peer.endpoints.clone(),
-            subnet: peer.subnet,
-            keepalive: 0,
-        };
-        (name.clone(), peer)
-    });
-    Peers {
-        schema: 1,
-        peers: peers.collect(),
+        reached,
     }
 }
 

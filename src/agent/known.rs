@@ -1,6 +1,10 @@
 //! Where this machine finds the cluster: kept on the disk, and followed in the store.
 
-use std::{net::IpAddr, path::Path, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -49,10 +53,14 @@ impl Known {
         }
     }
 
-    /// `host:port` of APIs to ask, the leader's first.
-    pub fn api(&self) -> Vec<String> {
+    /// `host:port` of APIs to ask, the leader's first. Over the overlay last: where all addresses
+    /// outside it are others than they were, it still leads there.
+    pub fn api(&self, port: u16) -> Vec<String> {
         let mut found: Vec<String> = self.leader.iter().cloned().collect();
         found.extend(self.endpoints.api());
+        let members = self.endpoints.machines.values().filter(|one| one.etcd);
+        let overlay = members.filter_map(|one| one.overlay);
+        found.extend(overlay.map(|address| SocketAddr::from((address, port)).to_string()));
         let mut seen = std::collections::BTreeSet::new();
         found.retain(|endpoint| seen.insert(endpoint.clone()));
         found
@@ -107,7 +115,9 @@ impl Known {
             .map_or(leader.as_str(), |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let own = |address: &IpAddr| host.parse() == Ok(*address);
-        (!identity.advertise.iter().any(own)).then(|| leader.clone())
+        let here = self.endpoints.machines.get(&identity.node);
+        let named = here.is_some_and(|here| here.api.contains(leader));
+        (!named && !identity.advertise.iter().any(own)).then(|| leader.clone())
     }
 
     /// Keeps it on the disk.
@@ -199,6 +209,7 @@ mod tests {
             subnet: subnet.parse().unwrap(),
             advertise: Vec::new(),
             etcd,
+            reached: Default::default(),
         }
     }
 
@@ -221,8 +232,14 @@ mod tests {
 
     #[test]
     fn the_leader_is_asked_first_and_workers_never() {
-        let expected = ["192.0.2.2:9115", "192.0.2.1:9115", "[2001:db8::1]:9115"];
-        assert_eq!(known().api(), expected);
+        let expected = [
+            "192.0.2.2:9115",
+            "192.0.2.1:9115",
+            "[2001:db8::1]:9115",
+            "10.100.0.1:9115",
+            "10.100.2.1:9115",
+        ];
+        assert_eq!(known().api(9115), expected);
         assert_eq!(
             known().endpoints.etcd(2379),
             ["https://10.100.0.1:2379", "https://10.100.2.1:2379"]

@@ -1,6 +1,6 @@
 //! Where this machine's API answers.
 
-use std::{os::unix::fs::PermissionsExt, path::Path, sync::Arc};
+use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use anyhow::Context;
 use tokio::net::UnixListener;
@@ -16,6 +16,7 @@ use crate::{
         users::accounts::Accounts,
     },
     leader::LeaderHandle,
+    network::local::{self, Local},
     pki,
 };
 
@@ -37,8 +38,15 @@ pub fn leader_source(
         // A machine without etcd has nothing to answer from, whatever it knows.
         known
             .other_leader(&identity)
-            .or_else(|| known.api().into_iter().next().filter(|_| worker))
+            .or_else(|| known.endpoints.api().into_iter().next().filter(|_| worker))
+            // Since that was written the address may have become this machine's.
+            .filter(|endpoint| !is_own(endpoint, &local::addresses()))
     })
+}
+
+fn is_own(endpoint: &str, locals: &[Local]) -> bool {
+    let address = endpoint.parse::<SocketAddr>().map(|address| address.ip());
+    address.is_ok_and(|address| locals.iter().any(|local| local.address == address))
 }
 
 /// On a machine that holds etcd, callers of the socket are passed on with its certificate of an
@@ -111,4 +119,29 @@ fn api_socket() -> anyhow::Result<UnixListener> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
         .context(paths::API_SOCKET)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_passes_callers_on_to_himself() {
+        let local = Local {
+            link: "eth0".to_owned(),
+            address: "192.0.2.7".parse().unwrap(),
+            broadcast: None,
+        };
+        for (endpoint, own) in [
+            ("192.0.2.7:9115", true),
+            ("192.0.2.8:9115", false),
+            ("home.example.org:9115", false),
+        ] {
+            assert_eq!(
+                is_own(endpoint, std::slice::from_ref(&local)),
+                own,
+                "{endpoint}"
+            );
+        }
+    }
 }

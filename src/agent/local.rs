@@ -116,6 +116,7 @@ fn snapshot(
         etcd: identity.etcd,
         no_etcd: false,
         advertise: identity.advertise.clone(),
+        reach: identity.reached.told(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
     };

@@ -8,22 +8,36 @@ use std::{
 };
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
 use super::{
     MachineFacts, ReportSink,
     identity::Identity,
     keys::{Keys, KeysError},
     known::{Known, KnownNow},
+    reach::Present,
 };
 use crate::{
     api::{
         client::{Client, ClientError, Options},
-        types::{Condition, MembershipAnswer, NodeReport, NodeResources, OverlayReport},
+        types::{
+            Condition, MembershipAnswer, NodeReport, NodeResources, OverlayPeer, OverlayReport,
+        },
     },
-    host::facts::{FactsError, network, node_facts},
+    host::{
+        facts::{FactsError, network, node_facts},
+        files,
+    },
+    network::{
+        links::address_change,
+        state::{OVERLAY_FILE, OverlayState},
+    },
     resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
     systemd::{ManagerSource, UnitManager},
 };
+
+/// Largest file that tells of the peers.
+const OVERLAY_LIMIT: u64 = 1 << 20;
 
 /// Microseconds of the monotonic clock, as systemd counts them.
 pub fn monotonic_microseconds() -> u64 {
@@ -69,6 +83,8 @@ pub fn default_addresses() -> Vec<IpAddr> {
 
 /// What this machine is like.
 pub struct ThisMachine {
+    identity: Arc<Identity>,
+    config: AgentConfig,
     system: Arc<dyn UnitManager>,
     architecture: String,
     capacity: ResourceList,
@@ -78,11 +94,14 @@ pub struct ThisMachine {
 impl ThisMachine {
     /// Looks once at what does not change.
     pub async fn new(
+        identity: &Arc<Identity>,
         config: &AgentConfig,
         managers: Arc<dyn ManagerSource>,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
         Ok(Self {
+            identity: Arc::clone(identity),
+            config: config.clone(),
             system: managers.system(),
             architecture: facts.architecture,
             capacity: ResourceList {
@@ -124,6 +143,14 @@ impl MachineFacts for ThisMachine {
             .collect()
     }
 
+    fn present(&self) -> Present {
+        Present::of(&self.identity, &self.config)
+    }
+
+    async fn moved(&self) {
+        address_change().await;
+    }
+
     fn conditions(&self) -> Vec<Condition> {
         if limits_enforced() {
             return Vec::new();
@@ -144,11 +171,39 @@ impl MachineFacts for ThisMachine {
             Ok(_) => "down",
             Err(_) => "unknown",
         };
+        let (last_peer_sync, peers) = peers(Path::new(OVERLAY_FILE)).unwrap_or_default();
         OverlayReport {
             status: word.to_owned(),
-            last_peer_sync: String::new(),
+            last_peer_sync,
+            peers,
         }
     }
+}
+
+/// When `kat-net` last looked, and how the peers were; nothing where it has not since the boot.
+fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
+    let looked = std::fs::metadata(path)
+        .and_then(|meta| meta.modified())
+        .ok()?;
+    let text = files::read_bounded(path, OVERLAY_LIMIT).ok()?;
+    let state: OverlayState = serde_json::from_slice(&text).ok()?;
+    let time = |seconds: u64| {
+        let seconds = i64::try_from(seconds).ok()?;
+        Timestamp::from_second(seconds)
+            .ok()
+            .map(|time| time.to_string())
+    };
+    let peers = state.peers.into_iter().map(|(name, peer)| OverlayPeer {
+        name,
+        endpoint: peer.endpoint.map(|endpoint| endpoint.to_string()),
+        last_handshake: peer.last_handshake.and_then(time),
+        connected: peer.connected,
+        sent: peer.sent,
+        received: peer.received,
+        via: peer.via,
+    });
+    let since_epoch = looked.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((time(since_epoch.as_secs())?, peers.collect()))
 }
 
 /// Reports go to the leader's API, with this machine's certificate.
@@ -184,7 +239,7 @@ fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, 
     let endpoints = if identity.etcd {
         vec![SocketAddr::from(([127, 0, 0, 1], identity.cluster.spec.api_port)).to_string()]
     } else {
-        known.api()
+        known.api(identity.cluster.spec.api_port)
     };
     let options = Options {
         request_timeout: Duration::from_secs(5),

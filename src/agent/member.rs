@@ -1,6 +1,6 @@
 //! What runs only on machines that hold etcd: the store, and the candidate for leadership.
 
-use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
@@ -12,7 +12,9 @@ use super::{
     identity::Identity,
     keys::Keys,
     known::{Known, KnownNow},
-    membership, overlay, paths, recovery, stores,
+    membership, overlay, paths,
+    reach::Present,
+    recovery, stores,
 };
 use crate::{
     api::Joining,
@@ -24,6 +26,7 @@ use crate::{
     pki,
     pulse::Pulses,
     render::Renderer,
+    resource::AgentConfig,
     store::{EtcdStore, StoreError},
     systemd::{JobResult, UnitManager},
 };
@@ -52,6 +55,8 @@ pub struct Member {
 pub struct MemberParts<'a> {
     /// The machine.
     pub identity: &'a Arc<Identity>,
+    /// Its own settings.
+    pub config: &'a AgentConfig,
     /// Its keys.
     pub keys: &'a Keys,
     /// Where the cluster is.
@@ -76,6 +81,7 @@ impl Member {
     ) -> anyhow::Result<Self> {
         let MemberParts {
             identity,
+            config,
             keys,
             known,
             system,
@@ -104,15 +110,18 @@ impl Member {
         let _ = tokio::time::timeout(READY_SOON, first).await;
         let now = known.borrow().clone();
         let store = stores::leader(identity, keys, &now).await?;
-        let address = identity.advertise.first();
-        let address = address.context("the machine has no address")?;
+        Present::of(identity, config)
+            .api(identity)
+            .context("the machine has no address")?;
+        let (own, settings) = (Arc::clone(identity), config.clone());
+        let endpoint = move || Present::of(&own, &settings).api(&own).unwrap_or_default();
         let spec = &identity.cluster.spec;
         let handle = leader::start(
             Arc::new(store.clone()),
             LeaderConfig {
                 candidate: identity.node.clone(),
                 lease: LEASE,
-                endpoint: SocketAddr::new(*address, spec.api_port).to_string(),
+                endpoint: Arc::new(endpoint),
                 clock: Arc::clone(&clock),
                 pulses: pulses.clone(),
             },

@@ -213,6 +213,7 @@ mod tests {
             subnet: "10.100.2.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd,
+            reached: Default::default(),
         };
         let known = |members: &[(&str, &str)]| {
             let record = |id: &str| MemberRecord {

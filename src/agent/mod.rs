@@ -32,6 +32,7 @@ mod network_files;
 mod overlay;
 pub mod paths;
 pub mod program;
+pub mod reach;
 mod recovery;
 mod renewal;
 mod reporter;

@@ -2,10 +2,11 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf};
 
-use serde::Serialize;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::desired::Desired;
 use crate::{
+    api::types::{JoinPeer, Reach},
     host::files::{self, Access, FileError},
     network::state::{
         DNS_FILE, DnsRecords, Gate, INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE,
@@ -13,6 +14,9 @@ use crate::{
     },
     store::{keys, mirror::Entries},
 };
+
+/// Seconds between two packets that keep a way through NAT open: most forget one after 30 or more.
+const KEEPALIVE: u16 = 25;
 
 /// Writes the files into one folder.
 #[derive(Debug, Clone)]
@@ -115,22 +119,40 @@ pub fn peers(entries: &Entries, own: &str) -> Peers {
             .or_default()
             .insert(field.to_owned(), value);
     }
-    raw.remove(own);
-    let peers = raw.into_iter().filter_map(|(node, fields)| {
-        let subnet = fields.get("subnet")?.parse().ok()?;
-        let endpoints = fields
-            .get("wg_endpoints")
-            .and_then(|text| serde_json::from_str(text).ok());
-        let public_key = fields.get("wg_pubkey")?.clone();
-        Some((
-            node,
-            Peer {
-                public_key,
-                endpoints: endpoints.unwrap_or_default(),
-                subnet,
-                keepalive: 0,
-            },
-        ))
+    let own = raw.remove(own).and_then(|fields| json(&fields, "reach"));
+    let others = raw.into_iter().filter_map(|(node, fields)| {
+        let other = JoinPeer {
+            public_key: fields.get("wg_pubkey")?.clone(),
+            endpoints: json(&fields, "wg_endpoints").unwrap_or_default(),
+            subnet: fields.get("subnet")?.parse().ok()?,
+            reach: json(&fields, "reach").unwrap_or_default(),
+        };
+        Some((node, other))
+    });
+    peers_of(&own.unwrap_or_default(), &others.collect())
+}
+
+fn json<T: DeserializeOwned>(fields: &BTreeMap<String, String>, name: &str) -> Option<T> {
+    serde_json::from_str(fields.get(name)?).ok()
+}
+
+/// The others as a machine that is reached so has them. Two machines behind NAT speak through the
+/// first relay: both of them have to choose the same.
+pub fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peers {
+    let relay = others
+        .iter()
+        .find(|(_, other)| other.reach.relay && !other.reach.behind_nat)
+        .map(|(name, _)| name.clone());
+    let peers = others.iter().map(|(name, other)| {
+        let both_hidden = own.behind_nat && other.reach.behind_nat;
+        let peer = Peer {
+            public_key: other.public_key.clone(),
+            endpoints: other.endpoints.clone(),
+            subnet: other.subnet,
+            keepalive: if own.behind_nat { KEEPALIVE } else { 0 },
+            via: relay.clone().filter(|_| both_hidden),
+        };
+        (name.clone(), peer)
     });
     Peers {
         schema: 1,
@@ -185,5 +207,72 @@ mod tests {
         let peers = peers(&entries, "n1").peers;
         assert_eq!(peers.keys().collect::<Vec<_>>(), ["n2"]);
         assert_eq!(peers["n2"].endpoints, ["192.0.2.2:51820"]);
+    }
+
+    #[test]
+    fn machines_behind_nat_keep_their_ways_open_and_meet_at_the_first_relay() {
+        let other = |number: u8, behind_nat, relay| JoinPeer {
+            public_key: format!("key {number}"),
+            endpoints: Vec::new(),
+            subnet: format!("10.100.{number}.0/23").parse().unwrap(),
+            reach: Reach {
+                behind_nat,
+                relay,
+                ..Reach::default()
+            },
+        };
+        let mut others = BTreeMap::from([
+            ("n1".to_owned(), other(2, false, false)),
+            ("n2".to_owned(), other(4, true, false)),
+            // A relay that nobody reaches is none.
+            ("n3".to_owned(), other(6, true, true)),
+            ("n4".to_owned(), other(8, false, true)),
+            ("n5".to_owned(), other(10, false, true)),
+        ]);
+        let of = |reach: &Reach, others: &BTreeMap<String, JoinPeer>| {
+            let peers = peers_of(reach, others).peers;
+            let each = peers.into_values().map(|peer| (peer.keepalive, peer.via));
+            each.collect::<Vec<_>>()
+        };
+        let hidden = Reach {
+            behind_nat: true,
+            ..Reach::default()
+        };
+        let relayed = (25, Some("n4".to_owned()));
+        let direct = (25, None);
+        let expected = [&direct, &relayed, &relayed, &direct, &direct].map(Clone::clone);
+        assert_eq!(of(&hidden, &others), expected);
+        assert_eq!(of(&Reach::default(), &others), vec![(0, None); 5]);
+        others.retain(|_, other| !other.reach.relay);
+        assert_eq!(of(&hidden, &others), vec![direct; 2]);
+    }
+
+    /// As older versions have written it, and as a newer one might.
+    #[test]
+    fn how_a_machine_is_reached_is_read_from_the_store() {
+        let entries = entries(&[
+            ("/kat/network/nodes/n1/reach", r#"{"behindNat":true}"#),
+            ("/kat/network/nodes/n2/subnet", "10.100.2.0/23"),
+            ("/kat/network/nodes/n2/wg_pubkey", "two"),
+            (
+                "/kat/network/nodes/n2/reach",
+                r#"{"behindNat":true,"later":[1]}"#,
+            ),
+            ("/kat/network/nodes/n3/subnet", "10.100.4.0/23"),
+            ("/kat/network/nodes/n3/wg_pubkey", "three"),
+            (
+                "/kat/network/nodes/n3/wg_endpoints",
+                r#"["192.0.2.3:51820"]"#,
+            ),
+            ("/kat/network/nodes/n3/reach", r#"{"relay":true}"#),
+            ("/kat/network/nodes/n4/subnet", "10.100.6.0/23"),
+            ("/kat/network/nodes/n4/wg_pubkey", "four"),
+        ]);
+        let peers = peers(&entries, "n1").peers;
+        assert_eq!(peers["n2"].via.as_deref(), Some("n3"));
+        assert_eq!(peers["n3"].endpoints, ["192.0.2.3:51820"]);
+        let keepalives: Vec<u16> = peers.values().map(|peer| peer.keepalive).collect();
+        assert_eq!(keepalives, [25, 25, 25]);
+        assert_eq!(peers["n4"].via, None);
     }
 }

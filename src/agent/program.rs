@@ -22,12 +22,14 @@ enum Command {
         /// `cluster.kat` with the cluster's settings
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// Address or interface at which other machines reach this one
-        #[arg(long, value_name = "ADDRESS|INTERFACE")]
+        /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
+        #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
         /// Name of this machine in the cluster
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
+        #[command(flatten)]
+        way: Way,
     },
     /// Makes this machine part of a cluster; `katcall token create --join` prints the whole command
     Join {
@@ -37,8 +39,8 @@ enum Command {
         /// The token, which names the cluster's authority too
         #[arg(long, env = "KAT_JOIN_TOKEN", hide_env_values = true)]
         token: String,
-        /// Address or interface at which other machines reach this one
-        #[arg(long, value_name = "ADDRESS|INTERFACE")]
+        /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
+        #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
         /// Name of this machine in the cluster; the host's name without it
         #[arg(long, value_name = "NAME")]
@@ -46,6 +48,8 @@ enum Command {
         /// This machine never is to hold the cluster's store
         #[arg(long)]
         no_etcd: bool,
+        #[command(flatten)]
+        way: Way,
     },
     /// Says what is missing on this machine or in the way, and what mends it
     Check {
@@ -110,6 +114,17 @@ enum Command {
     },
 }
 
+/// How other machines come to this one.
+#[derive(Debug, Clone, Copy, clap::Args)]
+struct Way {
+    /// Others reach this machine only where it called them before: it keeps its ways to them open
+    #[arg(long, conflicts_with = "relay")]
+    behind_nat: bool,
+    /// Machines behind NAT reach each other through this one
+    #[arg(long)]
+    relay: bool,
+}
+
 /// Parses the arguments, does what they say, and maps the result to an exit code.
 pub fn main() -> ExitCode {
     // The hook adds to every start of a container: no runtime, no parser.
@@ -132,12 +147,15 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             config,
             advertise_address,
             node_name,
+            way,
         } => {
             start_logging();
             let options = init::InitOptions {
                 config,
                 advertise: advertise_address,
                 node_name,
+                behind_nat: way.behind_nat,
+                relay: way.relay,
             };
             runtime()?.block_on(init::run(options, &|sentence| {
                 anstream::eprintln!("{sentence}")
@@ -150,6 +168,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             advertise_address,
             node_name,
             no_etcd,
+            way,
         } => {
             start_logging();
             let options = join::JoinOptions {
@@ -158,6 +177,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 advertise: advertise_address,
                 node_name,
                 no_etcd,
+                behind_nat: way.behind_nat,
+                relay: way.relay,
             };
             runtime()?.block_on(join::run(options, &|sentence| {
                 anstream::eprintln!("{sentence}")

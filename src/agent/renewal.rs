@@ -83,7 +83,7 @@ impl Renewal {
         let connection = Connection {
             cluster: self.identity.cluster.metadata.name.clone(),
             cluster_uid: self.identity.cluster_uid.clone(),
-            endpoints: self.known.borrow().api(),
+            endpoints: self.known.borrow().api(self.identity.cluster.spec.api_port),
             ca: self.keys.cluster_authority()?,
             token: String::new(),
         };

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Statuses, identity::Identity, supervisor::Listed};
+use super::{Statuses, identity::Identity, reach::Present, supervisor::Listed};
 use crate::{
     VERSION,
     api::types::{Condition, NodeReport, NodeResources, OverlayReport},
@@ -42,6 +42,14 @@ pub trait MachineFacts: Send + Sync {
     fn conditions(&self) -> Vec<Condition>;
     /// State of the overlay.
     async fn overlay(&self) -> OverlayReport;
+    /// Where others reach it; empty where that is not known.
+    fn present(&self) -> Present {
+        Present::default()
+    }
+    /// Waits until that may be another.
+    async fn moved(&self) {
+        std::future::pending().await
+    }
 }
 
 /// Sends reports until `cancel`.
@@ -68,6 +76,7 @@ impl Reporter {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
         let mut failing = false;
+        let mut moved = self.facts.moved();
         loop {
             let report = self.report().await;
             self.published.send_replace(Arc::new(report.clone()));
@@ -90,6 +99,7 @@ impl Reporter {
                 () = cancel.cancelled() => return,
                 () = self.statuses.changed() => {}
                 changed = lists.changed() => if changed.is_err() { return },
+                () = &mut moved => moved = self.facts.moved(),
                 () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(GATHER).await;
@@ -119,6 +129,7 @@ impl Reporter {
 
     async fn report(&self) -> NodeReport {
         let (workload_instances, user_indexes) = self.statuses.all();
+        let present = self.facts.present();
         NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
@@ -129,9 +140,112 @@ impl Reporter {
             version: VERSION.to_owned(),
             architecture: self.facts.architecture(),
             addresses: self.facts.addresses(),
+            advertise: present.addresses,
+            endpoints: present.endpoints,
             desired_revision: self.statuses.acted(),
             user_indexes,
             conditions: self.facts.conditions(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tokio::{sync::Notify, time::Instant};
+
+    use super::*;
+
+    /// A machine whose address changes when it is told to.
+    #[derive(Default)]
+    struct Moving {
+        moved: Notify,
+        address: Mutex<u8>,
+    }
+
+    #[async_trait]
+    impl MachineFacts for Moving {
+        fn resources(&self) -> NodeResources {
+            NodeResources::default()
+        }
+        fn architecture(&self) -> String {
+            String::new()
+        }
+        fn addresses(&self) -> Vec<String> {
+            Vec::new()
+        }
+        fn conditions(&self) -> Vec<Condition> {
+            Vec::new()
+        }
+        async fn overlay(&self) -> OverlayReport {
+            OverlayReport::default()
+        }
+        fn present(&self) -> Present {
+            let last = *self.address.lock().unwrap();
+            Present {
+                addresses: vec![[192, 0, 2, last].into()],
+                endpoints: vec![format!("192.0.2.{last}:51820")],
+            }
+        }
+        async fn moved(&self) {
+            self.moved.notified().await;
+        }
+    }
+
+    #[derive(Default)]
+    struct Sent(Mutex<Vec<(Duration, Vec<String>)>>, Mutex<Option<Instant>>);
+
+    #[async_trait]
+    impl ReportSink for Sent {
+        async fn send(&self, report: &NodeReport) -> Result<(), String> {
+            let begin = *self.1.lock().unwrap().get_or_insert_with(Instant::now);
+            let sent = (begin.elapsed(), report.endpoints.clone());
+            self.0.lock().unwrap().push(sent);
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_moved_says_so_before_its_next_tick() {
+        let identity = Identity {
+            schema: 1,
+            node: "n1".to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: crate::resource::ClusterConfiguration::default(),
+            subnet: "10.100.0.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: false,
+            reached: Default::default(),
+        };
+        let facts = Arc::new(Moving::default());
+        let sink = Arc::new(Sent::default());
+        let listed = Listed {
+            known: true,
+            ..Listed::default()
+        };
+        let (_lists, lists) = watch::channel(listed);
+        let reporter = Reporter {
+            identity: Arc::new(identity),
+            statuses: Statuses::default(),
+            lists,
+            sink: sink.clone(),
+            facts: facts.clone(),
+            published: watch::Sender::default(),
+            clock: Arc::new(Timestamp::now),
+        };
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        *facts.address.lock().unwrap() = 7;
+        facts.moved.notify_one();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        cancel.cancel();
+        task.await.unwrap();
+        let sent = sink.0.lock().unwrap().clone();
+        let seconds: Vec<u64> = sent.iter().map(|(at, _)| at.as_secs()).collect();
+        assert_eq!(seconds, [0, 15, 20]);
+        assert_eq!(sent[2].1, ["192.0.2.7:51820"]);
     }
 }

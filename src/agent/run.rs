@@ -77,6 +77,7 @@ pub async fn run() -> anyhow::Result<()> {
         status.say("starting etcd");
         let parts = MemberParts {
             identity: &identity,
+            config: &config,
             keys: &keys,
             known: &known,
             system: managers.system(),
@@ -166,7 +167,7 @@ pub async fn run() -> anyhow::Result<()> {
         statuses,
         lists: listed,
         sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
-        facts: Arc::new(ThisMachine::new(&config, Arc::clone(&managers)).await?),
+        facts: Arc::new(ThisMachine::new(&identity, &config, Arc::clone(&managers)).await?),
         published,
         clock,
     };

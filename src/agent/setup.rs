@@ -1,21 +1,13 @@
 //! What `init` and `join` share: reading the machine's settings, and putting things in place.
 
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 
-use super::{identity::Identity, machine::default_addresses, network_files::NetworkFiles, paths};
+use super::{identity::Identity, network_files::NetworkFiles, paths};
 use crate::{
     bundle,
-    host::{
-        facts::network as links,
-        files::{self, Access},
-    },
+    host::files::{self, Access},
     network::{
         state::{self, DnsRecords, Instances, NodeNetwork, Peers},
         wireguard,
@@ -132,41 +124,6 @@ pub fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result<String
         format!("`{node}` can't be the machine's name; choose one with --node-name")
     })?;
     Ok(node)
-}
-
-/// The addresses that were given or lie on the interfaces that were given; else those that lead out.
-pub fn advertise_addresses(given: &[String]) -> anyhow::Result<Vec<IpAddr>> {
-    if given.is_empty() {
-        let found = default_addresses();
-        if found.is_empty() {
-            bail!("no address of this machine was found; name one with --advertise-address");
-        }
-        return Ok(found);
-    }
-    let mut addresses = Vec::new();
-    for word in given {
-        match word.parse() {
-            Ok(address) => addresses.push(address),
-            Err(_) => {
-                let found: Vec<IpAddr> = links::addresses()
-                    .into_iter()
-                    .filter(|one| one.link == *word)
-                    .map(|one| one.address)
-                    .filter(is_reachable)
-                    .collect();
-                if found.is_empty() {
-                    bail!("`{word}` is neither an address nor an interface with an address");
-                }
-                addresses.extend(found);
-            }
-        }
-    }
-    Ok(addresses)
-}
-
-/// An address that says enough: IPv6's link-local ones lead nowhere without a link's name.
-fn is_reachable(address: &IpAddr) -> bool {
-    !matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// What is the same for every instance of this machine.
@@ -292,24 +249,8 @@ pub fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNetwork {
         mtu: spec.mtu,
         upstream_dns: config.upstream_dns.clone(),
         hold_seconds: spec.node_loss_timeout_seconds,
+        relay: identity.reached.relay,
     }
-}
-
-/// `host:port` at which others reach this machine's WireGuard; `default_port` where the machine
-/// says nothing else.
-pub fn wireguard_endpoints(
-    advertise: &[IpAddr],
-    config: &AgentConfig,
-    default_port: u16,
-) -> Vec<String> {
-    if !config.endpoints.is_empty() {
-        return config.endpoints.clone();
-    }
-    let port = config.wireguard_port.unwrap_or(default_port);
-    advertise
-        .iter()
-        .map(|address| SocketAddr::new(*address, port).to_string())
-        .collect()
 }
 
 /// `host:port` of this machine's API.

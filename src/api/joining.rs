@@ -36,9 +36,11 @@ use crate::{
 };
 
 /// Most addresses, or endpoints, of one machine.
-const MAX_ADDRESSES: usize = 16;
+pub(super) const MAX_ADDRESSES: usize = 16;
 /// Longest wait for a machine that leaves to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// Longest host name (RFC 1035, section 2.3.4).
+const MAX_HOST: usize = 253;
 /// Longest `host:port`.
 const MAX_ENDPOINT: usize = 260;
 
@@ -292,12 +294,17 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
     for (name, length) in [
         ("endpoints", request.endpoints.len()),
         ("advertise", request.advertise.len()),
+        // None is fine.
+        ("names", request.reach.names.len().max(1)),
     ] {
         if !(1..=MAX_ADDRESSES).contains(&length) {
             return Err(ApiError::invalid(format!(
                 "{name} has {length} entries, expected 1 to {MAX_ADDRESSES}"
             )));
         }
+    }
+    if !request.reach.names.iter().all(|name| is_host(name)) {
+        return Err(ApiError::invalid("names: expected host names"));
     }
     if let Some(address) = request
         .advertise
@@ -317,6 +324,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
         public_key: request.wireguard_key.clone(),
         endpoints: request.endpoints.clone(),
         advertise: request.advertise.clone(),
+        reach: request.reach.clone(),
         architecture: architecture.clone(),
         etcd: false,
         no_etcd: request.no_etcd,
@@ -324,7 +332,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
 }
 
 /// An address of one machine, outside the overlay.
-fn reachable(address: &IpAddr, spec: &ClusterSpec) -> bool {
+pub(super) fn reachable(address: &IpAddr, spec: &ClusterSpec) -> bool {
     let own = match address {
         IpAddr::V4(address) => {
             spec.cluster_cidr.contains(address)
@@ -336,17 +344,19 @@ fn reachable(address: &IpAddr, spec: &ClusterSpec) -> bool {
     !(own || address.is_unspecified() || address.is_loopback() || address.is_multicast())
 }
 
-fn is_endpoint(text: &str) -> bool {
-    let named = |host: &str| {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-        !host.is_empty() && host.bytes().all(plain)
-    };
+fn is_host(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    (1..=MAX_HOST).contains(&name.len()) && name.bytes().all(plain)
+}
+
+/// `host:port`.
+pub(super) fn is_endpoint(text: &str) -> bool {
     text.len() <= MAX_ENDPOINT
         && (text
             .parse::<std::net::SocketAddr>()
             .is_ok_and(|address| address.port() != 0)
             || text.rsplit_once(':').is_some_and(|(host, port)| {
-                named(host) && port.parse::<u16>().is_ok_and(|port| port != 0)
+                is_host(host) && port.parse::<u16>().is_ok_and(|port| port != 0)
             }))
 }
 
@@ -393,6 +403,7 @@ fn answer(
             public_key: node.public_key.clone()?,
             endpoints: node.endpoints.clone(),
             subnet: node.subnet?,
+            reach: node.registration.value.reach.clone(),
         };
         Some((other.clone(), peer))
     });

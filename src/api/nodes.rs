@@ -14,6 +14,7 @@ use super::{
     context::Api,
     errors::ApiError,
     extract::{At, Parameters},
+    joining::{MAX_ADDRESSES, is_endpoint, reachable},
     limits::MAX_REPORT,
     namespaces::read_json,
     types::{Condition, NodeReport},
@@ -21,6 +22,7 @@ use super::{
     watch::{ListQuery, answer},
     workloads::item,
 };
+use crate::resource::ClusterSpec;
 
 /// Most characters of one word in a report.
 const MAX_WORD: usize = 128;
@@ -94,7 +96,7 @@ pub(super) async fn report(
             ),
         });
     }
-    bound(&mut report)?;
+    bound(&mut report, &snapshot.cluster.spec)?;
     api.config.handle.reports.accept(&name, report);
     Ok(StatusCode::NO_CONTENT)
 }
@@ -107,10 +109,13 @@ fn printable(text: &str) -> String {
 }
 
 /// Refuses lists without measure and cuts texts: one machine must not fill the store.
-fn bound(report: &mut NodeReport) -> Result<(), ApiError> {
+fn bound(report: &mut NodeReport, spec: &ClusterSpec) -> Result<(), ApiError> {
     let lists = [
         ("workloadInstances", report.workload_instances.len()),
         ("addresses", report.addresses.len()),
+        ("advertise", report.advertise.len()),
+        ("endpoints", report.endpoints.len()),
+        ("peers", report.overlay_network.peers.len()),
         ("conditions", report.conditions.len()),
     ];
     for (name, length) in lists {
@@ -126,6 +131,19 @@ fn bound(report: &mut NodeReport) -> Result<(), ApiError> {
     {
         cut(text, MAX_WORD);
     }
+    let overlay = &mut report.overlay_network;
+    let of_peers = overlay.peers.iter_mut().flat_map(|peer| {
+        let texts = [&mut peer.endpoint, &mut peer.last_handshake, &mut peer.via];
+        texts.into_iter().flatten().chain([&mut peer.name])
+    });
+    of_peers
+        .chain([&mut overlay.status, &mut overlay.last_peer_sync])
+        .for_each(|text| cut(text, MAX_WORD));
+    // What makes no sense here is not told to the other machines.
+    report.advertise.retain(|address| reachable(address, spec));
+    report.endpoints.retain(|endpoint| is_endpoint(endpoint));
+    report.advertise.truncate(MAX_ADDRESSES);
+    report.endpoints.truncate(MAX_ADDRESSES);
     report.conditions.iter_mut().for_each(bound_condition);
     for instance in &mut report.workload_instances {
         let words = [
@@ -180,10 +198,41 @@ mod tests {
             }],
             ..NodeReport::default()
         };
-        assert_eq!(bound(&mut report), Ok(()));
+        let spec = ClusterSpec::default();
+        assert_eq!(bound(&mut report, &spec), Ok(()));
         assert_eq!(report.version.len(), MAX_WORD);
         assert_eq!(report.workload_instances[0].message.len(), MAX_SENTENCE);
         report.workload_instances = vec![InstanceReport::default(); MAX_ENTRIES + 1];
-        assert!(matches!(bound(&mut report), Err(ApiError::Invalid { .. })));
+        let refused = bound(&mut report, &spec);
+        assert!(matches!(refused, Err(ApiError::Invalid { .. })));
+    }
+
+    #[test]
+    fn endpoints_that_lead_nowhere_are_left_out() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+        let mut report = NodeReport {
+            advertise: [
+                "127.0.0.1",
+                "10.100.0.1",
+                "0.0.0.0",
+                "192.0.2.1",
+                "2001:db8::1",
+            ]
+            .map(|text| text.parse().unwrap())
+            .to_vec(),
+            endpoints: texts(&[
+                "192.0.2.1:51820",
+                "192.0.2.1",
+                "a b:1",
+                "[2001:db8::1]:0",
+                "h.example:7",
+            ]),
+            ..NodeReport::default()
+        };
+        assert_eq!(bound(&mut report, &ClusterSpec::default()), Ok(()));
+        let expected: Vec<std::net::IpAddr> =
+            vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+        assert_eq!(report.advertise, expected);
+        assert_eq!(report.endpoints, ["192.0.2.1:51820", "h.example:7"]);
     }
 }

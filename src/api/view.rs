@@ -186,7 +186,12 @@ impl View<'_> {
         let entry = self.snapshot.nodes.get(name)?;
         let instances = self.snapshot.instances.values();
         let count = instances.filter(|entry| entry.node == name).count();
-        Some(self.node_item(name, entry, u32::try_from(count).ok()))
+        let mut item = self.node_item(name, entry, u32::try_from(count).ok());
+        if let Some(reported) = self.observed.reports.get(name) {
+            let overlay = &reported.report.overlay_network;
+            item.status.peers.clone_from(&overlay.peers);
+        }
+        Some(item)
     }
 
     fn node_item(&self, name: &str, entry: &NodeEntry, instances: Option<u32>) -> NodeItem {
@@ -243,6 +248,7 @@ impl View<'_> {
                 last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
                 instances: instances.unwrap_or(0),
                 conditions,
+                peers: Vec::new(),
             },
         }
     }

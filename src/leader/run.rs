@@ -36,8 +36,8 @@ pub struct LeaderConfig {
     pub candidate: String,
     /// Time to live of the leadership without a renewal.
     pub lease: Duration,
-    /// `host:port` of this machine's API, published while it leads.
-    pub endpoint: String,
+    /// `host:port` of this machine's API as of now, published while it leads.
+    pub endpoint: Arc<dyn Fn() -> String + Send + Sync>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Where its loop is seen by the watchdog, while it leads.
@@ -130,6 +130,7 @@ async fn campaign(
             leadership: &leadership,
             since,
             floor: 0,
+            published: None,
         };
         tokio::select! {
             biased;
@@ -156,18 +157,20 @@ struct Tenure<'a> {
     since: Instant,
     /// Nothing is planned from a snapshot older than this revision.
     floor: i64,
+    /// The endpoint that the store has.
+    published: Option<String>,
 }
 
 impl Tenure<'_> {
     async fn lead(&mut self) {
         let mut snapshots = self.handle.snapshot.clone();
         let pulse = self.config.pulses.watch("the leader's loop");
-        while !self.publish_endpoint().await {
-            sleep(AFTER_FAILURE).await;
-            pulse.beat();
-        }
         loop {
             pulse.beat();
+            if !self.publish_endpoint().await {
+                sleep(AFTER_FAILURE).await;
+                continue;
+            }
             let Some(snapshot) = self.newest(&mut snapshots).await else {
                 continue;
             };
@@ -253,10 +256,15 @@ impl Tenure<'_> {
         true
     }
 
+    /// True when the store has the endpoint of now.
     async fn publish_endpoint(&mut self) -> bool {
+        let endpoint = (self.config.endpoint)();
+        if self.published.as_ref() == Some(&endpoint) {
+            return true;
+        }
         let operation = Operation::Put(
             keys::LEADER_ENDPOINT.to_owned(),
-            self.config.endpoint.clone().into_bytes(),
+            endpoint.clone().into_bytes(),
         );
         let group = fenced::Group {
             conditions: Vec::new(),
@@ -271,6 +279,7 @@ impl Tenure<'_> {
         {
             Ok(fenced::Outcome::Done(revision)) => {
                 self.floor = revision;
+                self.published = Some(endpoint);
                 true
             }
             other => {

@@ -193,6 +193,7 @@ mod tests {
             etcd: true,
             no_etcd: false,
             advertise: Vec::new(),
+            reach: Default::default(),
             deleting: false,
             created: Timestamp::UNIX_EPOCH,
         };

@@ -85,7 +85,7 @@ impl Firewall {
     /// # Errors
     /// See [`FirewallError`]; the rules from before hold then.
     pub async fn ensure(&self, node: &NodeNetwork) -> Result<bool, FirewallError> {
-        let rules = ruleset(&self.template, node.subnet, node.cluster_cidr)?;
+        let rules = ruleset(&self.template, node.subnet, node.cluster_cidr, node.relay)?;
         let present = Some(Applied {
             rules: rules.clone(),
             listed: listed().await?,
@@ -117,16 +117,24 @@ pub async fn remove() -> Result<(), FirewallError> {
 struct Values {
     subnet: Ipv4Net,
     cluster: Ipv4Net,
+    relay: bool,
 }
 
-/// The whole transaction, for a machine's part of the overlay.
+/// The whole transaction, for a machine's part of the overlay. A relay passes on what is between
+/// two other machines, and no other machine does.
 ///
 /// # Errors
 /// The template is wrong.
-pub fn ruleset(template: &str, subnet: Ipv4Net, cluster: Ipv4Net) -> Result<String, tera::Error> {
+pub fn ruleset(
+    template: &str,
+    subnet: Ipv4Net,
+    cluster: Ipv4Net,
+    relay: bool,
+) -> Result<String, tera::Error> {
     let values = Values {
         subnet: subnet.trunc(),
         cluster: cluster.trunc(),
+        relay,
     };
     let mut templates = Tera::new();
     templates.add_raw_template("kat.nft", template)?;
@@ -180,6 +188,7 @@ mod tests {
             TEMPLATE,
             "10.90.1.0/24".parse().unwrap(),
             "10.90.0.0/16".parse().unwrap(),
+            false,
         )
         .unwrap();
         let tables: Vec<&str> = rules
@@ -198,9 +207,20 @@ mod tests {
     }
 
     #[test]
+    fn a_relay_alone_passes_on() {
+        let any = Ipv4Net::default();
+        let passes = "iifname \"kat0\" oifname \"kat0\" accept";
+        let keeps = "iifname \"kat0\" oifname \"kat0\" drop";
+        for (relay, has, lacks) in [(true, passes, keeps), (false, keeps, passes)] {
+            let rules = ruleset(TEMPLATE, any, any, relay).unwrap();
+            assert!(rules.contains(has) && !rules.contains(lacks), "{rules}");
+        }
+    }
+
+    #[test]
     fn a_wrong_template_is_named() {
         let any = Ipv4Net::default();
-        let error = ruleset("table inet {{ nothing }}", any, any).unwrap_err();
+        let error = ruleset("table inet {{ nothing }}", any, any, false).unwrap_err();
         let message = FirewallError::from(error).to_string();
         assert!(message.starts_with("template kat.nft: "), "{message}");
     }

@@ -11,14 +11,12 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use ipnet::Ipv4Net;
-use netlink_packet_core::NetlinkPayload;
 use nix::errno::Errno;
 use rtnetlink::{
-    LinkMessageBuilder, LinkUnspec, LinkVeth, LinkWireguard, MulticastGroup, RouteMessageBuilder,
+    LinkMessageBuilder, LinkUnspec, LinkVeth, LinkWireguard, RouteMessageBuilder,
     packet_route::{
-        RouteNetlinkMessage,
         address::AddressAttribute,
         link::{InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage},
         route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
@@ -26,6 +24,10 @@ use rtnetlink::{
 };
 
 use super::namespaces::NetworkNamespace;
+
+mod notices;
+
+pub use notices::{address_change, removal};
 
 /// Number that marks KAT's routes (rtnetlink(7), `rtm_protocol`), free in iproute2's table.
 pub const ROUTE_PROTOCOL: u8 = 75;
@@ -66,33 +68,6 @@ impl LinkError {
     /// Whether the kernel refused with this number.
     pub fn is(&self, errno: Errno) -> bool {
         matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(errno as i32))
-    }
-}
-
-/// Waits until the link of this name is removed from the calling thread's namespace.
-///
-/// # Errors
-/// [`LinkError::Socket`], also when the kernel's messages end.
-pub async fn removal(name: &str) -> Result<(), LinkError> {
-    let (connection, _handle, mut messages) =
-        rtnetlink::new_multicast_connection(&[MulticastGroup::Link]).map_err(LinkError::Socket)?;
-    let task = tokio::spawn(connection);
-    let _end = AbortOnDrop(task.abort_handle());
-    while let Some((message, _)) = messages.next().await {
-        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) = message.payload
-            && describe(&link).name == name
-        {
-            return Ok(());
-        }
-    }
-    Err(LinkError::Socket(io::ErrorKind::UnexpectedEof.into()))
-}
-
-struct AbortOnDrop(tokio::task::AbortHandle);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 

@@ -4,6 +4,7 @@
 //! side is [`hook`], the socket that it speaks to is [`server`], which checks the caller
 //! ([`verify`]) and puts the network in place ([`attach`]). [`service`] joins all parts.
 
+pub mod announce;
 pub mod attach;
 mod budget;
 pub mod dns;
@@ -11,9 +12,12 @@ pub mod firewall;
 pub mod hook;
 pub mod kat0;
 pub mod links;
+pub mod local;
 mod names;
 pub mod namespaces;
 pub mod obstacles;
+mod overlay_state;
+mod peers;
 mod reconcile;
 pub mod resolved;
 pub mod server;

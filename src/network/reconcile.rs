@@ -1,12 +1,6 @@
 //! One round of `kat-net`: what the files say against what the machine has.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -15,12 +9,10 @@ use super::{
     firewall::{Firewall, FirewallError},
     kat0::Overlay,
     links::{Link, LinkError, Links, Target},
+    peers::PeerKeeper,
     resolved,
-    state::{Instances, NodeNetwork, PRIVATE_KEY_FILE, Peers},
+    state::{Instances, NodeNetwork},
     watch::Snapshot,
-    wireguard::{
-        PublicKey, Tracker, Wanted, WantedPeer, WireGuard, difference, read_private_key, resolve,
-    },
 };
 
 /// systemd-resolved is told again after this time, in case that it was restarted.
@@ -41,32 +33,23 @@ pub(super) struct Outcome {
 
 /// Remembers what a round needs of the one before.
 pub(super) struct Reconciler {
-    folder: PathBuf,
     links: Links,
     overlay: Overlay,
     firewall: Firewall,
     checked: Option<(Instant, Arc<NodeNetwork>)>,
-    tracker: Tracker,
+    peers: PeerKeeper,
     resolved: bool,
     announced: Option<(u32, Ipv4Addr, String, Instant)>,
 }
 
-/// How many peers there are and have a session.
-#[derive(Debug, Clone, Copy, Default)]
-struct PeerCount {
-    all: usize,
-    connected: usize,
-}
-
 impl Reconciler {
-    pub(super) fn new(folder: PathBuf, links: Links, overlay: Overlay, resolved: bool) -> Self {
+    pub(super) fn new(links: Links, overlay: Overlay, peers: PeerKeeper, resolved: bool) -> Self {
         Self {
-            folder,
             links,
             overlay,
             firewall: Firewall::installed(),
             checked: None,
-            tracker: Tracker::default(),
+            peers,
             resolved,
             announced: None,
         }
@@ -97,20 +80,20 @@ impl Reconciler {
         }
         let mut parts = Vec::new();
         let mut dns_address = None;
-        let mut all_connected = true;
+        let mut peers_settled = true;
         match self.overlay.ensure(node).await {
             Err(error) => problems.push(error.to_string()),
             Ok((link, wireguard)) => {
                 dns_address = Some(node.address);
                 parts.push(format!("kat0 is up ({})", wireguard.kind()));
                 let peers = snapshot.peers.as_deref();
-                match self.set_peers(node, peers, wireguard.as_ref()).await {
-                    Err(error) => problems.push(error),
-                    Ok(count) => {
-                        all_connected = count.all == count.connected;
+                match self.peers.set(node, peers, wireguard.as_ref()).await {
+                    Err(error) => problems.push(error.to_string()),
+                    Ok(overview) => {
+                        peers_settled = overview.settled;
                         parts.push(format!(
                             "{} of {} peers connected",
-                            count.connected, count.all
+                            overview.connected, overview.all
                         ));
                     }
                 }
@@ -123,7 +106,7 @@ impl Reconciler {
                 Ok(count) => parts.push(format!("{count} containers attached")),
             }
         }
-        let settled = problems.is_empty() && all_connected;
+        let settled = problems.is_empty() && peers_settled;
         let status = match problems.is_empty() {
             true => parts.join(", "),
             false => problems.join("; "),
@@ -148,87 +131,6 @@ impl Reconciler {
             self.checked = Some((Instant::now(), Arc::clone(node)));
         }
         Ok(())
-    }
-
-    async fn set_peers(
-        &mut self,
-        node: &NodeNetwork,
-        peers: Option<&Peers>,
-        wireguard: &dyn WireGuard,
-    ) -> Result<PeerCount, String> {
-        let text = |error: &dyn std::fmt::Display| error.to_string();
-        let private_key =
-            read_private_key(&self.folder.join(PRIVATE_KEY_FILE)).map_err(|error| text(&error))?;
-        let own = private_key.public();
-        let actual = wireguard.read().await.map_err(|error| text(&error))?;
-        let mut wanted = BTreeMap::new();
-        let mut attempts = Vec::new();
-        // Without a list of peers nobody is removed.
-        let Some(peers) = peers else {
-            let keep = Wanted {
-                private_key,
-                listen_port: node.wireguard_port,
-                peers: BTreeMap::new(),
-            };
-            let mut change = difference(&keep, &actual);
-            change.removed.clear();
-            wireguard
-                .apply(&change)
-                .await
-                .map_err(|error| text(&error))?;
-            return Ok(PeerCount::default());
-        };
-        for (name, peer) in &peers.peers {
-            let key: PublicKey = match peer.public_key.parse() {
-                Ok(key) if key == own => continue,
-                Ok(key) => key,
-                Err(error) => {
-                    tracing::warn!(peer = name, "{error}");
-                    continue;
-                }
-            };
-            let status = actual.peers.get(&key);
-            let attempt = self
-                .tracker
-                .choose(key, &peer.endpoints, status, Instant::now());
-            attempts.extend(attempt.map(|attempt| (key, attempt)));
-            let one = WantedPeer {
-                endpoint: None,
-                allowed: BTreeSet::from([peer.subnet.trunc()]),
-                keepalive: peer.keepalive,
-            };
-            if wanted.insert(key, one).is_some() {
-                tracing::warn!(peer = name, "another peer has the same key");
-            }
-        }
-        self.tracker.keep(|key| wanted.contains_key(key));
-        let resolving = attempts
-            .iter()
-            .map(|(key, attempt)| async move { (*key, resolve(attempt).await) });
-        for (key, endpoint) in futures_util::future::join_all(resolving).await {
-            if let Some(peer) = wanted.get_mut(&key) {
-                peer.endpoint = endpoint;
-            }
-        }
-        let count = PeerCount {
-            all: wanted.len(),
-            connected: wanted
-                .keys()
-                .filter_map(|key| actual.peers.get(key))
-                .filter(|status| status.is_connected())
-                .count(),
-        };
-        let wanted = Wanted {
-            private_key,
-            listen_port: node.wireguard_port,
-            peers: wanted,
-        };
-        let change = difference(&wanted, &actual);
-        wireguard
-            .apply(&change)
-            .await
-            .map_err(|error| text(&error))?;
-        Ok(count)
     }
 
     /// Removes links of instances that are gone, and puts back routes that somebody took.

@@ -25,12 +25,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     OVERLAY_LINK,
+    announce::port::Announcer,
     kat0::Overlay,
     links::{self, LinkError, Links},
     names, namespaces,
+    peers::PeerKeeper,
     reconcile::Reconciler,
     server::HookServer,
-    state::{FOLDER, HOOK_SOCKET},
+    state::{FOLDER, HOOK_SOCKET, OVERLAY_FILE},
     unit_links,
     verify::{CgroupReader, proc_cgroups},
     watch::{Snapshot, StateFiles},
@@ -90,6 +92,8 @@ pub struct Config {
     pub dns: Option<DnsServer>,
     /// Whether systemd-resolved is told.
     pub resolved: bool,
+    /// Where it is told how the peers are; nothing tells nobody.
+    pub report: Option<PathBuf>,
     /// Ends the service; SIGTERM and SIGINT do too.
     pub cancel: CancellationToken,
 }
@@ -110,6 +114,7 @@ impl Config {
             overlay: None,
             dns: Some(names::server()),
             resolved: true,
+            report: Some(OVERLAY_FILE.into()),
             cancel: CancellationToken::new(),
         }
     }
@@ -141,9 +146,14 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     let overlay = config
         .overlay
         .unwrap_or_else(|| Overlay::new(links.clone()));
-    let reconciler = Reconciler::new(config.folder, links, overlay, config.resolved);
+    let announcer = Arc::new(Announcer::default());
+    tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
+    let heard = Arc::clone(&announcer);
+    let peers = PeerKeeper::new(config.folder, announcer, config.report);
+    let reconciler = Reconciler::new(links, overlay, peers, config.resolved);
     let pulse = pulses.watch("the rounds");
-    tasks.spawn(keep(reconciler, files, config.dns, pulse, cancel.clone()));
+    let keeping = keep(reconciler, files, heard, config.dns, pulse, cancel.clone());
+    tasks.spawn(keeping);
     notify(&[sd_notify::NotifyState::Ready]);
 
     let mut watchdog = watchdog();
@@ -176,6 +186,7 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
 async fn keep(
     mut reconciler: Reconciler,
     files: Arc<StateFiles>,
+    announcer: Arc<Announcer>,
     dns: Option<DnsServer>,
     pulse: Pulse,
     cancel: CancellationToken,
@@ -188,6 +199,7 @@ async fn keep(
     };
     let mut shown = String::new();
     let mut removal = Box::pin(links::removal(OVERLAY_LINK));
+    let mut moved = Box::pin(links::address_change());
     loop {
         pulse.beat();
         let snapshot = changes.borrow_and_update().clone();
@@ -215,6 +227,8 @@ async fn keep(
                 tracing::warn!("{OVERLAY_LINK} was removed; making it again");
                 removal = Box::pin(links::removal(OVERLAY_LINK));
             }
+            () = &mut moved => moved = Box::pin(links::address_change()),
+            () = announcer.arrived() => {}
         }
     }
 }

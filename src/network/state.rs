@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
 use ipnet::Ipv4Net;
@@ -21,6 +21,8 @@ pub const PEERS_FILE: &str = "peers.json";
 pub const INSTANCES_FILE: &str = "instances.json";
 /// The cluster's names: [`DnsRecords`].
 pub const DNS_FILE: &str = "dns.json";
+/// How the peers are: [`OverlayState`]; written by `kat-net` with every round, read by the agent.
+pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
 /// WireGuard's private key, base64, 0600.
 pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
 /// The hook's socket, made by `kat-net.socket`.
@@ -53,6 +55,9 @@ pub struct NodeNetwork {
     pub upstream_dns: Vec<IpAddr>,
     /// Longest time the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
+    /// It passes on what is between two other machines.
+    #[serde(default)]
+    pub relay: bool,
 }
 
 /// The other machines.
@@ -78,6 +83,37 @@ pub struct Peer {
     /// Seconds between keepalives, 0 for none.
     #[serde(default)]
     pub keepalive: u16,
+    /// The machine that passes on what is between the two; nothing where they reach each other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
+}
+
+/// How the peers are, as WireGuard has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OverlayState {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By name.
+    pub peers: BTreeMap<String, PeerState>,
+}
+
+/// How a peer is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PeerState {
+    /// Where it was seen last, or is looked for.
+    pub endpoint: Option<SocketAddr>,
+    /// Seconds since the epoch; nothing before the first.
+    pub last_handshake: Option<u64>,
+    /// Bytes sent to it, by this link.
+    pub sent: u64,
+    /// Bytes received from it.
+    pub received: u64,
+    /// There is a session.
+    pub connected: bool,
+    /// It is reached through this machine, and WireGuard has nothing of it.
+    pub via: Option<String>,
 }
 
 /// This machine's instances.

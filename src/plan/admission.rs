@@ -10,7 +10,7 @@ use super::{
     node_subnet,
 };
 use crate::{
-    api::types::ObjectReference,
+    api::types::{ObjectReference, Reach},
     store::{Compare, Operation, keys},
 };
 
@@ -27,6 +27,8 @@ pub struct Applicant {
     pub endpoints: Vec<String>,
     /// Addresses at which others reach it outside the overlay.
     pub advertise: Vec<IpAddr>,
+    /// How it is reached beside them.
+    pub reach: Reach,
     /// `amd64`, `arm64` ...
     pub architecture: String,
     /// It holds etcd.
@@ -106,6 +108,7 @@ impl Applicant {
             etcd: self.etcd,
             no_etcd: self.no_etcd,
             advertise: self.advertise.clone(),
+            reach: self.reach.clone(),
             deleting: false,
             created: now,
         }
@@ -141,6 +144,7 @@ impl Applicant {
                 keys::network_node(&self.name, "wg_endpoints"),
                 &self.endpoints,
             ),
+            put(keys::network_node(&self.name, "reach"), &self.reach),
         ]
     }
 
@@ -210,6 +214,7 @@ impl Applicant {
         let registration = NodeRegistration {
             architecture: self.architecture.clone(),
             advertise: self.advertise.clone(),
+            reach: self.reach.clone(),
             no_etcd: self.no_etcd,
             ..before.clone()
         };

@@ -1,15 +1,22 @@
 //! Where machines answer: for agents, which read it from the store, and for people's contexts.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Snapshot,
+    EventKind, NodeRegistration, Snapshot,
     draft::{Draft, Group},
+    loss::Heard,
     node_address,
 };
-use crate::{api::types::MachineEndpoints, store::keys};
+use crate::{
+    api::types::{MachineEndpoints, ObjectReference},
+    store::{Compare, keys},
+};
 
 /// `/kat/config/endpoints`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +34,20 @@ impl ClusterEndpoints {
         let port = snapshot.cluster.spec.api_port;
         let machines = snapshot.nodes.iter().map(|(name, node)| {
             let registration = &node.registration.value;
-            let api = registration.advertise.iter();
+            let names = registration.reach.names.iter();
+            let overlay = node.subnet.map(node_address).map(IpAddr::V4);
+            let addresses = match (registration.reach.behind_nat, overlay) {
+                (true, Some(overlay)) => vec![overlay],
+                _ => registration.advertise.clone(),
+            };
             let endpoints = MachineEndpoints {
-                api: api
-                    .map(|address| SocketAddr::new(*address, port).to_string())
+                api: names
+                    .map(|name| format!("{name}:{port}"))
+                    .chain(
+                        addresses
+                            .iter()
+                            .map(|one| SocketAddr::new(*one, port).to_string()),
+                    )
                     .collect(),
                 overlay: node.subnet.map(node_address),
                 etcd: registration.etcd,
@@ -60,6 +77,55 @@ impl ClusterEndpoints {
         let first = members().filter_map(|machine| machine.api.first());
         let others = members().flat_map(|machine| machine.api.iter().skip(1));
         first.chain(others).cloned().collect()
+    }
+}
+
+/// Writes where a machine is reached when its agent says something else than what is stored. An
+/// agent that does not know says nothing.
+pub(super) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>>) {
+    for (name, node) in &draft.snapshot.nodes {
+        let Some(report) = heard.get(name.as_str()).and_then(|heard| heard.report) else {
+            continue;
+        };
+        let registration = &node.registration;
+        let mut group = Group::default();
+        let mut conditions = Vec::new();
+        let endpoints = !report.endpoints.is_empty() && report.endpoints != node.endpoints;
+        if endpoints {
+            let key = keys::network_node(name, "wg_endpoints");
+            group.put(key, &report.endpoints);
+        }
+        let known = &registration.value.advertise;
+        if !report.advertise.is_empty() && report.advertise != *known {
+            let moved = NodeRegistration {
+                advertise: report.advertise.clone(),
+                ..registration.value.clone()
+            };
+            group.put(keys::registration(name), &moved);
+            // Its labels, or what else a person decides, may change in this moment.
+            let key = keys::registration(name);
+            conditions.push(Compare::ModRevision(key, registration.revision));
+        }
+        if endpoints {
+            let object = ObjectReference {
+                kind: "Node".to_owned(),
+                name: name.clone(),
+                namespace: String::new(),
+                uid: registration.value.uid.clone(),
+            };
+            let message = format!(
+                "others reach machine {name} at {}",
+                report.endpoints.join(" ")
+            );
+            draft.event(
+                &mut group,
+                EventKind::Normal,
+                "EndpointsChanged",
+                object,
+                message,
+            );
+        }
+        draft.commit(group, format!("endpoints of machine {name}"), conditions);
     }
 }
 

@@ -281,6 +281,7 @@ mod tests {
                 etcd: false,
                 no_etcd: false,
                 advertise: Vec::new(),
+                reach: Default::default(),
                 deleting: false,
                 created: at(number.into()),
             };

@@ -61,6 +61,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
         service::plan_workload(&mut draft, &mut machines, key, entry, (&statuses, &losses));
     }
     dns::plan_dns(&mut draft, &statuses);
+    endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);
     draft.finish()

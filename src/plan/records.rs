@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::types::{Condition, Health, InstancePhase, NodePhase, Scope, Taint, WorkloadStatus},
+    api::types::{
+        Condition, Health, InstancePhase, NodePhase, Reach, Scope, Taint, WorkloadStatus,
+    },
     resource::ResourceList,
 };
 
@@ -64,6 +66,9 @@ pub struct NodeRegistration {
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
+    /// How it is reached beside them.
+    #[serde(default)]
+    pub reach: Reach,
     /// It is to go, with all that was written for it.
     #[serde(default)]
     pub deleting: bool,

@@ -65,7 +65,7 @@ fn a_node_has_its_instances() {
     fake.reply(
         "GET /v1alpha1/nodes/a",
         200,
-        node("a", "Ready", &["leader", "worker"]),
+        with_peers(node("a", "Ready", &["leader", "worker"])),
     );
     fake.reply(
         "GET /v1alpha1/events",

@@ -85,6 +85,17 @@ pub(crate) fn with_member(mut node: Value, well: bool, reason: &str, message: &s
     node
 }
 
+/// What the machine's WireGuard has of two others.
+pub(crate) fn with_peers(mut node: Value) -> Value {
+    node["status"]["peers"] = json!([
+        {"name": "b", "endpoint": "192.0.2.12:51820", "lastHandshake": ago(75),
+            "connected": true, "sent": 1_300_000, "received": 900},
+        {"name": "c", "connected": false, "sent": 148, "received": 0},
+        {"name": "d", "connected": false, "sent": 0, "received": 0, "via": "b"},
+    ]);
+    node
+}
+
 pub(crate) fn namespace(name: &str, workloads: u32) -> Value {
     json!({
         "kind": "Namespace",

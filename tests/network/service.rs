@@ -1,7 +1,7 @@
 //! The whole service on two machines, joined by userspace WireGuard.
 
 use std::{
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddr},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, mpsc},
@@ -135,7 +135,27 @@ impl Host {
             endpoints: endpoints.iter().map(|text| (*text).to_owned()).collect(),
             subnet: self.node().subnet,
             keepalive: 1,
+            via: None,
         }
+    }
+
+    /// It hears no announcement.
+    fn deafen(&self) {
+        self.command("nft add table inet deaf");
+        self.command("nft add chain inet deaf in { type filter hook input priority 0 ; }");
+        self.command("nft add rule inet deaf in udp dport 9117 drop");
+    }
+
+    async fn fetches(&self, address: Ipv4Addr) -> bool {
+        fetch_in(self.namespace(), (address, 8080).into())
+            .await
+            .is_ok()
+    }
+
+    /// Where its WireGuard has another machine.
+    async fn endpoint_of(&self, other: &Self) -> Option<SocketAddr> {
+        let device = self.wireguard().read().await.ok()?;
+        device.peers.get(&other.key.public())?.endpoint
     }
 
     fn set_peers(&self, peers: &[(&str, Peer)]) {
@@ -194,6 +214,7 @@ impl Host {
                 overlay: Some(overlay),
                 dns: None,
                 resolved: false,
+                report: None,
                 cancel: stop,
             };
             service::run(config).await.unwrap();
@@ -248,25 +269,32 @@ impl Drop for Host {
 /// Two machines with a cable between them: 192.0.2.1 and 192.0.2.2.
 fn pair() -> (Host, Host) {
     let (one, two) = (Host::start(1), Host::start(2));
+    cable("cable0", [(&one, "192.0.2.1"), (&two, "192.0.2.2")]);
+    (one, two)
+}
+
+/// Plugs a cable into two machines.
+fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
     // `ip link` takes a namespace by a path or by a process.
-    let holder = two.namespace.run(|| {
+    let holder = two.0.namespace.run(|| {
         std::process::Command::new("sleep")
             .arg("5")
             .spawn()
             .unwrap()
     });
     let mut holder = holder.unwrap();
-    one.command(&format!(
-        "ip link add cable0 type veth peer name cable0 netns {}",
+    one.0.command(&format!(
+        "ip link add {name} type veth peer name {name} netns {}",
         holder.id()
     ));
     let _ = holder.kill();
     let _ = holder.wait();
-    for (host, last) in [(&one, 1), (&two, 2)] {
-        host.command(&format!("ip address add 192.0.2.{last}/24 dev cable0"));
-        host.command("ip link set cable0 up");
+    for (host, address) in [one, two] {
+        host.command(&format!(
+            "ip address add {address}/24 broadcast + dev {name}"
+        ));
+        host.command(&format!("ip link set {name} up"));
     }
-    (one, two)
 }
 
 fn block_on(work: impl Future<Output = ()>) {
@@ -402,6 +430,9 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
 fn a_dead_endpoint_is_left_for_the_next() {
     let (one, two) = pair();
     block_on(async {
+        // Else the other one says itself where it is.
+        one.deafen();
+        two.deafen();
         one.set_peers(&[("n2", two.as_peer(&["192.0.2.9:51820", "192.0.2.2:51820"]))]);
         two.set_peers(&[("n1", one.as_peer(&[]))]);
         let (stop, _) = one.serve();
@@ -421,6 +452,119 @@ fn a_dead_endpoint_is_left_for_the_next() {
         );
         stop.cancel();
         stop_two.cancel();
+    });
+}
+
+/// As after a power cut with new leases for all: what the files say is of no use.
+#[test]
+fn machines_whose_addresses_all_changed_find_each_other() {
+    let (one, two) = pair();
+    block_on(async {
+        let silent = |peer: Peer| Peer {
+            keepalive: 0,
+            ..peer
+        };
+        one.set_peers(&[("n2", silent(two.as_peer(&["198.51.100.2:51820"])))]);
+        two.set_peers(&[("n1", silent(one.as_peer(&["198.51.100.1:51820"])))]);
+        let (stop, _) = one.serve();
+        serve_in(&two.namespace, 8080);
+        eventually("the first looks for the second", async || {
+            one.endpoint_of(&two).await == "198.51.100.2:51820".parse().ok()
+        })
+        .await;
+        let (stop_two, _) = two.serve();
+        let mut reached = false;
+        let start = Instant::now();
+        while !reached && start.elapsed() < Duration::from_secs(40) {
+            reached = one.fetches(two.address(1)).await;
+        }
+        assert!(reached, "not within 40 s");
+        assert_eq!(one.endpoint_of(&two).await, "192.0.2.2:51820".parse().ok());
+        stop.cancel();
+        stop_two.cancel();
+    });
+}
+
+/// Nobody sends anything but the machine that moved, and nobody hears announcements.
+#[test]
+fn a_machine_that_moved_tells_its_peers_at_once() {
+    let (one, two) = pair();
+    block_on(async {
+        let silent = |peer: Peer| Peer {
+            keepalive: 0,
+            ..peer
+        };
+        one.deafen();
+        two.deafen();
+        one.set_peers(&[("n2", silent(two.as_peer(&["192.0.2.2:51820"])))]);
+        two.set_peers(&[("n1", silent(one.as_peer(&["192.0.2.1:51820"])))]);
+        let (stop, _) = one.serve();
+        let (stop_two, _) = two.serve();
+        serve_in(&two.namespace, 8080);
+        eventually("there is a session", async || {
+            one.fetches(two.address(1)).await
+        })
+        .await;
+        two.command("ip address delete 192.0.2.2/24 dev cable0");
+        two.command("ip address add 192.0.2.12/24 broadcast + dev cable0");
+        eventually("the other side follows", async || {
+            one.endpoint_of(&two).await == "192.0.2.12:51820".parse().ok()
+        })
+        .await;
+        stop.cancel();
+        stop_two.cancel();
+    });
+}
+
+#[test]
+fn two_machines_that_can_not_reach_each_other_speak_through_a_third() {
+    let hosts = [Host::start(1), Host::start(2), Host::start(3)];
+    let [relay, two, three] = &hosts;
+    cable("cable2", [(relay, "192.0.2.1"), (two, "192.0.2.2")]);
+    cable("cable3", [(relay, "198.51.100.1"), (three, "198.51.100.3")]);
+    block_on(async {
+        let set_relay = |relays| {
+            let node = NodeNetwork {
+                relay: relays,
+                ..relay.node()
+            };
+            relay.write("node.json", &node);
+        };
+        let through = |peer: Peer| Peer {
+            via: Some("n1".to_owned()),
+            ..peer
+        };
+        set_relay(true);
+        relay.set_peers(&[
+            ("n2", two.as_peer(&["192.0.2.2:51820"])),
+            ("n3", three.as_peer(&["198.51.100.3:51820"])),
+        ]);
+        two.set_peers(&[
+            ("n1", relay.as_peer(&["192.0.2.1:51820"])),
+            ("n3", through(three.as_peer(&["198.51.100.3:51820"]))),
+        ]);
+        three.set_peers(&[
+            ("n1", relay.as_peer(&["198.51.100.1:51820"])),
+            ("n2", through(two.as_peer(&["192.0.2.2:51820"]))),
+        ]);
+        let stops = hosts.each_ref().map(|host| host.serve().0);
+        serve_in(&three.namespace, 8080);
+        eventually("one reaches the other", async || {
+            two.fetches(three.address(1)).await
+        })
+        .await;
+        // A machine that is no relay does not pass anything on.
+        set_relay(false);
+        eventually("the rules are others", async || {
+            relay
+                .command("nft list chain inet kat forward")
+                .contains("this is no relay")
+        })
+        .await;
+        assert!(!two.fetches(three.address(1)).await);
+        for stop in stops {
+            stop.cancel();
+        }
     });
 }
 

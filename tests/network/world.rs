@@ -202,6 +202,7 @@ pub fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         hold_seconds: 30,
+        relay: false,
     }
 }
 

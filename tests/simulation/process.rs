@@ -152,7 +152,10 @@ impl Process {
         let config = LeaderConfig {
             candidate: self.name.clone(),
             lease: LEASE,
-            endpoint: format!("{node}:9115"),
+            endpoint: Arc::new({
+                let endpoint = format!("{node}:9115");
+                move || endpoint.clone()
+            }),
             clock: Arc::clone(&place.clock),
             pulses: Pulses::default(),
         };

@@ -290,6 +290,7 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
             subnet: format!("10.100.0.{}/29", 8 * number).parse().unwrap(),
             advertise: Vec::new(),
             etcd,
+            reached: Default::default(),
         }),
         way,
         process: None,
@@ -342,6 +343,7 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
             etcd: identity.etcd,
             no_etcd: false,
             advertise: Vec::new(),
+            reach: Default::default(),
             deleting: false,
             created: Timestamp::UNIX_EPOCH,
         };

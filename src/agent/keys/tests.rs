@@ -15,6 +15,7 @@ fn identity() -> Identity {
         subnet: "10.100.0.0/23".parse().unwrap(),
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
+        reached: Default::default(),
     }
 }
 

@@ -48,6 +48,7 @@ fn seed(store: &MemoryStore) {
                 etcd: true,
                 no_etcd: false,
                 advertise: Vec::new(),
+                reach: Default::default(),
                 deleting: false,
                 created,
             },
@@ -111,12 +112,17 @@ fn apply(store: &MemoryStore, generation: u64, replicas: u32) {
     ]);
 }
 
+fn endpoint(name: &str) -> Arc<dyn Fn() -> String + Send + Sync> {
+    let endpoint = format!("{name}:9115");
+    Arc::new(move || endpoint.clone())
+}
+
 fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> LeaderHandle {
     let started = Instant::now();
     let config = LeaderConfig {
         candidate: name.to_owned(),
         lease: Duration::from_secs(5),
-        endpoint: format!("{name}:9115"),
+        endpoint: endpoint(name),
         clock: Arc::new(move || {
             Timestamp::UNIX_EPOCH
                 .checked_add(started.elapsed())
@@ -288,7 +294,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
     let config = LeaderConfig {
         candidate: "n1".to_owned(),
         lease: Duration::from_secs(5),
-        endpoint: "n1:9115".to_owned(),
+        endpoint: endpoint("n1"),
         clock: Arc::new(|| Timestamp::UNIX_EPOCH),
         pulses: pulses.clone(),
     };
@@ -367,7 +373,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
         LeaderConfig {
             candidate: "n1".to_owned(),
             lease: Duration::from_secs(5),
-            endpoint: "n1:9115".to_owned(),
+            endpoint: endpoint("n1"),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             pulses: Pulses::default(),
         },

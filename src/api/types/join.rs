@@ -31,6 +31,21 @@ pub struct JoinRequest {
     /// It never is to hold etcd.
     #[serde(default)]
     pub no_etcd: bool,
+    /// How it is reached.
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// How a machine is reached, beside its addresses.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Reach {
+    /// Host names, to be tried before its addresses.
+    pub names: Vec<String>,
+    /// Others reach it only where it called them before: it keeps its ways to them open.
+    pub behind_nat: bool,
+    /// Machines behind NAT reach each other through it.
+    pub relay: bool,
 }
 
 /// What a machine gets that was let in. Nothing of it is secret.
@@ -83,6 +98,9 @@ pub struct JoinPeer {
     /// Its part of the overlay.
     #[schemars(with = "String")]
     pub subnet: Ipv4Net,
+    /// How it is reached.
+    #[serde(default)]
+    pub reach: Reach,
 }
 
 /// Where a machine answers.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Condition;
+use super::{Condition, OverlayPeer};
 use crate::resource::{ResourceList, TaintEffect};
 
 /// Type of the condition of a machine that holds etcd, or is about to.
@@ -118,4 +118,8 @@ pub struct NodeStatus {
     pub instances: u32,
     /// Conditions such as `MemoryControllerMissing`.
     pub conditions: Vec<Condition>,
+    /// The other machines, as its WireGuard has them; of a single machine alone, not in lists, and
+    /// none where its last report is not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<OverlayPeer>,
 }

@@ -1,5 +1,7 @@
 //! What agents report to the leader (RFC001-KAT 4.1.3).
 
+use std::net::IpAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +31,11 @@ pub struct NodeReport {
     pub architecture: String,
     /// Addresses of its links.
     pub addresses: Vec<String>,
+    /// Addresses at which others reach it outside the overlay; none where that is not known.
+    #[schemars(with = "Vec<String>")]
+    pub advertise: Vec<IpAddr>,
+    /// `host:port` of its WireGuard, in the order to try; none where that is not known.
+    pub endpoints: Vec<String>,
     /// Revision of the desired list that the agent has acted on ([`crate::plan::DesiredMeta`]); 0
     /// while it has confirmed none since it started, and may not know of every user yet.
     pub desired_revision: u64,
@@ -56,6 +63,29 @@ pub struct OverlayReport {
     pub status: String,
     /// RFC 3339, UTC.
     pub last_peer_sync: String,
+    /// The other machines, as this one's WireGuard has them.
+    pub peers: Vec<OverlayPeer>,
+}
+
+/// Another machine on the overlay, as one machine's WireGuard has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OverlayPeer {
+    /// Its name.
+    pub name: String,
+    /// `host:port` where it was seen last, or is looked for.
+    pub endpoint: Option<String>,
+    /// RFC 3339, UTC; nothing before the first handshake.
+    pub last_handshake: Option<String>,
+    /// There is a session with it. Without anything to send there need be none.
+    pub connected: bool,
+    /// Bytes sent to it since the link was made.
+    pub sent: u64,
+    /// Bytes received from it since then.
+    pub received: u64,
+    /// The machine that passes on what is between the two, where they can't reach each other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub via: Option<String>,
 }
 
 /// One instance in a report.

@@ -4,13 +4,16 @@ use super::{Sheet, events};
 use crate::{
     api::{
         client::EventQuery,
-        types::{InstanceItem, NodeItem, Taint},
+        types::{InstanceItem, NodeItem, OverlayPeer, Taint},
     },
     cli::{
         Session,
         errors::CliError,
         get::{self, Columns, Listed},
-        output::word,
+        output::{
+            table::{Cell, Table},
+            word,
+        },
         time,
     },
     resource::ResourceList,
@@ -37,6 +40,7 @@ pub(super) async fn describe(
     let found = get::events(session, &query).await;
     fields(sheet, &item);
     sheet.conditions(&item.status.conditions);
+    peers(sheet, &item.status.peers);
     if !instances.is_empty() {
         let columns = Columns {
             wide: false,
@@ -92,6 +96,48 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.age(&item.metadata.creation_timestamp);
 }
 
+/// The other machines, as this one's WireGuard has them.
+fn peers(sheet: &mut Sheet, peers: &[OverlayPeer]) {
+    if peers.is_empty() {
+        return;
+    }
+    let headers = vec!["PEER", "ENDPOINT", "HANDSHAKE", "SENT", "RECEIVED"];
+    let mut table = Table::new(headers);
+    for peer in peers {
+        let handshake = match (&peer.last_handshake, &peer.via) {
+            (Some(then), _) => time::age(sheet.now, then),
+            (None, Some(_)) => String::new(),
+            (None, None) => "never".to_owned(),
+        };
+        let endpoint = match (&peer.endpoint, &peer.via) {
+            (_, Some(via)) => format!("through {via}"),
+            (endpoint, None) => endpoint.clone().unwrap_or_default(),
+        };
+        table.row(vec![
+            Cell::new(&peer.name),
+            Cell::new(endpoint),
+            Cell::new(handshake),
+            Cell::new(size(peer.sent)),
+            Cell::new(size(peer.received)),
+        ]);
+    }
+    sheet.section("peers");
+    sheet.table(&table);
+}
+
+/// With one digit after the point above 1023.
+fn size(bytes: u64) -> String {
+    let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
+    match unit {
+        None => format!("{bytes} B"),
+        Some((shift, unit)) => {
+            let tenths = (u128::from(bytes) * 10) >> shift;
+            format!("{}.{} {unit}", tenths / 10, tenths % 10)
+        }
+    }
+}
+
 fn resources(list: &ResourceList) -> String {
     let mut parts = Vec::new();
     if let Some(processors) = list.cpu {
@@ -101,4 +147,23 @@ fn resources(list: &ResourceList) -> String {
         parts.push(format!("{memory} memory"));
     }
     parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_one_unit() {
+        let sizes = [0, 1023, 1024, 1_300_000, 5 << 30, u64::MAX].map(size);
+        let expected = [
+            "0 B",
+            "1023 B",
+            "1.0 KiB",
+            "1.2 MiB",
+            "5.0 GiB",
+            "16777215.9 TiB",
+        ];
+        assert_eq!(sizes, expected);
+    }
 }

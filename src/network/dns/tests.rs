@@ -42,6 +42,7 @@ pub(super) fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
+        relay: false,
         hold_seconds: 60,
     }
 }

@@ -1,8 +1,9 @@
 //! Which of a peer's endpoints to try.
 //!
-//! A peer with a recent handshake is left alone, wherever it is: WireGuard follows a peer that
-//! moves. Otherwise the endpoints are tried in their order, fifteen seconds each, as long as
-//! something is sent; names are resolved again for each try.
+//! A peer that answers is left alone, wherever it is: WireGuard follows a peer that moves. One that
+//! has no session, or has not answered for a while what was sent to it, has its endpoints tried in
+//! their order, each for a while that gets longer from round to round; names are resolved again
+//! for each try. Nothing is tried while there is nothing to send.
 
 use std::{
     collections::BTreeMap,
@@ -14,28 +15,72 @@ use tokio::time::Instant;
 
 use super::{PeerStatus, PublicKey};
 
-/// Time that an endpoint has for a handshake.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// Time that an endpoint has for a handshake in the first round: WireGuard asks twice in it. It
+/// doubles from round to round.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often it doubles at most: 80 s.
+const DOUBLINGS: u32 = 3;
+/// A peer with a session that has not answered for so long is looked for. WireGuard answers within
+/// 10 s also where the other side has nothing to say (its whitepaper, section 6.5).
+const SILENCE: Duration = Duration::from_secs(20);
 /// A session ends this long after its handshake (the protocol's Reject-After-Time).
 const SESSION: Duration = Duration::from_secs(180);
 const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
+
+/// One moment by both clocks: WireGuard tells times of the wall clock, waits are measured by the
+/// other.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// For waits.
+    pub now: Instant,
+    /// For the age of a handshake.
+    pub wall: SystemTime,
+}
+
+impl Moment {
+    /// This one.
+    pub fn now() -> Self {
+        Self {
+            now: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+}
 
 /// An endpoint to try now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// `host:port`.
     pub endpoint: String,
-    /// How many times endpoints of this peer were tried before; picks among a name's addresses.
+    /// How often all endpoints of this peer were tried before; picks among a name's addresses.
     pub round: usize,
 }
 
+/// What is remembered of one peer.
 #[derive(Debug)]
 struct State {
     endpoints: Vec<String>,
-    index: usize,
+    /// The one to try next.
+    next: usize,
     round: usize,
+    /// It is looked for: an endpoint was set, and nothing has come from it since.
+    trying: bool,
+    /// When the present endpoint was set or the peer last answered, and what was sent by then.
     since: Instant,
     sent: u64,
+    /// The name of the present endpoint is not known now: its time is over.
+    unresolved: bool,
+    heard: Heard,
+}
+
+/// The counters when something last came from a peer.
+#[derive(Debug, Default)]
+struct Heard {
+    received: u64,
+    sent: u64,
+    handshake: Option<SystemTime>,
+    /// Since when something more was sent.
+    unanswered: Option<Instant>,
 }
 
 /// Remembers what was tried.
@@ -57,65 +102,143 @@ impl Tracker {
         key: PublicKey,
         endpoints: &[String],
         status: Option<&PeerStatus>,
-        now: Instant,
+        moment: Moment,
     ) -> Option<Attempt> {
-        let sent = status.map_or(0, |status| status.sent);
-        let connected = status.is_some_and(is_connected);
-        let known = self
-            .peers
-            .get_mut(&key)
-            .filter(|state| state.endpoints == endpoints && status.is_some());
-        let Some(state) = known else {
-            let state = State {
-                endpoints: endpoints.to_vec(),
-                index: 0,
-                round: 0,
-                since: now,
-                sent,
-            };
+        let now = moment.now;
+        let Some((state, status)) = self.peers.get_mut(&key).zip(status) else {
+            let mut state = State::new(endpoints, status, now);
+            let connected = status.is_some_and(|status| has_session(status, moment.wall));
+            let attempt = (!connected).then(|| state.attempt(status)).flatten();
             self.peers.insert(key, state);
-            let first = endpoints.first().filter(|_| !connected)?;
-            return Some(Attempt {
-                endpoint: first.clone(),
-                round: 0,
-            });
+            return attempt;
         };
-        if connected {
-            state.since = now;
-            state.sent = sent;
+        let changed = state.endpoints != endpoints;
+        if changed {
+            state.endpoints = endpoints.to_vec();
+            (state.next, state.round) = (0, 0);
+        }
+        state.heard.look(status, now);
+        let silent = status.keepalive == 0 && state.heard.is_unanswered_for(SILENCE, now);
+        if has_session(status, moment.wall) && !silent {
+            state.answered(status, now);
             return None;
         }
-        let keepalive = status.is_some_and(|status| status.keepalive > 0);
-        let tried = keepalive || sent > state.sent;
-        if !tried || now.duration_since(state.since) < PATIENCE {
-            return None;
+        let sent = status.keepalive > 0 || status.sent > state.sent;
+        let waited = now.duration_since(state.since) >= state.patience()
+            // Within a round: a list of nothing but unknown names is asked no more often than others.
+            || (state.unresolved && state.next > 0);
+        if changed || (silent && !state.trying) || (sent && waited) {
+            (state.since, state.sent) = (now, status.sent);
+            return state.attempt(Some(status));
         }
-        state.index = (state.index + 1) % state.endpoints.len().max(1);
-        state.round += usize::from(state.index == 0);
-        state.since = now;
-        state.sent = sent;
-        let endpoint = state.endpoints.get(state.index)?.clone();
-        Some(Attempt {
-            endpoint,
-            round: state.round,
-        })
+        None
+    }
+
+    /// The name of the endpoint that was chosen last is not known now: the next one's turn comes
+    /// at once.
+    pub fn not_resolved(&mut self, key: &PublicKey) {
+        if let Some(state) = self.peers.get_mut(key) {
+            state.unresolved = true;
+        }
+    }
+
+    /// The peers that are looked for.
+    pub fn missing(&self) -> impl Iterator<Item = PublicKey> {
+        let missing = self.peers.iter().filter(|(_, state)| state.trying);
+        missing.map(|(key, _)| *key)
+    }
+
+    /// Whether a peer is looked for, or has not answered yet: it is worth looking again soon.
+    pub fn is_settled(&self) -> bool {
+        let waits = |state: &State| state.trying || state.heard.unanswered.is_some();
+        !self.peers.values().any(waits)
+    }
+}
+
+impl State {
+    fn new(endpoints: &[String], status: Option<&PeerStatus>, now: Instant) -> Self {
+        let status = status.cloned().unwrap_or_default();
+        Self {
+            endpoints: endpoints.to_vec(),
+            next: 0,
+            round: 0,
+            trying: false,
+            since: now,
+            sent: status.sent,
+            unresolved: false,
+            heard: Heard {
+                received: status.received,
+                sent: status.sent,
+                handshake: status.last_handshake,
+                unanswered: None,
+            },
+        }
+    }
+
+    fn answered(&mut self, status: &PeerStatus, now: Instant) {
+        (self.next, self.round, self.trying) = (0, 0, false);
+        (self.since, self.sent, self.unresolved) = (now, status.sent, false);
+    }
+
+    fn patience(&self) -> Duration {
+        let doublings = u32::try_from(self.round).unwrap_or(u32::MAX).min(DOUBLINGS);
+        PATIENCE.saturating_mul(1 << doublings)
+    }
+
+    /// The next endpoint in turn. A lost peer's search does not begin where it was lost.
+    fn attempt(&mut self, status: Option<&PeerStatus>) -> Option<Attempt> {
+        let lost_at = status
+            .and_then(|status| status.endpoint)
+            .filter(|_| !self.trying && self.endpoints.len() > 1)
+            .map(|address| address.to_string());
+        if lost_at.is_some() && self.endpoints.get(self.next) == lost_at.as_ref() {
+            self.next += 1;
+        }
+        let endpoint = self.endpoints.get(self.next)?.clone();
+        let round = self.round;
+        (self.trying, self.unresolved) = (true, false);
+        self.next += 1;
+        if self.next >= self.endpoints.len() {
+            self.next = 0;
+            self.round += 1;
+        }
+        Some(Attempt { endpoint, round })
+    }
+}
+
+impl Heard {
+    fn look(&mut self, status: &PeerStatus, now: Instant) {
+        let more = status.received != self.received || status.last_handshake != self.handshake;
+        if more {
+            *self = Self {
+                received: status.received,
+                sent: status.sent,
+                handshake: status.last_handshake,
+                unanswered: None,
+            };
+        } else if status.sent > self.sent && self.unanswered.is_none() {
+            self.unanswered = Some(now);
+        }
+    }
+
+    fn is_unanswered_for(&self, limit: Duration, now: Instant) -> bool {
+        self.unanswered
+            .is_some_and(|since| now.duration_since(since) >= limit)
     }
 }
 
 /// Whether a peer has a session.
-fn is_connected(status: &PeerStatus) -> bool {
+fn has_session(status: &PeerStatus, wall: SystemTime) -> bool {
     status.last_handshake.is_some_and(|time| {
         // A clock that was set back makes the age unknown: then it counts as recent.
-        SystemTime::now()
-            .duration_since(time)
-            .map_or(true, |age| age < SESSION)
+        wall.duration_since(time).map_or(true, |age| age < SESSION)
     })
 }
 
 impl PeerStatus {
     /// Whether there is a session with the peer.
     pub fn is_connected(&self) -> bool {
-        is_connected(self)
+        has_session(self, SystemTime::now())
     }
 }
 
@@ -143,89 +266,4 @@ pub async fn resolve(attempt: &Attempt) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KEY: PublicKey = PublicKey([1; 32]);
-
-    fn list(names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| (*name).to_owned()).collect()
-    }
-
-    fn silent(sent: u64) -> PeerStatus {
-        PeerStatus {
-            sent,
-            ..PeerStatus::default()
-        }
-    }
-
-    fn connected() -> PeerStatus {
-        PeerStatus {
-            last_handshake: Some(SystemTime::now()),
-            ..PeerStatus::default()
-        }
-    }
-
-    fn endpoint(attempt: Option<Attempt>) -> Option<String> {
-        attempt.map(|attempt| attempt.endpoint)
-    }
-
-    #[test]
-    fn endpoints_are_tried_in_turn_while_nothing_answers() {
-        let mut tracker = Tracker::default();
-        let names = list(&["a:1", "b:1"]);
-        let begin = Instant::now();
-        let mut at = |seconds: u64, status: Option<&PeerStatus>| {
-            endpoint(tracker.choose(KEY, &names, status, begin + Duration::from_secs(seconds)))
-        };
-        assert_eq!(at(0, None).as_deref(), Some("a:1"));
-        assert_eq!(at(10, Some(&silent(148))), None);
-        assert_eq!(at(15, Some(&silent(148))).as_deref(), Some("b:1"));
-        assert_eq!(at(20, Some(&silent(296))), None);
-        assert_eq!(at(31, Some(&silent(296))).as_deref(), Some("a:1"));
-        assert_eq!(
-            at(60, Some(&silent(296))),
-            None,
-            "nothing was sent meanwhile"
-        );
-        assert_eq!(at(61, Some(&connected())), None);
-        assert_eq!(at(300, Some(&connected())), None);
-    }
-
-    #[test]
-    fn a_connected_peer_is_left_alone_also_when_its_list_changes() {
-        let mut tracker = Tracker::default();
-        let now = Instant::now();
-        let status = connected();
-        assert_eq!(
-            tracker.choose(KEY, &list(&["a:1"]), Some(&status), now),
-            None
-        );
-        assert_eq!(
-            tracker.choose(KEY, &list(&["b:1"]), Some(&status), now),
-            None
-        );
-        let quiet = silent(0);
-        let changed = tracker.choose(KEY, &list(&["c:1"]), Some(&quiet), now);
-        assert_eq!(endpoint(changed).as_deref(), Some("c:1"));
-    }
-
-    #[test]
-    fn a_peer_without_endpoints_waits_to_be_called() {
-        let mut tracker = Tracker::default();
-        let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(tracker.choose(KEY, &[], None, Instant::now()), None);
-        assert_eq!(tracker.choose(KEY, &[], Some(&silent(500)), later), None);
-    }
-
-    #[tokio::test]
-    async fn addresses_need_no_resolver() {
-        let attempt = |text: &str| Attempt {
-            endpoint: text.into(),
-            round: 3,
-        };
-        let six = resolve(&attempt("[2001:db8::1]:51820")).await;
-        assert_eq!(six, "[2001:db8::1]:51820".parse().ok());
-        assert_eq!(resolve(&attempt("no port")).await, None);
-    }
-}
+mod tests;

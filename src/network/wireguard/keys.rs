@@ -65,6 +65,14 @@ impl PrivateKey {
         PublicKey(x25519::PublicKey::from(&secret).to_bytes())
     }
 
+    /// The secret that this key and a peer's have in common (RFC 7748, section 6.1); nothing for a
+    /// public key that gives it away.
+    pub fn shared_with(&self, peer: &PublicKey) -> Option<[u8; 32]> {
+        let secret = x25519::StaticSecret::from(self.0);
+        let shared = secret.diffie_hellman(&x25519::PublicKey::from(peer.0));
+        shared.was_contributory().then(|| shared.to_bytes())
+    }
+
     /// Base64, as the key's file holds it.
     pub fn to_base64(&self) -> String {
         BASE64_STANDARD.encode(self.0)
@@ -173,6 +181,12 @@ mod tests {
         let public = "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a";
         let key = PrivateKey::from_bytes(from_hex(private).unwrap());
         assert_eq!(to_hex(&key.public().0), public);
+        // And the secret with Bob's.
+        let bob = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f";
+        let bob = PublicKey(from_hex(bob).unwrap());
+        let shared = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742";
+        assert_eq!(to_hex(&key.shared_with(&bob).unwrap()), shared);
+        assert_eq!(key.shared_with(&PublicKey([0; 32])), None);
         let text = key.to_base64();
         assert_eq!(text.len(), 44);
         assert_eq!(text.parse::<PrivateKey>().unwrap(), key);

@@ -9,6 +9,7 @@ fn applicant(name: &str, number: u8) -> Applicant {
         public_key: format!("wireguard {number}"),
         endpoints: vec![format!("192.0.2.{number}:51820")],
         advertise: vec![[192, 0, 2, number].into()],
+        reach: Reach::default(),
         architecture: "amd64".to_owned(),
         etcd: false,
         no_etcd: false,
@@ -137,4 +138,83 @@ fn everybody_is_told_where_machines_answer() {
     world.remove_machine("n2");
     let stored = world.snapshot().endpoints.unwrap().value;
     assert_eq!(stored.machines.keys().collect::<Vec<_>>(), ["n1"]);
+}
+
+#[test]
+fn a_machine_whose_address_changed_is_told_of_to_all() {
+    let mut world = World::new();
+    let etcd = Applicant {
+        etcd: true,
+        ..applicant("n1", 1)
+    };
+    join(&mut world, &etcd).unwrap();
+    let n1 = world.at("n1");
+    n1.speaks = true;
+    world.plan_out();
+    // An older agent says nothing of it.
+    let node = world.snapshot().nodes["n1"].clone();
+    assert_eq!(node.endpoints, ["192.0.2.1:51820"]);
+    let mut registration = node.registration.value;
+    let n1 = world.at("n1");
+    n1.advertise = vec![[198, 51, 100, 7].into()];
+    n1.endpoints = vec![
+        "home.example.org:51820".to_owned(),
+        "198.51.100.7:51820".to_owned(),
+    ];
+    let said = n1.endpoints.clone();
+    world.plan_out();
+    let node = world.snapshot().nodes["n1"].clone();
+    assert_eq!(node.endpoints, said);
+    registration.advertise = vec![[198, 51, 100, 7].into()];
+    assert_eq!(node.registration.value, registration);
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.api(), ["198.51.100.7:9115"]);
+    let events = world.snapshot().events;
+    let told = |stored: &&Stored<Arc<Event>>| stored.value.reason == "EndpointsChanged";
+    assert_eq!(events.values().filter(told).count(), 1);
+}
+
+#[test]
+fn names_come_before_addresses() {
+    let mut world = World::new();
+    let named = Applicant {
+        etcd: true,
+        reach: Reach {
+            names: vec!["home.example.org".to_owned()],
+            ..Reach::default()
+        },
+        ..applicant("n1", 1)
+    };
+    join(&mut world, &named).unwrap();
+    world.plan_out();
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.api(), ["home.example.org:9115", "192.0.2.1:9115"]);
+}
+
+#[test]
+fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
+    let mut world = World::new();
+    let hidden = Applicant {
+        etcd: true,
+        reach: Reach {
+            behind_nat: true,
+            ..Reach::default()
+        },
+        ..applicant("n1", 1)
+    };
+    join(&mut world, &hidden).unwrap();
+    world.plan_out();
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.api(), ["10.100.0.1:9115"]);
+    // Everybody's `kat-net` has to know: it is among the keys that all machines read.
+    let key = keys::network_node("n1", "reach");
+    let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
+    assert_eq!(told, hidden.reach);
+    // It was set up anew, with a way in.
+    join(&mut world, &applicant("n1", 1)).unwrap();
+    world.plan_out();
+    let stored = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(stored.api(), ["192.0.2.1:9115"]);
+    let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
+    assert_eq!(told, Reach::default());
 }

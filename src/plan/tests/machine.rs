@@ -38,6 +38,10 @@ pub(super) struct Machine {
     /// Its agent works.
     pub(super) obeys: bool,
 
+    /// Where its agent says that others reach it.
+    pub(super) advertise: Vec<IpAddr>,
+    pub(super) endpoints: Vec<String>,
+
     /// What its agent says of its instances, and of which users something is left.
     pub(super) instances: BTreeMap<String, InstanceReport>,
     pub(super) users: BTreeSet<u32>,
@@ -71,6 +75,8 @@ impl Machine {
             age: Duration::ZERO,
             speaks: true,
             obeys: true,
+            advertise: Vec::new(),
+            endpoints: Vec::new(),
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
             acted: 1,
@@ -121,6 +127,8 @@ impl Machine {
             workload_instances: self.instances.values().cloned().collect(),
             desired_revision: self.acted,
             user_indexes: self.users.iter().copied().collect(),
+            advertise: self.advertise.clone(),
+            endpoints: self.endpoints.clone(),
             ..NodeReport::default()
         })
     }

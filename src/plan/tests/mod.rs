@@ -25,6 +25,7 @@ mod users;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -37,8 +38,8 @@ use self::machine::Machine;
 use super::*;
 use crate::{
     api::types::{
-        Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Taint,
-        WorkloadPhase,
+        Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Reach,
+        Taint, WorkloadPhase,
     },
     leader::SnapshotBuilder,
     resource::{Bytes, MilliCpu, ResourceList, TaintEffect},

@@ -32,6 +32,7 @@ impl World {
             etcd: true,
             no_etcd: false,
             advertise: Vec::new(),
+            reach: Default::default(),
             deleting: false,
             created: self.now,
         };

@@ -278,6 +278,7 @@ fn registration(name: &str, machine: &Machine) -> NodeRegistration {
         etcd: false,
         no_etcd: false,
         advertise: Vec::new(),
+        reach: Default::default(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
     }

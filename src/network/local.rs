@@ -1,0 +1,56 @@
+//! The machine's own addresses outside the overlay.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use nix::{ifaddrs, net::if_::InterfaceFlags};
+
+/// An address of this machine.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Local {
+    /// Its link.
+    pub link: String,
+    /// The address.
+    pub address: IpAddr,
+    /// Where the link's other machines hear all at once; IPv4 only.
+    pub broadcast: Option<Ipv4Addr>,
+}
+
+/// All of them, in order: without the loopback's, those of KAT's links and IPv6's link-local ones.
+pub fn addresses() -> Vec<Local> {
+    let Ok(list) = ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    let mut found: Vec<Local> = list
+        .filter(|entry| {
+            !entry.flags.contains(InterfaceFlags::IFF_LOOPBACK)
+                && !entry.interface_name.starts_with("kat")
+        })
+        .filter_map(|entry| {
+            let storage = entry.address?;
+            let four = storage.as_sockaddr_in().map(|it| IpAddr::V4(it.ip()));
+            let six = || storage.as_sockaddr_in6().map(|it| IpAddr::V6(it.ip()));
+            let broadcast = entry
+                .broadcast
+                .and_then(|storage| storage.as_sockaddr_in().map(|it| it.ip()))
+                .filter(|_| entry.flags.contains(InterfaceFlags::IFF_BROADCAST));
+            let address = four.or_else(six).filter(is_meaningful)?;
+            Some(Local {
+                link: entry.interface_name,
+                address,
+                broadcast: broadcast.filter(|_| address.is_ipv4()),
+            })
+        })
+        .collect();
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// An address that means one machine to others: IPv6's link-local ones lead nowhere without a link.
+pub fn is_meaningful(address: &IpAddr) -> bool {
+    let link_local = match address {
+        IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !(link_local || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+}

@@ -1,0 +1,352 @@
+//! The peers of `kat0`: what `peers.json` says against what WireGuard has.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use ipnet::Ipv4Net;
+use tokio::time::Instant;
+
+use super::{
+    announce::{Schedule, port::Announcer},
+    local::{self, Local},
+    overlay_state,
+    state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
+    wireguard::{
+        Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
+        WireGuardError, difference, read_private_key, resolve,
+    },
+};
+
+/// The discard protocol's (RFC 863): what comes there is thrown away.
+const DISCARD_PORT: u16 = 9;
+
+/// Why the peers are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PeersError {
+    /// This machine's key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// WireGuard.
+    #[error(transparent)]
+    WireGuard(#[from] WireGuardError),
+}
+
+/// How the peers are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Overview {
+    /// Those that are reached directly.
+    pub all: usize,
+    /// Those with a session.
+    pub connected: usize,
+    /// None is looked for, and none owes an answer.
+    pub settled: bool,
+}
+
+/// Keeps the peers as they should be, and looks for those that do not answer.
+pub(super) struct PeerKeeper {
+    folder: PathBuf,
+    tracker: Tracker,
+    announcer: Arc<Announcer>,
+    schedule: Schedule,
+    /// Where it is told how the peers are.
+    report: Option<PathBuf>,
+    /// The machine's own addresses, as they were last.
+    own: Option<Vec<Local>>,
+}
+
+impl PeerKeeper {
+    /// With the key in `folder`; `report` is the file that tells how the peers are.
+    pub(super) fn new(folder: PathBuf, announcer: Arc<Announcer>, report: Option<PathBuf>) -> Self {
+        Self {
+            folder,
+            tracker: Tracker::default(),
+            announcer,
+            schedule: Schedule::default(),
+            report,
+            own: None,
+        }
+    }
+
+    /// Makes the peers as `peers` says; without a list nobody is removed.
+    pub(super) async fn set(
+        &mut self,
+        node: &NodeNetwork,
+        peers: Option<&Peers>,
+        wireguard: &dyn WireGuard,
+    ) -> Result<Overview, PeersError> {
+        let private_key = read_private_key(&self.folder.join(PRIVATE_KEY_FILE))?;
+        let actual = wireguard.read().await?;
+        let by_key = peers.map(|peers| by_key(peers, private_key.public()));
+        if let Some(by_key) = &by_key {
+            let keys = by_key.keys().copied();
+            self.announcer.set(&private_key, node, keys);
+        }
+        let (wanted, attempts) = match &by_key {
+            Some(by_key) => self.choose(by_key, &actual).await,
+            None => (BTreeMap::new(), Vec::new()),
+        };
+        let wanted = Wanted {
+            private_key,
+            listen_port: node.wireguard_port,
+            peers: wanted,
+        };
+        let mut change = difference(&wanted, &actual);
+        if by_key.is_none() {
+            change.removed.clear();
+        }
+        wireguard.apply(&change).await?;
+        let by_key = by_key.unwrap_or_default();
+        let moved = self.has_moved();
+        nudge(&by_key, &attempts, moved);
+        self.announce(node, &by_key, moved);
+        self.tell(&by_key, &actual);
+        let status = |key: &PublicKey| actual.peers.get(key);
+        let connected = by_key
+            .keys()
+            .filter(|key| status(key).is_some_and(|status| status.is_connected()));
+        let direct = by_key
+            .values()
+            .filter(|(_, peer)| !is_relayed(&by_key, peer));
+        Ok(Overview {
+            all: direct.count(),
+            connected: connected.count(),
+            settled: self.tracker.is_settled(),
+        })
+    }
+
+    /// What each peer should be, and where those that do not answer are looked for now.
+    async fn choose(
+        &mut self,
+        by_key: &ByKey<'_>,
+        actual: &Device,
+    ) -> (BTreeMap<PublicKey, WantedPeer>, Vec<(PublicKey, Attempt)>) {
+        let moment = Moment::now();
+        let mut wanted = BTreeMap::new();
+        let mut attempts = Vec::new();
+        let mut relayed = relayed(by_key);
+        for (key, (name, peer)) in by_key {
+            if is_relayed(by_key, peer) {
+                continue;
+            }
+            let status = actual.peers.get(key);
+            // What it said itself is newer than what the leader had written when this machine last read it.
+            let mut endpoints = self.announcer.heard(key);
+            for endpoint in &peer.endpoints {
+                if !endpoints.contains(endpoint) {
+                    endpoints.push(endpoint.clone());
+                }
+            }
+            let attempt = self.tracker.choose(*key, &endpoints, status, moment);
+            attempts.extend(attempt.map(|attempt| (*key, attempt)));
+            let mut allowed = relayed.remove(name).unwrap_or_default();
+            allowed.insert(peer.subnet.trunc());
+            let one = WantedPeer {
+                endpoint: None,
+                allowed,
+                keepalive: peer.keepalive,
+            };
+            wanted.insert(*key, one);
+        }
+        self.tracker.keep(|key| wanted.contains_key(key));
+        let resolving = attempts
+            .iter()
+            .map(|(key, attempt)| async move { (*key, resolve(attempt).await) });
+        for (key, endpoint) in futures_util::future::join_all(resolving).await {
+            if endpoint.is_none() {
+                self.tracker.not_resolved(&key);
+            }
+            if let Some(peer) = wanted.get_mut(&key) {
+                peer.endpoint = endpoint;
+            }
+        }
+        (wanted, attempts)
+    }
+
+    fn tell(&self, by_key: &ByKey<'_>, actual: &Device) {
+        let Some(path) = &self.report else { return };
+        let peers = by_key.iter().map(|(key, (name, peer))| {
+            let state = actual.peers.get(key).map(overlay_state::of);
+            let state = PeerState {
+                via: peer.via.clone().filter(|_| is_relayed(by_key, peer)),
+                ..state.unwrap_or_default()
+            };
+            ((*name).to_owned(), state)
+        });
+        let state = OverlayState {
+            schema: 1,
+            peers: peers.collect(),
+        };
+        if let Err(error) = overlay_state::write(path, &state) {
+            tracing::warn!("{}: {error}", path.display());
+        }
+    }
+
+    /// Whether the machine's addresses are others than at the last look, or this is the first.
+    fn has_moved(&mut self) -> bool {
+        let own = local::addresses();
+        let moved = self.own.as_ref() != Some(&own);
+        if moved && self.own.is_some() {
+            tracing::info!("this machine's addresses changed; telling its peers");
+        }
+        self.own = Some(own);
+        moved
+    }
+
+    /// Says on the LAN where this machine is: to peers that are looked for, and to all after a move.
+    fn announce(&mut self, node: &NodeNetwork, by_key: &ByKey<'_>, moved: bool) {
+        let mut missing: Vec<PublicKey> = self.tracker.missing().collect();
+        let now = Instant::now();
+        if self.schedule.is_due(!missing.is_empty(), moved, now) {
+            if moved {
+                missing = by_key.keys().copied().collect();
+            }
+            let own = self.own.as_deref().unwrap_or_default();
+            self.announcer.send(node.wireguard_port, own, &missing);
+        }
+    }
+}
+
+/// Sends a byte to peers over the overlay. From a machine that moved it tells every peer where the
+/// machine is now, since WireGuard follows who sends; and where an endpoint is tried for the first
+/// time, it makes WireGuard ask there without waiting for somebody's packet.
+fn nudge(by_key: &ByKey<'_>, attempts: &[(PublicKey, Attempt)], moved: bool) {
+    let first = |key: &PublicKey| {
+        let mut of_key = attempts.iter().filter(|(tried, _)| tried == key);
+        of_key.any(|(_, attempt)| attempt.round == 0)
+    };
+    let chosen = by_key.iter().filter(|(key, _)| moved || first(key));
+    let addresses: Vec<Ipv4Addr> = chosen
+        .filter_map(|(_, (_, peer))| peer.subnet.trunc().hosts().next())
+        .collect();
+    if let Err(error) = send_to_each(&addresses) {
+        tracing::debug!("peers were not nudged: {error}");
+    }
+}
+
+type ByKey<'a> = BTreeMap<PublicKey, (&'a str, &'a Peer)>;
+
+/// Whether another machine passes on what is between this one and the peer. A relay that is not
+/// there, or would need one itself, is none.
+fn is_relayed(by_key: &ByKey<'_>, peer: &Peer) -> bool {
+    let Some(via) = &peer.via else { return false };
+    let relays = |other: &Peer| other.via.is_none();
+    by_key
+        .values()
+        .any(|(name, other)| name == via && relays(other))
+}
+
+/// What lies behind each relay, beside its own part of the overlay.
+fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
+    let mut found: BTreeMap<&str, BTreeSet<Ipv4Net>> = BTreeMap::new();
+    for (_, peer) in by_key.values().filter(|(_, peer)| is_relayed(by_key, peer)) {
+        if let Some(via) = &peer.via {
+            found.entry(via).or_default().insert(peer.subnet.trunc());
+        }
+    }
+    found
+}
+
+/// The other machines by their keys; one whose entry makes no sense is left out.
+fn by_key(peers: &Peers, own: PublicKey) -> ByKey<'_> {
+    let mut found = BTreeMap::new();
+    for (name, peer) in &peers.peers {
+        match peer.public_key.parse::<PublicKey>() {
+            Ok(key) if key == own => {}
+            Ok(key) => {
+                if found.insert(key, (name.as_str(), peer)).is_some() {
+                    tracing::warn!(peer = name, "another peer has the same key");
+                }
+            }
+            Err(error) => tracing::warn!(peer = name, "{error}"),
+        }
+    }
+    found
+}
+
+/// A byte to the discard port of each. Where one can't be sent, the others still are.
+fn send_to_each(addresses: &[Ipv4Addr]) -> io::Result<()> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_nonblocking(true)?;
+    let mut outcome = Ok(());
+    for address in addresses {
+        let target = SocketAddrV4::new(*address, DISCARD_PORT);
+        if let Err(error) = socket.send_to(&[0], target) {
+            outcome = Err(error);
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::wireguard::PrivateKey;
+
+    fn peers(list: &[(&str, u8, Option<&str>)]) -> Peers {
+        let peers = list.iter().map(|(name, number, via)| {
+            let peer = Peer {
+                public_key: PrivateKey::from_bytes([*number; 32]).public().to_string(),
+                endpoints: vec![format!("192.0.2.{number}:51820")],
+                subnet: format!("10.90.{number}.0/24").parse().unwrap(),
+                keepalive: 25,
+                via: via.map(str::to_owned),
+            };
+            ((*name).to_owned(), peer)
+        });
+        Peers {
+            schema: 1,
+            peers: peers.collect(),
+        }
+    }
+
+    /// Third bytes of the parts of the overlay behind each peer, by its number.
+    async fn allowed(peers: &Peers) -> Vec<(String, Vec<u8>)> {
+        let own = PrivateKey::from_bytes([99; 32]).public();
+        let by_key = by_key(peers, own);
+        let folder = PathBuf::new();
+        let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+        let (wanted, _) = keeper.choose(&by_key, &Device::default()).await;
+        let mut found: Vec<_> = wanted
+            .iter()
+            .map(|(key, peer)| {
+                let third = |net: &Ipv4Net| net.addr().octets()[2];
+                let name = by_key[key].0.to_owned();
+                (name, peer.allowed.iter().map(third).collect())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[tokio::test]
+    async fn what_is_behind_a_relay_is_the_relays() {
+        let list = peers(&[
+            ("n1", 1, None),
+            ("n2", 2, Some("n1")),
+            ("n3", 3, Some("n1")),
+            ("n4", 4, None),
+        ]);
+        let expected = [("n1".to_owned(), vec![1, 2, 3]), ("n4".to_owned(), vec![4])];
+        assert_eq!(allowed(&list).await, expected);
+    }
+
+    #[tokio::test]
+    async fn without_its_relay_a_machine_is_tried_directly() {
+        let list = peers(&[
+            ("n2", 2, Some("n1")),
+            ("n3", 3, Some("n2")),
+            ("n4", 4, Some("n4")),
+        ]);
+        let expected = [("n2", 2), ("n3", 3), ("n4", 4)];
+        let expected = expected.map(|(name, third)| (name.to_owned(), vec![third]));
+        assert_eq!(allowed(&list).await, expected);
+    }
+}

@@ -1,0 +1,44 @@
+# One machine gets another address, and then the one that leads: nothing is lost and nobody has to be told
+# machines: 3
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+process() { on "$1" pgrep -x web; }
+# is_at NODE ADDRESS: the cluster says so, and every machine has its peer there.
+is_at() {
+    local node
+    kat get nodes "$1" -o json | jq -e --arg address "$2" \
+        '.status | (.endpoints | index("\($address):51820")) and (.addresses | index($address))' >/dev/null || return 1
+    for node in n1 n2 n3; do
+        [[ $node == "$1" ]] || on "$node" grep -q "\"$2:51820\"" /var/lib/kat/network/peers.json || return 1
+    done
+}
+# reaches NODE: n1 and n2 have an answer of what runs there, over the overlay.
+reaches() {
+    local address
+    address=$(on_node web "$1" .status.ip) && page "http://$address/" >/dev/null &&
+        on n2 curl --silent --fail --max-time 3 "http://$address/" >/dev/null
+}
+pid=$(process n3)
+lab readdress n3 192.168.77.113
+wait_for 30 is_at n3 192.168.77.113
+wait_for 30 reaches n3
+wait_for 30 nodes_are_ready
+equal "$pid" "$(process n3)" "the process on the machine that moved"
+leader=$(leader_at n1)
+before=$(kat get nodes "$leader" -o json | jq -r '.status.endpoints[0] | rtrimstr(":51820")')
+pid=$(process "$leader")
+lab readdress "$leader" 192.168.77.120
+wait_for 60 is_at "$leader" 192.168.77.120
+wait_for 30 reaches "$leader"
+wait_for 60 nodes_are_ready
+wait_for 60 members_are_well 3
+equal "$pid" "$(process "$leader")" "the process on the machine that led"
+writes() { kat create namespace moved; }
+wait_for 30 writes
+kat delete namespace moved
+lab readdress "$leader" "$before"
+wait_for 60 is_at "$leader" "$before"
+wait_for 60 nodes_are_ready

@@ -1,0 +1,37 @@
+# Two machines behind NAT are whole members of a cluster, and reach each other through a third
+# machines: 3
+# bare
+# shellcheck shell=bash
+lab nat n2
+lab nat n3
+outside() { on "$1" ping -c1 -W1 192.168.77.11; }
+for node in n2 n3; do wait_for 30 outside "$node"; done
+refused on n1 ping -c1 -W1 172.30.2.2
+refused on n2 ping -c1 -W1 172.30.3.2
+n1 kat-agent init --relay
+for node in n2 n3; do
+    read -ra line <<<"$(kat token create --join)"
+    on "$node" "${line[@]:1}" --behind-nat
+done
+wait_for 60 nodes_are_ready
+wait_for 90 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+# from NODE TO: one reaches what runs on the other.
+from() { on "$1" curl --silent --fail --max-time 3 "http://$(on_node web "$2" .status.ip)/" | grep -q '^host='; }
+for node in n1 n2 n3; do
+    for other in n1 n2 n3; do wait_for 20 from "$node" "$other"; done
+done
+# They have it through the relay, and say so.
+equal n1 "$(on n2 jq -r .peers.n3.via /run/kat/overlay.json)" "the way from n2 to n3"
+contains "$(kat describe node n2)" "through n1"
+contains "$(n1 nft list chain inet kat forward)" 'iifname "kat0" oifname "kat0" accept'
+contains "$(on n2 nft list chain inet kat forward)" 'iifname "kat0" oifname "kat0" drop'
+equal 25 "$(on n2 jq -r .peers.n1.keepalive /var/lib/kat/network/peers.json)" "seconds between keepalives"
+# One of them comes to lead, and the others still reach it.
+lab kill n1
+lab start n1
+wait_for 90 nodes_are_ready
+wait_for 60 members_are_well 3
+writes() { kat create namespace later; }
+wait_for 30 writes
