@@ -232,6 +232,15 @@ impl Keys {
         })
     }
 
+    /// Whether a certificate of a machine that holds no authority has run out, or is missing.
+    pub fn machine_expired(&self, now: Timestamp) -> bool {
+        ["node", "node-etcd"].iter().any(|name| {
+            let validity = self.certificate(name).ok();
+            let validity = validity.and_then(|pem| pki::validity_of(&pem).ok());
+            validity.is_none_or(|validity| validity.not_after < now)
+        })
+    }
+
     /// Issues every leaf that is missing, can't be read, or is due: two thirds of its life are over.
     /// Says which.
     pub fn renew(

@@ -20,6 +20,8 @@ use crate::{
 const INTERVAL: Duration = Duration::from_secs(3600);
 /// Pause after a renewal that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// The same while a certificate has run out: the machine reaches nobody with it.
+const WHILE_EXPIRED: Duration = Duration::from_secs(3);
 
 /// Keeps the certificates of one machine.
 pub struct Renewal {
@@ -41,6 +43,7 @@ impl Renewal {
     /// Looks at once and every hour, until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
         let mut unused = false;
+        let mut said = String::new();
         loop {
             let pause = match self.renew().await {
                 Ok(false) if !unused => INTERVAL,
@@ -56,8 +59,17 @@ impl Renewal {
                     }
                 }
                 Err(error) => {
-                    tracing::error!("certificates can't be renewed: {error:#}");
-                    AFTER_FAILURE
+                    let expired = self.keys.machine_expired(Timestamp::now());
+                    let news = format!("certificates can't be renewed: {error:#}");
+                    if news != said {
+                        tracing::error!(expired, "{news}");
+                        said = news;
+                    }
+                    if expired {
+                        WHILE_EXPIRED
+                    } else {
+                        AFTER_FAILURE
+                    }
                 }
             };
             if cancel.run_until_cancelled(sleep(pause)).await.is_none() {

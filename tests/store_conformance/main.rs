@@ -10,6 +10,7 @@
     reason = "tests fail by panicking, and say which etcd they used"
 )]
 
+mod credentials;
 mod endpoints;
 #[path = "../support/etcd.rs"]
 mod etcd;

@@ -3,6 +3,7 @@
 //! Every change is checked as the store would check it, and every state between two changes
 //! against what must always hold.
 
+mod away;
 mod check;
 mod deletion;
 mod drain;
