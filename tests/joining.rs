@@ -8,6 +8,8 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "joining/modes.rs"]
+mod modes;
 #[path = "support/api.rs"]
 mod support;
 

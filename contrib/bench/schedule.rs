@@ -135,6 +135,7 @@ impl Store {
             updated: Timestamp::UNIX_EPOCH,
             deleting: false,
             last_good_generation: 0,
+            architectures: Vec::new(),
         };
         self.put(keys::workload_meta(NAMESPACE, &name), &meta)
     }

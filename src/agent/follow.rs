@@ -33,6 +33,7 @@ pub async fn follow_desired(
     let mut mirror = Mirror::start(store, &prefix, cancel.clone());
     while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
         if !state.confirmed {
+            lists.send_if_modified(|listed| std::mem::replace(&mut listed.current, false));
             continue;
         }
         let desired = match desired::read(&state.entries, &node) {
@@ -43,16 +44,19 @@ pub async fn follow_desired(
             }
         };
         let before = lists.borrow().clone();
-        if before.confirmed && before.desired == desired {
+        let same = before.confirmed && before.desired == desired;
+        if same && before.current {
             continue;
         }
-        if let Err(error) = desired.store(&file) {
+        if !same && let Err(error) = desired.store(&file) {
             tracing::error!(%error, "the desired list can't be kept on the disk");
         }
         lists.send_replace(Listed {
             known: true,
             confirmed: true,
+            current: true,
             desired,
+            ..Listed::default()
         });
     }
 }
@@ -108,8 +112,8 @@ pub async fn follow_known(
         cancel.clone(),
     );
     while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
-        let now = Known::read(&state.entries);
         let before = known.borrow().clone();
+        let now = Known::read(&state.entries, &before);
         // A list without members would cut this machine off.
         if !state.confirmed || now == *before || now.etcd(&identity).is_empty() {
             continue;

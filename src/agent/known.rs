@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
 use super::{identity::Identity, paths};
@@ -37,19 +37,18 @@ pub struct Known {
 }
 
 impl Known {
-    /// Out of the keys below `/kat/config/`.
-    pub fn read(entries: &Entries) -> Self {
-        let value = |key: &str| entries.get(key).map(|entry| entry.value.as_slice());
-        let leader = value(keys::LEADER_ENDPOINT);
-        let endpoints = value(keys::ENDPOINTS).and_then(|text| serde_json::from_slice(text).ok());
-        let members = value(keys::MEMBERS).and_then(|text| serde_json::from_slice(text).ok());
-        let epoch = value(keys::STORE_EPOCH).and_then(|text| serde_json::from_slice(text).ok());
+    /// Out of the keys below `/kat/config/`. What is there and can't be read, because a newer version
+    /// wrote it, is as it was `before`: a machine that holds etcd must not take it for a list
+    /// without itself.
+    pub fn read(entries: &Entries, before: &Self) -> Self {
+        let leader = entries.get(keys::LEADER_ENDPOINT);
+        let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
         Self {
             schema: 1,
-            store_epoch: epoch.unwrap_or_default(),
-            members: members.unwrap_or_default(),
-            leader: leader.map(|text| String::from_utf8_lossy(text).into_owned()),
-            endpoints: endpoints.unwrap_or_default(),
+            store_epoch: part(entries, keys::STORE_EPOCH, &before.store_epoch),
+            members: part(entries, keys::MEMBERS, &before.members),
+            leader,
+            endpoints: part(entries, keys::ENDPOINTS, &before.endpoints),
         }
     }
 
@@ -143,6 +142,17 @@ impl Known {
     }
 }
 
+/// The default where nothing is stored.
+fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, before: &T) -> T {
+    let Some(entry) = entries.get(key) else {
+        return T::default();
+    };
+    serde_json::from_slice(&entry.value).unwrap_or_else(|error| {
+        tracing::error!(key, %error, "it can't be read; what was known before still holds");
+        before.clone()
+    })
+}
+
 /// The present knowledge, for whoever asks.
 pub type KnownNow = watch::Receiver<Arc<Known>>;
 
@@ -228,6 +238,36 @@ mod tests {
         let mut alone = known;
         alone.members.members.remove("n1");
         assert_eq!(alone.initial_cluster(&second), None);
+    }
+
+    /// As a newer version may have written them: a member that took it for a list without itself
+    /// would remove its data.
+    #[test]
+    fn what_can_not_be_read_is_as_it_was() {
+        let before = known();
+        let entries = |members: &str, endpoints: &str| -> Entries {
+            let pairs = [(keys::MEMBERS, members), (keys::ENDPOINTS, endpoints)];
+            let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+            pairs
+                .map(|(key, value)| {
+                    let entry = crate::store::KeyValue {
+                        key: key.to_owned(),
+                        value: value.as_bytes().to_vec(),
+                        mod_revision: 1,
+                        create_revision: 1,
+                    };
+                    (Arc::from(key), Arc::new(entry))
+                })
+                .collect()
+        };
+        let newer = r#"{"schema":2,"members":[["n1","a","voting"]]}"#;
+        let read = Known::read(&entries(newer, r#"{"schema":2,"machines":7}"#), &before);
+        assert_eq!(read.members, before.members);
+        assert_eq!(read.endpoints, before.endpoints);
+        let members = r#"{"schema":9,"members":{"n1":{"id":"c","voting":true,"mood":"fine"}}}"#;
+        let read = Known::read(&entries(members, ""), &before);
+        assert_eq!(read.members.members["n1"].id, "c");
+        assert!(read.endpoints.machines.is_empty(), "nothing is stored");
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod backoff;
 mod bootstrap;
 mod bus;
 pub mod desired;
+pub mod fence;
 mod files;
 mod follow;
 mod forwarding;

@@ -32,6 +32,8 @@ pub const QUADLETS: &str = "/etc/containers/systemd/users";
 pub const RESOLV: &str = "/var/lib/kat/resolv";
 /// Run time.
 pub const RUN: &str = "/run/kat";
+/// When a leader was last reached, in microseconds since the machine started.
+pub const REACHED: &str = "/run/kat/reached";
 /// The API for members of the group `kat`.
 pub const API_SOCKET: &str = "/run/kat/api.sock";
 /// Drop-ins of the system manager.

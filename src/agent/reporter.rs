@@ -4,13 +4,14 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{Statuses, identity::Identity, reach::Present, supervisor::Listed};
 use crate::{
     VERSION,
     api::types::{Condition, NodeReport, NodeResources, OverlayReport},
+    plan::ASSIGNMENT_SCHEMA,
 };
 
 /// Changes within this time go into one report.
@@ -66,6 +67,8 @@ pub struct Reporter {
     pub facts: Arc<dyn MachineFacts>,
     /// The last report, for KAT's own bus name.
     pub published: watch::Sender<Arc<NodeReport>>,
+    /// When the last report that a leader took was sent.
+    pub reached: watch::Sender<Option<Instant>>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
 }
@@ -80,11 +83,15 @@ impl Reporter {
         loop {
             let report = self.report().await;
             self.published.send_replace(Arc::new(report.clone()));
+            let began = Instant::now();
             let sent = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
                 sent = self.sink.send(&report) => sent,
             };
+            if sent.is_ok() {
+                self.reached.send_replace(Some(began));
+            }
             match &sent {
                 Ok(()) if failing => tracing::info!("the leader takes reports again"),
                 Err(error) if !failing => {
@@ -145,6 +152,7 @@ impl Reporter {
             desired_revision: self.statuses.acted(),
             user_indexes,
             conditions: self.facts.conditions(),
+            assignment_schema: ASSIGNMENT_SCHEMA,
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetworkFiles, Reporter, Statuses,
+    NetworkFiles, Reporter, Statuses, fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
     identity::Identity,
@@ -60,7 +60,21 @@ pub async fn run() -> anyhow::Result<()> {
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
-    tasks.spawn(supervisor.run(listed.clone(), cancel.clone()));
+    let memory = fence::Memory {
+        path: paths::REACHED.into(),
+        monotonic: Arc::clone(&tools.monotonic),
+    };
+    let (reached_now, reached) = watch::channel(memory.recall());
+    let (fenced_now, fenced) = watch::channel(Listed::default());
+    let fence = fence::Fence {
+        timeout: Duration::from_secs(identity.cluster.spec.node_loss_timeout_seconds.into()),
+        lists: listed.clone(),
+        reached,
+        fenced: fenced_now,
+        memory: Some(memory),
+    };
+    tasks.spawn(fence.run(cancel.clone()));
+    tasks.spawn(supervisor.run(fenced, cancel.clone()));
 
     let (known_now, known) = watch::channel(Arc::new(stored));
     let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
@@ -169,6 +183,7 @@ pub async fn run() -> anyhow::Result<()> {
         sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
         facts: Arc::new(ThisMachine::new(&identity, &config, Arc::clone(&managers)).await?),
         published,
+        reached: reached_now,
         clock,
     };
     tasks.spawn(reporter.run(tick, cancel.clone()));

@@ -1,6 +1,12 @@
 //! Hands the desired list to one worker for each workload user, and the network's files to `kat-net`.
 
-use std::{collections::BTreeMap, ops::ControlFlow, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -107,6 +113,9 @@ impl Supervisor {
                 .insert(assignment.user.uid, assignment.user.clone());
             let desired = by_user.entry(assignment.user.uid).or_default();
             desired.confirmed = listed.confirmed;
+            if listed.fenced.contains(&assignment.instance) {
+                desired.fenced.insert(assignment.instance.clone());
+            }
             desired
                 .assignments
                 .insert(assignment.instance.clone(), assignment.clone());
@@ -121,7 +130,7 @@ impl Supervisor {
             for uid in left {
                 by_user.entry(uid).or_insert(UserDesired {
                     confirmed: true,
-                    assignments: BTreeMap::new(),
+                    ..UserDesired::default()
                 });
             }
         }
@@ -185,14 +194,18 @@ impl Supervisor {
 }
 
 /// The desired list as the supervisor gets it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listed {
     /// There is a list; without one nothing is done.
     pub known: bool,
     /// It comes from the store, not from the disk.
     pub confirmed: bool,
+    /// The store is followed now: what it says is not missed.
+    pub current: bool,
     /// The list.
     pub desired: Arc<Desired>,
+    /// Instances that must not run now, because the machine reaches no leader (`fence.rs`).
+    pub fenced: Arc<BTreeSet<String>>,
 }
 
 impl Listed {
@@ -200,8 +213,8 @@ impl Listed {
     pub fn stored(path: &Path) -> Self {
         Desired::stored(path).map_or_else(Self::default, |desired| Self {
             known: true,
-            confirmed: false,
             desired: Arc::new(desired),
+            ..Self::default()
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Decides what an apply or a delete of a workload writes. Pure: a snapshot in, operations out.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
@@ -19,7 +19,7 @@ use super::{
 use crate::{
     plan::{
         EventKind, EventLog, INDEX_LIMIT, IndexRecord, LastIndex, Snapshot, Stored, WorkloadEntry,
-        WorkloadKey, WorkloadMeta, next_index,
+        WorkloadKey, WorkloadMeta, fence_after, next_index,
     },
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
@@ -63,6 +63,15 @@ impl Apply<'_> {
                 what: "the sum of the workload's files",
                 limit: MAX_FILES,
             });
+        }
+        let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
+        let seconds = Duration::from_secs(timeout.into());
+        if let Some(grace) = submission.fenced_grace
+            && fence_after(seconds, grace).is_none()
+        {
+            return Err(ApiError::invalid(format!(
+                "workload.kat: spec.onPartition stop: with terminationGraceSeconds {grace} the program may not have ended within nodeLossTimeoutSeconds, which is {timeout}"
+            )));
         }
         let entry = snapshot.workloads.get(&key);
         self.precondition
@@ -167,6 +176,7 @@ impl Apply<'_> {
                 updated: self.now,
                 deleting: false,
                 last_good_generation: 0,
+                architectures: Vec::new(),
             },
         })
     }
@@ -221,6 +231,11 @@ impl Apply<'_> {
                 generation,
                 spec_hash: self.submission.spec_hash.clone(),
                 template_hash: self.submission.template_hash.clone(),
+                // Another image may be made for others.
+                architectures: match meta.template_hash == self.submission.template_hash {
+                    true => meta.architectures.clone(),
+                    false => Vec::new(),
+                },
                 updated: self.now,
                 ..meta.clone()
             },

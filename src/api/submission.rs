@@ -6,7 +6,10 @@ use axum::body::Bytes;
 use tokio::sync::Semaphore;
 
 use super::errors::ApiError;
-use crate::bundle::{self, Class, Diagnostic, Mode};
+use crate::{
+    bundle::{self, Class, Diagnostic, Mode},
+    resource::OnPartition,
+};
 
 /// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
 const UNPACKED_AT_ONCE: usize = 4;
@@ -28,6 +31,8 @@ pub(super) struct Submission {
     pub(super) spec_hash: String,
     /// The same means that no instance is replaced.
     pub(super) template_hash: String,
+    /// With `onPartition: stop` the seconds that the program has to end.
+    pub(super) fenced_grace: Option<u32>,
 }
 
 /// Unpacks, parses and checks an archive.
@@ -56,6 +61,8 @@ fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
         labels: workload.metadata.labels.clone(),
         spec_hash: bundle::spec_hash(&bundle),
         template_hash: bundle::template_hash(&bundle),
+        fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
+            .then_some(workload.spec.container.termination_grace_seconds),
         files: bundle
             .files
             .iter()

@@ -11,6 +11,7 @@ use crate::resource::{VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod join;
 mod membership;
+pub mod newer;
 mod node;
 mod report;
 
@@ -130,6 +131,7 @@ pub enum WorkloadPhase {
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkloadStatus {
     /// In one word.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: WorkloadPhase,
     /// Wanted instances.
     pub replicas: u32,
@@ -231,12 +233,14 @@ pub struct InstanceStatus {
     /// All of its addresses.
     pub ips: Vec<Ipv4Addr>,
     /// In one word.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
     /// One word for programs, such as `CrashLoop`, `ImagePullFailed`, `NoSpace`.
     pub reason: String,
     /// A sentence for people, or the last lines of the log.
     pub message: String,
     /// Health.
+    #[serde(deserialize_with = "newer::word")]
     pub health: Health,
     /// Times that the program was started again.
     pub restarts: u32,

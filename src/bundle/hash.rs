@@ -21,9 +21,10 @@ const MARKS: [&str; 3] = [
 ];
 
 /// What of a workload decides about its instances: a change replaces them.
-const TEMPLATE: [&str; 6] = [
+const TEMPLATE: [&str; 7] = [
     "source",
     "restartPolicy",
+    "onPartition",
     "container",
     "initContainers",
     "sidecars",
@@ -31,7 +32,7 @@ const TEMPLATE: [&str; 6] = [
 ];
 
 /// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes,
-/// restart policy, ports and health check.
+/// restart policy, what a cut does to it, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy and ingress are not part of it.
 pub fn template_hash(bundle: &Bundle) -> String {

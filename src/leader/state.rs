@@ -344,6 +344,9 @@ fn text(entry: &KeyValue) -> String {
 }
 
 #[cfg(test)]
+mod stored;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -153,7 +153,8 @@ pub enum Gate {
     /// It waits until the desired list is confirmed, at most [`NodeNetwork::hold_seconds`]; then
     /// it may start, because nothing writable of it is shared.
     Hold,
-    /// It must not start.
+    /// It must not start; nor where a newer version says something else.
+    #[serde(other)]
     Closed,
 }
 

@@ -5,16 +5,18 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{Container, Port, RestartPolicy, WorkloadType};
+use crate::resource::{Container, OnPartition, Port, RestartPolicy, WorkloadType};
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///
 /// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (ARCHITECTURE.md, Keys in
-/// etcd). Readers ignore fields that they do not know.
+/// etcd). Readers ignore fields that they do not know; of words that they do not know see
+/// [`Self::not_understood`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Assignment {
-    /// Version of this object's schema, now 1.
+    /// Lowest version of this object's schema that one must know to run it rightly: see
+    /// [`needed_schema`].
     pub schema: u32,
     /// `<workload>-<5 base32>`, never used again.
     pub instance: String,
@@ -51,9 +53,20 @@ pub struct Assignment {
     /// When it was placed.
     #[serde(default)]
     pub created: Option<Timestamp>,
+    /// What its machine does with it while it reaches no leader.
+    #[serde(default, skip_serializing_if = "runs_on")]
+    pub on_partition: OnPartition,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,
+    /// Why this version does not understand it, where a newer one wrote it: it is left as it is,
+    /// and can be stopped. What could not be read has its default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_understood: Option<String>,
+}
+
+fn runs_on(on_partition: &OnPartition) -> bool {
+    *on_partition == OnPartition::Keep
 }
 
 /// Whether an instance is to run.
@@ -123,6 +136,11 @@ impl Assignment {
     /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
     pub fn unit(&self) -> String {
         unit_name(&self.namespace, &self.instance)
+    }
+
+    /// It is to run here, and this version knows how.
+    pub fn is_run(&self) -> bool {
+        self.wanted == Wanted::Running && self.not_understood.is_none()
     }
 }
 

@@ -12,6 +12,9 @@ use jiff::Timestamp;
 use super::{NodeEntry, Observed, ReportedNode, Snapshot};
 use crate::api::types::{NodePhase, NodeReport};
 
+/// The lease of a leader.
+const FENCE_MARGIN: Duration = Duration::from_secs(5);
+
 /// What the leader last heard of a machine.
 pub(super) struct Heard<'a> {
     /// Its last report, if one counts.
@@ -23,6 +26,19 @@ pub(super) struct Heard<'a> {
 /// After so long a silence a machine is lost.
 pub(super) fn timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
+}
+
+/// How long after the last report that a leader took an instance with `onPartition: stop` is told
+/// to end, so that it has ended when the leader may replace it. Nothing where that would be before
+/// half of the timeout: too soon to tell a cut from a report that was lost.
+///
+/// A leader that is cut off itself takes reports until its lease is over, and the next one counts
+/// from its own beginning; that and the end of the container are the margin, as far as the timeout
+/// has room for it.
+pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
+    let margin = FENCE_MARGIN.min(timeout / 4);
+    let after = timeout.checked_sub(margin + Duration::from_secs(grace_seconds.into()))?;
+    (after >= timeout / 2).then_some(after)
 }
 
 /// What was heard of every machine.

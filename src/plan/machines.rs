@@ -43,6 +43,9 @@ impl<'a> Machines<'a> {
                 repelled: false,
                 lonely: false,
                 has_address: draft.free_address(name).is_some(),
+                // Agents of before this was said understand 1.
+                assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
+                architecture: &registration.architecture,
             }
         });
         let mut machines = Self {

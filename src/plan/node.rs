@@ -130,6 +130,7 @@ pub fn reported_status(
         desired_revision: report.desired_revision,
         user_indexes: report.user_indexes.clone(),
         conditions: report.conditions.clone(),
+        assignment_schema: report.assignment_schema,
         ..before.clone()
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::types::{
-        Condition, Health, InstancePhase, NodePhase, Reach, Scope, Taint, WorkloadStatus,
+        Condition, Health, InstancePhase, NodePhase, Reach, Scope, Taint, WorkloadStatus, newer,
     },
     resource::ResourceList,
 };
@@ -50,7 +50,7 @@ pub struct NodeRegistration {
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Taints.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "newer::taints")]
     pub taints: Vec<Taint>,
     /// It is being drained.
     #[serde(default)]
@@ -83,6 +83,7 @@ pub struct NodeStatusRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// In one word.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: NodePhase,
     /// One word for programs.
     pub reason: String,
@@ -107,6 +108,8 @@ pub struct NodeStatusRecord {
     pub user_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
+    /// Highest schema of an assignment that its agent understands; 0 is 1.
+    pub assignment_schema: u32,
 }
 
 /// One instance within a [`NodeStatusRecord`].
@@ -114,12 +117,14 @@ pub struct NodeStatusRecord {
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceRecord {
     /// In one word.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
     /// One word for programs.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
     /// Health.
+    #[serde(deserialize_with = "newer::word")]
     pub health: Health,
     /// Times that the program was started again.
     pub restarts: u32,
@@ -163,6 +168,10 @@ pub struct WorkloadMeta {
     /// Last generation that was wholly healthy.
     #[serde(default)]
     pub last_good_generation: u64,
+    /// The architectures that its image is made for (`amd64`, `arm64` ...); nothing where that is
+    /// not known, and any machine may try.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub architectures: Vec<String>,
 }
 
 /// `/kat/workloads/status/{ns}/{workload}`.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     devices::{makers, with_host_ports},
+    needed_schema,
     spread::Domains,
 };
 use crate::{
@@ -43,6 +44,10 @@ pub struct Candidate<'a> {
     pub lonely: bool,
     /// It has a free address.
     pub has_address: bool,
+    /// Highest schema of an assignment that its agent understands.
+    pub assignment_schema: u32,
+    /// `amd64`, `arm64` ...
+    pub architecture: &'a str,
 }
 
 /// What an instance asks of its machine.
@@ -54,6 +59,8 @@ pub struct Demand<'a> {
     pub ports: &'a [Port],
     /// Machines of the instances whose place it takes: they do not count for the spread.
     pub replaces: &'a [&'a str],
+    /// Architectures of its image; any where there are none.
+    pub architectures: &'a [String],
 }
 
 impl<'a> Demand<'a> {
@@ -63,6 +70,7 @@ impl<'a> Demand<'a> {
             spec,
             ports: &[],
             replaces: &[],
+            architectures: &[],
         }
     }
 }
@@ -155,6 +163,7 @@ pub fn choose<'a>(
     let mut fitting = Vec::new();
     for candidate in candidates {
         let excluded = unsuitable(spec, candidate)
+            .or_else(|| foreign(demand.architectures, candidate))
             .or_else(|| full(demand, requests, candidate))
             .or_else(|| domains.as_ref()?.exclusion(candidate));
         match excluded {
@@ -182,6 +191,9 @@ pub(super) fn unsuitable(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> Opti
     if candidate.draining {
         return Some("being drained");
     }
+    if candidate.assignment_schema < needed_schema(spec) {
+        return Some("with a version of KAT that is too old for it");
+    }
     if !spec
         .node_selector
         .iter()
@@ -197,6 +209,16 @@ pub(super) fn unsuitable(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> Opti
         return Some("without the graphics processor");
     }
     None
+}
+
+/// Why a machine can't run the image.
+pub(super) fn foreign(architectures: &[String], candidate: &Candidate<'_>) -> Option<&'static str> {
+    let any = architectures.is_empty() || candidate.architecture.is_empty();
+    let made = any
+        || architectures
+            .iter()
+            .any(|one| one == candidate.architecture);
+    (!made).then_some("of an architecture that the image is not made for")
 }
 
 /// Why a machine has no room for one more instance.

@@ -10,6 +10,7 @@ use super::{
     instance_id,
     loss::Losses,
     machines::Machines,
+    needed_schema,
     slot::{Live, Slot},
     status::{self, Tally},
 };
@@ -267,6 +268,7 @@ impl<'a> Pass<'_, 'a, '_> {
             spec,
             ports,
             replaces: &replaces,
+            architectures: &meta.architectures,
         };
         let candidates = self.machines.candidates(self.key, self.draft);
         let node = match choose(demand, candidates, self.draft.seed ^ u64::from(slot)) {
@@ -281,7 +283,7 @@ impl<'a> Pass<'_, 'a, '_> {
         let address = self.draft.free_address(node)?;
         let instance = self.next_id();
         let assignment = Assignment {
-            schema: 1,
+            schema: needed_schema(spec),
             instance: instance.clone(),
             namespace: self.key.namespace.clone(),
             workload: self.key.name.clone(),
@@ -298,7 +300,9 @@ impl<'a> Pass<'_, 'a, '_> {
             ports: self.machines.ports(node, ports),
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
+            on_partition: spec.on_partition,
             wanted: Wanted::Running,
+            not_understood: None,
         };
         self.draft.place(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
@@ -347,6 +351,7 @@ impl<'a> Pass<'_, 'a, '_> {
     fn stop(&mut self, live: &Live<'_>, reason: &str) {
         let assignment = Assignment {
             wanted: Wanted::Stopped,
+            not_understood: None,
             ..Assignment::clone(live.assignment)
         };
         self.draft.update(&mut self.group, live.node, &assignment);

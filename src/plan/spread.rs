@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Candidate, Demand, schedule::unsuitable};
+use super::{
+    Candidate, Demand,
+    schedule::{foreign, unsuitable},
+};
 
 /// How many instances of a workload are where, by the label that it spreads over.
 pub(super) struct Domains<'a> {
@@ -29,7 +32,8 @@ impl<'a> Domains<'a> {
                 .filter(|node| **node == candidate.name);
             let leaving = u32::try_from(leaving.count()).unwrap_or(u32::MAX);
             *counts.entry(value).or_default() += candidate.staying.saturating_sub(leaving);
-            if unsuitable(demand.spec, candidate).is_none() {
+            let foreign = foreign(demand.architectures, candidate);
+            if unsuitable(demand.spec, candidate).or(foreign).is_none() {
                 suitable.insert(value.as_str());
             }
         }

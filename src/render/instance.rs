@@ -224,7 +224,9 @@ fn values_of<'a>(
         ports: _,
         restart_policy: _,
         created: _,
+        on_partition: _,
         wanted: _,
+        not_understood: _,
     } = assignment;
     let Container {
         name: _,

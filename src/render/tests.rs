@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     plan::{Assignment, Wanted, WorkloadUser},
     resource::{
-        Bytes, Container, EnvVar, ImagePullPolicy, MilliCpu, RestartCondition, RestartPolicy,
-        WorkloadType,
+        Bytes, Container, EnvVar, ImagePullPolicy, MilliCpu, OnPartition, RestartCondition,
+        RestartPolicy, WorkloadType,
     },
 };
 
@@ -32,7 +32,9 @@ fn assignment() -> Assignment {
             reset_seconds: 3600,
         },
         created: None,
+        on_partition: OnPartition::Keep,
         wanted: Wanted::Running,
+        not_understood: None,
     }
 }
 

@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    person::{NAMESPACE, Wish},
-    world::World,
+    person::{FENCED, NAMESPACE, Wish},
+    world::{LOST_AFTER, World},
 };
 
 /// For so long a slot may have more instances than it should, when a machine is back.
@@ -52,6 +52,7 @@ impl World {
             self.monitor.violated(format!("{leaders:?} lead at once"));
         }
         let live = self.live();
+        self.check_cut(&live);
         let now = (self.store.revision(), self.person.answers(), live.clone());
         if self.checked.as_ref() == Some(&now) {
             return;
@@ -61,6 +62,32 @@ impl World {
         let assigned = assigned(self);
         self.check_live(&live, &assigned);
         self.check_lists(&assigned);
+    }
+
+    /// Where a leader may replace it, what has `onPartition: stop` runs no more: on a machine whose
+    /// agent works, and where programs end within their grace.
+    fn check_cut(&self, live: &BTreeMap<String, String>) {
+        let lost = Duration::from_secs(LOST_AFTER.into());
+        for machine in self
+            .machines
+            .iter()
+            .filter(|machine| machine.ends_in_time())
+        {
+            let silent = self.monitor.silent(&machine.name).unwrap_or_default();
+            // The agent waits for a start that is under way.
+            if silent <= lost + machine.longest_start() {
+                continue;
+            }
+            let begin = format!("kat-{NAMESPACE}-{FENCED}-");
+            let fenced =
+                |(unit, on): &(&String, &String)| unit.starts_with(&begin) && **on == machine.name;
+            if let Some((unit, _)) = live.iter().find(fenced) {
+                self.monitor.violated(format!(
+                    "{unit} must not run on {}, of which no leader has heard for {silent:?}",
+                    machine.name
+                ));
+            }
+        }
     }
 
     /// No address twice, and none given back while a container may have it.

@@ -150,6 +150,11 @@ fn it_is_found_when_addresses_are_not_held() {
     finds(Without::AddressHold, false, 50, "is given back");
 }
 
+#[test]
+fn it_is_found_when_a_machine_that_is_cut_off_stops_nothing() {
+    finds(Without::Partition, false, 50, "must not run on");
+}
+
 /// Not the rule itself but what it is for: without it two containers have one address.
 #[test]
 fn an_address_is_had_twice_when_it_is_not_held() {

@@ -115,6 +115,11 @@ impl Monitor {
         self.lock().heard.insert(machine.to_owned(), Instant::now());
     }
 
+    /// For how long no leader has taken a report of a machine's.
+    pub fn silent(&self, machine: &str) -> Option<Duration> {
+        self.lock().heard.get(machine).map(Instant::elapsed)
+    }
+
     /// A leader decided. No machine may be said to be lost that a leader heard of lately: the present
     /// one, or the one before it.
     pub fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {

@@ -19,6 +19,8 @@ use tokio::time::Instant;
 use crate::{monitor::Monitor, net::Net};
 
 pub const NAMESPACE: &str = "default";
+/// The workload that has `onPartition: stop`.
+pub const FENCED: &str = "db";
 
 /// What was sent can't take effect later than this after its caller gave up.
 pub const AT_LAST: Duration = Duration::from_secs(45);
@@ -36,6 +38,11 @@ impl Wish {
         let Self::Present { version, replicas } = self else {
             return None;
         };
+        // One of the workloads must not run on both sides of a cut.
+        let (on_partition, grace) = match workload {
+            FENCED => ("stop", 2),
+            _ => ("keep", 10),
+        };
         let file = json!({
             "apiVersion": "kat.dws.rip/v1alpha1",
             "kind": "Workload",
@@ -45,7 +52,8 @@ impl Wish {
                 "source": {"image": format!("registry.example/{workload}:{version}")},
                 "replicas": replicas,
                 "restartPolicy": {"condition": "Always"},
-                "container": {},
+                "onPartition": on_partition,
+                "container": {"terminationGraceSeconds": grace},
             },
         });
         Some(file.to_string())

@@ -8,7 +8,9 @@ use hyper::{Request, StatusCode, header};
 use jiff::Timestamp;
 use kat::{
     agent::{
-        MachineFacts, NetworkFiles, ReportSink, Reporter, Statuses, follow_desired,
+        MachineFacts, NetworkFiles, ReportSink, Reporter, Statuses,
+        fence::Fence,
+        follow_desired,
         identity::Identity,
         supervisor::{Listed, Supervisor},
         worker::Tools,
@@ -53,6 +55,7 @@ pub struct Place {
     pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
     pub planner: Planner,
     pub fenced: bool,
+    pub stops: bool,
 }
 
 /// A running process.
@@ -115,6 +118,19 @@ impl Process {
             }
         };
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
+        let (reached_now, reached) = watch::channel((!place.stops).then(tokio::time::Instant::now));
+        let (fenced_now, fenced) = watch::channel(Listed::default());
+        let timeout = match place.stops {
+            true => place.identity.cluster.spec.node_loss_timeout_seconds,
+            false => u32::MAX,
+        };
+        let fence = Fence {
+            timeout: Duration::from_secs(timeout.into()),
+            lists: supervised,
+            reached,
+            fenced: fenced_now,
+            memory: None,
+        };
         let node = place.identity.node.clone();
         let tick = place.identity.cluster.spec.agent_tick_seconds;
         let endpoint = Mirror::start(
@@ -134,6 +150,7 @@ impl Process {
             }),
             facts: Arc::new(Facts),
             published: watch::channel(Arc::default()).0,
+            reached: reached_now,
             clock: Arc::clone(&place.clock),
         };
         let store: Arc<dyn StateStore> = Arc::new(wire);
@@ -141,7 +158,8 @@ impl Process {
         self.tasks = vec![
             tokio::spawn(follow_desired(node, store, file, lists, cancel())),
             tokio::spawn(forwarding),
-            tokio::spawn(supervisor.run(supervised, cancel())),
+            tokio::spawn(fence.run(cancel())),
+            tokio::spawn(supervisor.run(fenced, cancel())),
             tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
         ];
     }

@@ -50,6 +50,8 @@ pub enum Without {
     FullTimeout,
     /// An address is given back when an instance is to stop, not when it has.
     AddressHold,
+    /// A machine that is cut off stops nothing.
+    Partition,
 }
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
@@ -67,9 +69,24 @@ pub struct Machine {
     processes: u32,
     /// How far its clock is off.
     skew: SignedDuration,
+    started: Option<Instant>,
 }
 
 impl Machine {
+    /// Its agent has worked for long enough, and programs end within two seconds.
+    pub fn ends_in_time(&self) -> bool {
+        let works = self.process.is_some() && self.boot.is_some();
+        let for_long = self
+            .started
+            .is_some_and(|since| since.elapsed() > Duration::from_secs(8));
+        works && for_long && self.pace.stops <= Duration::from_secs(2)
+    }
+
+    /// How long a start may take.
+    pub fn longest_start(&self) -> Duration {
+        self.pace.starts + Duration::from_secs(1)
+    }
+
     /// Users of workloads that are on it.
     pub fn users(&self) -> Vec<u32> {
         self.accounts.all()
@@ -183,10 +200,12 @@ impl World {
             new_uid: Arc::new(move || format!("uid-{}", uids.fetch_add(1, Ordering::Relaxed))),
             planner,
             fenced,
+            stops: self.without != Without::Partition,
         };
         machine.processes += 1;
         let name = format!("{}.{}", machine.name, machine.processes);
         machine.process = Some(Process::start(&place, &name));
+        machine.started = Some(Instant::now());
     }
 
     /// The real planner, and what is taken out of it.
@@ -303,6 +322,7 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
         },
         lingering: BTreeSet::new(),
         processes: 0,
+        started: None,
         skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
     }
 }

@@ -3,12 +3,15 @@
 //! The unit files get their real owners, so these tests need root.
 
 mod adoption;
+mod fence;
 mod judge;
 mod lists;
+mod newer;
 mod pulls;
 mod restarts;
 mod starts;
 mod stops;
+mod stored;
 mod trouble;
 mod whole;
 
@@ -39,7 +42,7 @@ use crate::{
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
     render::{RenderSettings, Renderer},
-    resource::{Container, RestartCondition, RestartPolicy, WorkloadType},
+    resource::{Container, OnPartition, RestartCondition, RestartPolicy, WorkloadType},
     systemd::{
         LogEntries, LogEntry, LogQuery, LogSource, LogStream,
         fake::{Behaviour, FakeMachine, FakeManager},
@@ -265,11 +268,13 @@ impl Bench {
         self.lists.send_replace(Listed {
             known: true,
             confirmed,
+            current: confirmed,
             desired: Arc::new(Desired {
                 schema: 1,
                 revision: 1,
                 assignments,
             }),
+            ..Listed::default()
         });
     }
 
@@ -407,7 +412,9 @@ fn assignment(index: u32, name: &str) -> Assignment {
             max_restarts: 5,
             reset_seconds: 3600,
         },
+        on_partition: OnPartition::Keep,
         wanted: Wanted::Running,
+        not_understood: None,
     }
 }
 

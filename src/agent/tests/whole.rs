@@ -80,6 +80,7 @@ fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
         updated: Timestamp::UNIX_EPOCH,
         deleting,
         last_good_generation: 0,
+        architectures: Vec::new(),
     }
 }
 
@@ -148,7 +149,9 @@ impl Bench {
             *present = Listed {
                 known: true,
                 confirmed: true,
+                current: true,
                 desired: Arc::clone(&list),
+                ..Listed::default()
             };
             differs
         });

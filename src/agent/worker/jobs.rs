@@ -13,10 +13,12 @@ use crate::{
     systemd::{JobResult, SystemdError, UnitStatus},
 };
 
-/// What a job is about; each has at most one.
+/// What a job is about; there is at most one of each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JobKey {
     Instance(String),
+    /// Its stop on a machine that is cut off, which may come on top of its start.
+    Fence(String),
     Pull(String),
 }
 
@@ -103,7 +105,7 @@ impl Worker {
 
     pub(super) fn spawn_stop(
         &mut self,
-        instance: String,
+        key: JobKey,
         unit: String,
         assignment: Option<&Assignment>,
     ) {
@@ -112,7 +114,6 @@ impl Worker {
             assignment.container.termination_grace_seconds
         });
         let limit = Duration::from_secs(u64::from(grace) + 10) + JOB_MARGIN;
-        let key = JobKey::Instance(instance);
         self.busy.insert(key.clone());
         self.jobs.spawn(async move {
             let result = manager.stop(&unit, limit).await;
@@ -172,7 +173,7 @@ impl Worker {
                     "an instance did not start"
                 );
             }
-            (JobKey::Instance(instance), JobOutcome::Stopped(result)) => {
+            (JobKey::Instance(instance) | JobKey::Fence(instance), JobOutcome::Stopped(result)) => {
                 if !matches!(
                     result,
                     Ok(JobResult::Done) | Err(SystemdError::NoSuchUnit(_))

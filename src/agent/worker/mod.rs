@@ -76,6 +76,21 @@ pub struct UserDesired {
     pub confirmed: bool,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
+    /// Those of them that must not run now: the machine reaches no leader.
+    pub fenced: BTreeSet<String>,
+}
+
+impl UserDesired {
+    /// What is to run here now, and is understood.
+    fn to_run(&self) -> impl Iterator<Item = &Assignment> {
+        let assignments = self.assignments.values();
+        assignments.filter(|one| one.is_run() && !self.fenced.contains(&one.instance))
+    }
+
+    /// It must not run.
+    fn is_to_stop(&self, assignment: &Assignment) -> bool {
+        assignment.wanted == Wanted::Stopped || self.fenced.contains(&assignment.instance)
+    }
 }
 
 /// What a worker could not do.
@@ -217,13 +232,10 @@ impl Worker {
         self.forget_all_but(&desired.assignments);
         self.stop_unwanted(desired).await?;
         self.write_units(desired).await?;
-        for assignment in desired
-            .assignments
-            .values()
-            .filter(|assignment| assignment.wanted == Wanted::Running)
-        {
+        for assignment in desired.to_run() {
             self.converge(assignment).await?;
         }
+        self.report_not_understood(desired).await?;
         self.trouble = None;
         Ok(false)
     }

@@ -9,7 +9,7 @@ use super::{UserDesired, Worker, WorkerError};
 use crate::{
     agent::{image, judge::Verdict, limits},
     api::types::{InstancePhase, InstanceReport},
-    plan::{Assignment, Wanted},
+    plan::Assignment,
     systemd::{SystemdError, UnitStatus},
 };
 
@@ -146,9 +146,7 @@ impl Worker {
             .map(|report| report.instance_id)
             .collect();
         for assignment in desired
-            .assignments
-            .values()
-            .filter(|assignment| assignment.wanted == Wanted::Running)
+            .to_run()
             .filter(|assignment| !settled.contains(&assignment.instance))
         {
             let status = UnitStatus::default();

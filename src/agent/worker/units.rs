@@ -18,6 +18,10 @@ use crate::{
     systemd::UnitStatus,
 };
 
+/// Why an instance is stopped that a cut-off machine must not run.
+const CUT_OFF: &str = "CutOff";
+const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no leader, which may replace it; it starts again when that is over";
+
 impl Worker {
     /// Stops what should not run and takes its files away once it has stopped.
     pub(super) async fn stop_unwanted(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
@@ -28,14 +32,25 @@ impl Worker {
                 .values()
                 .find(|assignment| assignment.unit() == unit);
             let unwanted = match assignment {
-                Some(assignment) => assignment.wanted == Wanted::Stopped,
+                Some(assignment) => desired.is_to_stop(assignment),
                 None => desired.confirmed,
             };
-            if !unwanted || self.busy.contains(&JobKey::Instance(instance.clone())) {
+            // What a cut-off machine must not run does not wait until it has started.
+            let hurries = assignment.is_some_and(|one| one.wanted == Wanted::Running);
+            let key = match hurries {
+                true => JobKey::Fence(instance.clone()),
+                false => JobKey::Instance(instance.clone()),
+            };
+            if !unwanted || self.busy.contains(&key) {
                 continue;
             }
             let status = self.manager.status(&unit).await?;
+            let starting = self.busy.contains(&JobKey::Instance(instance.clone()));
             if self.folder.is_over(&status) {
+                // The start may be about to begin: its file is needed until it has ended.
+                if starting {
+                    continue;
+                }
                 if status.active_state == "failed" {
                     ignore_missing(self.manager.reset_failed(&unit).await)?;
                 }
@@ -51,7 +66,7 @@ impl Worker {
                         String::new(),
                     );
                 }
-                self.spawn_stop(instance, unit, assignment);
+                self.spawn_stop(key, unit, assignment);
             }
         }
         if removed {
@@ -65,18 +80,17 @@ impl Worker {
     pub(super) fn report_stopped(&mut self, desired: &UserDesired) -> bool {
         let mut more = false;
         for assignment in desired.assignments.values() {
-            if assignment.wanted == Wanted::Running || self.folder.has(&assignment.unit()) {
+            if !desired.is_to_stop(assignment) || self.folder.has(&assignment.unit()) {
                 more = true;
                 continue;
             }
             let status = UnitStatus::default();
-            self.report(
-                assignment,
-                &status,
-                InstancePhase::Stopped,
-                "",
-                String::new(),
-            );
+            // One that may start again has not stopped for good, which would give its address back.
+            let (phase, reason, message) = match assignment.wanted {
+                Wanted::Stopped => (InstancePhase::Stopped, "", ""),
+                Wanted::Running => (InstancePhase::Scheduled, CUT_OFF, CUT_OFF_MEANS),
+            };
+            self.report(assignment, &status, phase, reason, message.to_owned());
         }
         more
     }
@@ -84,11 +98,7 @@ impl Worker {
     /// Writes the unit files of everything that should run, and reloads once if any changed.
     pub(super) async fn write_units(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut files: Vec<UnitFile> = Vec::new();
-        for assignment in desired
-            .assignments
-            .values()
-            .filter(|assignment| assignment.wanted == Wanted::Running)
-        {
+        for assignment in desired.to_run() {
             files.extend(self.render(assignment)?);
             files.extend(
                 self.tools
@@ -103,8 +113,37 @@ impl Worker {
             )?;
             self.folder.write_resolv(&self.tools.root, &resolv)?;
         }
-        if self.folder.write(&files, desired.confirmed)? {
+        // Images of what is not understood are not known.
+        let all = desired.assignments.values();
+        let tidy = desired.confirmed && all.into_iter().all(|one| one.not_understood.is_none());
+        if self.folder.write(&files, tidy)? {
             self.manager.reload().await?;
+        }
+        Ok(())
+    }
+
+    /// Says how it is with what a newer version assigned and this one does not understand: what runs
+    /// of it runs on, and nothing of it is started.
+    pub(super) async fn report_not_understood(
+        &mut self,
+        desired: &UserDesired,
+    ) -> Result<(), WorkerError> {
+        for assignment in desired.assignments.values() {
+            let Some(why) = assignment.not_understood.as_ref() else {
+                continue;
+            };
+            if desired.is_to_stop(assignment) {
+                continue;
+            }
+            let status = self.manager.status(&assignment.unit()).await?;
+            let phase = match status.active_state.as_str() {
+                "active" | "reloading" | "refreshing" => InstancePhase::Running,
+                "activating" => InstancePhase::Starting,
+                "failed" => InstancePhase::Failed,
+                _ => InstancePhase::Scheduled,
+            };
+            let message = format!("this machine's KAT is too old for it: {why}");
+            self.report(assignment, &status, phase, "NotUnderstood", message);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ fn submission(replicas: &str) -> Submission {
         files: BTreeMap::from([("workload.kat".to_owned(), format!("replicas: {replicas}"))]),
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
+        fenced_grace: None,
     }
 }
 
@@ -74,6 +75,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
                 updated: Timestamp::UNIX_EPOCH,
                 deleting,
                 last_good_generation: 1,
+                architectures: Vec::new(),
             },
         },
         parsed: Err("not needed".to_owned()),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, OverlayPeer};
+use super::{Condition, OverlayPeer, newer};
 use crate::resource::{ResourceList, TaintEffect};
 
 /// Type of the condition of a machine that holds etcd, or is about to.
@@ -89,12 +89,14 @@ pub enum NodeRole {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeStatus {
     /// In one word.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: NodePhase,
     /// One word for programs.
     pub reason: String,
     /// A sentence for people.
     pub message: String,
     /// Roles.
+    #[serde(deserialize_with = "newer::roles")]
     pub roles: Vec<NodeRole>,
     /// Addresses of its links.
     pub addresses: Vec<String>,

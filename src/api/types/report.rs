@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Health, InstancePhase};
+use super::{Condition, Health, InstancePhase, newer};
 use crate::resource::ResourceList;
 
 /// An agent's report to the leader (RFC001-KAT 4.1.3); the wire keeps the RFC's names.
@@ -43,6 +43,9 @@ pub struct NodeReport {
     pub user_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
+    /// Highest schema of an assignment that the agent understands; agents of before this was said
+    /// understand 1.
+    pub assignment_schema: u32,
 }
 
 /// Capacity and allocatable of a machine.
@@ -110,10 +113,12 @@ pub struct InstanceReport {
     /// Exit code of the program's last end.
     pub exit_code: Option<i32>,
     /// Health.
+    #[serde(deserialize_with = "newer::word")]
     pub health_status: Health,
     /// Times that the program was started again.
     pub restarts: u32,
     /// Phase as the agent sees it.
+    #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
     /// One word for programs.
     pub reason: String,

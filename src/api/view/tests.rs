@@ -41,6 +41,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 updated: Timestamp::UNIX_EPOCH,
                 deleting: false,
                 last_good_generation: 0,
+                architectures: Vec::new(),
             },
         },
         parsed: parsed.map(|workload| {

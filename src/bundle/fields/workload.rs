@@ -51,7 +51,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.restartPolicy.maxRestarts", Integer(0, 1000), "3", "restarts within resetSeconds before giving up; MaxCount only").default("5"),
     field("spec.restartPolicy.resetSeconds", Integer(1, 30 * DAY), "600", "window in which restarts are counted; MaxCount only").default("3600"),
     field("spec.onNodeLoss", Word(&["move", "keep"]), "keep", "what happens to an instance whose machine is lost: it is replaced on another, or waits for its machine; keep where a writable volume is not shared").default("move"),
-    field("spec.onPartition", Word(&["keep", "stop"]), "stop", "what a machine that is cut off does with a running instance").default("keep").not_yet(),
+    field("spec.onPartition", Word(&["keep", "stop"]), "stop", "what a machine that reaches no leader does with a running instance: it runs on, or is stopped before `nodeLossTimeoutSeconds` have passed").default("keep"),
     field("spec.spread", Mapping, "{topologyKey: kat.dws.rip/nodeName}", "spreading of instances over a label of the machines"),
     field("spec.spread.topologyKey", Text, "zone", "label whose values are spread over").required(),
     field("spec.spread.required", Boolean, "true", "refuse a place that would make the spread uneven").default("false"),

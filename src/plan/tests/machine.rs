@@ -37,6 +37,8 @@ pub(super) struct Machine {
     pub(super) speaks: bool,
     /// Its agent works.
     pub(super) obeys: bool,
+    /// Highest schema of an assignment that its agent understands; 0 where it does not say.
+    pub(super) schema: u32,
 
     /// Where its agent says that others reach it.
     pub(super) advertise: Vec<IpAddr>,
@@ -77,6 +79,7 @@ impl Machine {
             obeys: true,
             advertise: Vec::new(),
             endpoints: Vec::new(),
+            schema: 0,
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
             acted: 1,
@@ -126,6 +129,7 @@ impl Machine {
             },
             workload_instances: self.instances.values().cloned().collect(),
             desired_revision: self.acted,
+            assignment_schema: self.schema,
             user_indexes: self.users.iter().copied().collect(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),

@@ -23,6 +23,7 @@ mod scheduling;
 mod spreading;
 mod status;
 mod users;
+mod versions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -128,6 +128,7 @@ impl World {
             updated: self.now,
             deleting: false,
             last_good_generation: 0,
+            architectures: Vec::new(),
         };
         let record = IndexRecord {
             schema: 1,
@@ -142,6 +143,13 @@ impl World {
 
     pub(super) fn replicas(&mut self, name: &str, count: u32) {
         self.apply_workload(name, |file| file["spec"]["replicas"] = json!(count));
+    }
+
+    /// Changes a stored object, as another version might have written it.
+    pub(super) fn change(&mut self, key: &str, change: impl FnOnce(&mut serde_json::Value)) {
+        let mut value = serde_json::from_slice(&self.entries[key].value).unwrap();
+        change(&mut value);
+        self.write(key.to_owned(), &value);
     }
 
     pub(super) fn delete_workload(&mut self, name: &str) {

@@ -96,3 +96,34 @@ fn a_cluster_without_machines_says_so() {
         "the cluster has no machine yet"
     );
 }
+
+#[test]
+fn a_machine_of_another_architecture_is_passed_over_and_counted() {
+    let mut world = World::with_machines(3);
+    for arm in ["n2", "n3"] {
+        world.change(&keys::registration(arm), |stored| {
+            stored["architecture"] = json!("arm64");
+        });
+    }
+    world.replicas("web", 4);
+    let meta = keys::workload_meta(NAMESPACE, "web");
+    world.change(&meta, |stored| {
+        stored["architectures"] = json!(["arm64", "riscv64"])
+    });
+    world.settle();
+    let nodes: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.1).collect();
+    assert_eq!(nodes, ["n2", "n3"].map(str::to_owned).into());
+    // Where it is not known what the image is made for, any machine may try.
+    world.replicas("other", 3);
+    world.settle();
+    let nodes: BTreeSet<String> = world.wanted("other").into_iter().map(|one| one.1).collect();
+    assert_eq!(nodes.len(), 3);
+    world.replicas("third", 1);
+    let meta = keys::workload_meta(NAMESPACE, "third");
+    world.change(&meta, |stored| stored["architectures"] = json!(["s390x"]));
+    world.settle();
+    assert_eq!(
+        world.status("third").conditions[0].message,
+        "0 of 3 machines fit: 3 of an architecture that the image is not made for"
+    );
+}

@@ -109,6 +109,8 @@ fn anew<'s>(
             repelled: false,
             lonely: false,
             has_address: next_address(node.subnet.unwrap(), &taken, None).is_some(),
+            assignment_schema: ASSIGNMENT_SCHEMA,
+            architecture: &node.registration.value.architecture,
         }
     });
     candidates.collect()

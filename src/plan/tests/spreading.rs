@@ -214,6 +214,8 @@ fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candida
         repelled: false,
         lonely: false,
         has_address: true,
+        assignment_schema: ASSIGNMENT_SCHEMA,
+        architecture: "amd64",
     }
 }
 
@@ -303,7 +305,7 @@ proptest! {
                 false => HostPort::Number(30_000 + number),
             };
             let ports = [port(host_port, protocol)];
-            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[] };
+            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[] };
             let taken = |machine: &Candidate<'_>| !auto && machine.host_ports.contains(&(30_000 + number, protocol));
             match choose(demand, &machines, 1) {
                 Ok(name) => {

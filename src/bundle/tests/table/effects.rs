@@ -21,13 +21,13 @@ use crate::{
     bundle::fields::{self, Field, FieldType, Status},
     leader::SnapshotBuilder,
     plan::{
-        Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, ReportedNode, Wanted,
-        WorkloadMeta, WorkloadUser, plan,
+        ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed,
+        ReportedNode, Wanted, WorkloadMeta, WorkloadUser, plan,
     },
     render::{RenderSettings, Renderer},
     resource::{
-        Bytes, Container, MilliCpu, ResourceList, RestartCondition, RestartPolicy, TaintEffect,
-        WorkloadType,
+        Bytes, Container, MilliCpu, OnPartition, ResourceList, RestartCondition, RestartPolicy,
+        TaintEffect, WorkloadType,
     },
     store::{KeyValue, Operation, keys, mirror::Entries},
 };
@@ -154,7 +154,10 @@ impl Store {
                 continue;
             };
             if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
-                writeln!(shown, "{key}\n{}", rendered(value)).unwrap();
+                // What its agent decides by, beside the units.
+                let assignment: Assignment = serde_json::from_slice(value).unwrap();
+                let fenced = assignment.on_partition;
+                writeln!(shown, "{key} {fenced:?}\n{}", rendered(value)).unwrap();
             } else if key.starts_with(keys::WORKLOAD_STATUS) {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
             }
@@ -212,6 +215,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         updated: Timestamp::UNIX_EPOCH,
         deleting: false,
         last_good_generation: 0,
+        architectures: Vec::new(),
     };
     store.put(keys::workload_meta("default", "base"), &meta);
     let mut observed = Observed {
@@ -254,7 +258,9 @@ fn instance(workload: &str) -> Assignment {
             reset_seconds: 3600,
         },
         created: None,
+        on_partition: OnPartition::Keep,
         wanted: Wanted::Running,
+        not_understood: None,
     }
 }
 
@@ -297,6 +303,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
             allocatable: resources,
         },
         desired_revision: 1,
+        assignment_schema: ASSIGNMENT_SCHEMA,
         ..NodeReport::default()
     };
     ReportedNode {

@@ -1,0 +1,216 @@
+//! Instances with `onPartition: stop` on a machine that reaches no leader.
+
+use super::*;
+use crate::{
+    agent::fence::{Fence, Memory},
+    plan::fence_after,
+    resource::OnPartition,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+fn fenced(index: u32, name: &str) -> Assignment {
+    let container = Container {
+        termination_grace_seconds: 10,
+        ..Container::default()
+    };
+    Assignment {
+        schema: 2,
+        on_partition: OnPartition::Stop,
+        container,
+        ..assignment(index, name)
+    }
+}
+
+/// A bench whose list goes through a fence, as in the agent.
+struct Cut {
+    bench: Bench,
+    lists: watch::Sender<Listed>,
+    reached: watch::Sender<Option<Instant>>,
+    fence: JoinHandle<()>,
+}
+
+impl Cut {
+    fn new(reached: Option<Instant>, memory: Option<Memory>) -> Self {
+        let bench = Bench::new();
+        let lists = watch::Sender::new(Listed::default());
+        let reached = watch::Sender::new(reached);
+        let fence = Fence {
+            timeout: TIMEOUT,
+            lists: lists.subscribe(),
+            reached: reached.subscribe(),
+            fenced: bench.lists.clone(),
+            memory,
+        };
+        let fence = tokio::spawn(fence.run(bench.cancel.clone()));
+        Self {
+            bench,
+            lists,
+            reached,
+            fence,
+        }
+    }
+
+    fn list(&self, current: bool, assignments: &[Assignment]) {
+        let assignments = assignments.iter();
+        let desired = Desired {
+            schema: 1,
+            revision: 1,
+            assignments: assignments
+                .map(|one| (one.instance.clone(), one.clone()))
+                .collect(),
+        };
+        self.lists.send_replace(Listed {
+            known: true,
+            confirmed: true,
+            current,
+            desired: Arc::new(desired),
+            ..Listed::default()
+        });
+    }
+
+    fn reach(&self) {
+        self.reached.send_replace(Some(Instant::now()));
+    }
+
+    fn runs(&self, assignment: &Assignment) -> bool {
+        let unit = format!("kat-default-{}.container", assignment.instance);
+        let running = self.bench.said(&assignment.instance).0 == InstancePhase::Running;
+        assert_eq!(running, self.bench.units(assignment).join(unit).exists());
+        running
+    }
+}
+
+#[test]
+fn the_fence_is_before_the_timeout_and_not_too_soon() {
+    let after = |timeout, grace| fence_after(Duration::from_secs(timeout), grace);
+    // The margin is the lease of a leader where there is room for it.
+    assert_eq!(after(60, 10), Some(Duration::from_secs(45)));
+    assert_eq!(after(60, 25), Some(Duration::from_secs(30)));
+    assert_eq!(after(60, 26), None);
+    assert_eq!(after(10, 2), Some(Duration::from_millis(5500)));
+    assert_eq!(after(10, 10), None);
+    assert_eq!(after(10, 1000), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
+    let cut = Cut::new(Some(Instant::now()), None);
+    let (web, plain) = (fenced(0, "web"), assignment(1, "plain"));
+    cut.list(true, &[web.clone(), plain.clone()]);
+    cut.bench.soon().await;
+    assert!(cut.runs(&web) && cut.runs(&plain));
+    // As long as reports are taken it runs.
+    for _ in 0..20 {
+        cut.reach();
+        cut.bench.later(Duration::from_secs(15)).await;
+        assert!(cut.runs(&web));
+    }
+    cut.reach();
+    cut.list(false, &[web.clone(), plain.clone()]);
+    cut.bench.later(Duration::from_secs(44)).await;
+    assert!(cut.runs(&web));
+    // 10 s to end and 5 s to spare.
+    cut.bench.later(Duration::from_millis(1500)).await;
+    assert!(!cut.runs(&web) && cut.runs(&plain));
+    let (phase, reason, message) = cut.bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Scheduled, "CutOff")
+    );
+    assert!(message.contains("reaches no leader"), "{message}");
+    assert_eq!(cut.bench.calls(&web, "stop"), 1);
+    assert!(
+        cut.bench.accounts.find(web.user.uid).is_some(),
+        "its user stays"
+    );
+    cut.bench.later(Duration::from_secs(1000)).await;
+    assert!(!cut.runs(&web));
+    // A leader is there again; what has become of the list meanwhile is not known yet.
+    cut.reach();
+    cut.bench.soon().await;
+    assert!(!cut.runs(&web));
+    cut.list(true, &[web.clone(), plain.clone()]);
+    cut.bench.soon().await;
+    assert!(cut.runs(&web) && cut.runs(&plain));
+    assert_eq!(cut.bench.calls(&plain, "stop"), 0);
+    cut.bench.cancel.cancel();
+    cut.fence.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_moved_meanwhile_does_not_start_again() {
+    let cut = Cut::new(Some(Instant::now()), None);
+    let web = fenced(0, "web");
+    cut.list(true, std::slice::from_ref(&web));
+    cut.bench.soon().await;
+    cut.list(false, std::slice::from_ref(&web));
+    cut.bench.later(TIMEOUT).await;
+    assert!(!cut.runs(&web));
+    let starts = cut.bench.calls(&web, "start");
+    cut.reach();
+    cut.bench.soon().await;
+    cut.list(true, &[stopped(&web)]);
+    cut.bench.later(Duration::from_secs(100)).await;
+    assert_eq!(cut.bench.calls(&web, "start"), starts);
+    assert_eq!(
+        cut.bench.said(&web.instance).1,
+        "",
+        "stopped as the leader asks"
+    );
+}
+
+/// The agent that starts anew counts from what the one before it reached; a machine that starts
+/// anew has reached nobody.
+#[tokio::test(start_paused = true)]
+async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = Instant::now();
+    let memory = || Memory {
+        path: folder.path().join("reached"),
+        monotonic: Arc::new(move || microseconds(started)),
+    };
+    assert_eq!(memory().recall(), None);
+    let web = fenced(0, "web");
+    let booted = Cut::new(memory().recall(), Some(memory()));
+    booted.list(true, std::slice::from_ref(&web));
+    booted.bench.later(Duration::from_secs(5)).await;
+    assert!(!booted.runs(&web));
+    booted.reach();
+    booted.bench.soon().await;
+    assert!(booted.runs(&web));
+    booted.bench.later(Duration::from_secs(40)).await;
+    booted.bench.cancel.cancel();
+    booted.fence.await.unwrap();
+
+    let again = Cut::new(memory().recall(), Some(memory()));
+    again.list(true, std::slice::from_ref(&web));
+    again.bench.later(Duration::from_secs(3)).await;
+    assert!(again.runs(&web));
+    again.bench.later(Duration::from_secs(3)).await;
+    assert!(!again.runs(&web), "45 s after the leader was reached");
+}
+
+/// A start that takes long does not outlast the fence.
+#[tokio::test(start_paused = true)]
+async fn what_is_still_starting_is_stopped_too() {
+    let cut = Cut::new(Some(Instant::now()), None);
+    let web = fenced(0, "web");
+    let slow = Behaviour {
+        start_takes: Duration::from_secs(75),
+        ..Behaviour::default()
+    };
+    cut.bench.behave(&web.unit(), Some(slow));
+    cut.list(true, std::slice::from_ref(&web));
+    cut.bench.later(Duration::from_secs(40)).await;
+    assert_eq!(cut.bench.said(&web.instance).0, InstancePhase::Starting);
+    cut.bench.later(Duration::from_secs(19)).await;
+    assert!(
+        cut.bench.manager(&web).live().is_empty(),
+        "stopped before the timeout"
+    );
+    assert_eq!(cut.bench.calls(&web, "stop"), 1);
+    // The fake's job lasts as long as the start would have.
+    cut.bench.later(Duration::from_secs(20)).await;
+    assert_eq!(cut.bench.said(&web.instance).1, "CutOff");
+}

@@ -1,0 +1,151 @@
+//! Reads assignments that a newer version wrote: one that is not understood must not hide the others of its list.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
+use serde_json::{Map, Value, json};
+
+use super::{Assignment, Wanted};
+use crate::resource::{Container, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType};
+
+/// Highest schema of an assignment that this version understands.
+pub const ASSIGNMENT_SCHEMA: u32 = 2;
+
+/// The lowest schema of an assignment that says all that a workload asks of its agent, so that
+/// agents of before run what they can: 2 with `onPartition: stop`, else 1.
+pub fn needed_schema(spec: &WorkloadSpec) -> u32 {
+    match spec.on_partition {
+        OnPartition::Keep => 1,
+        OnPartition::Stop => 2,
+    }
+}
+
+impl Serialize for Assignment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Assignment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(deserializer)?;
+        let mut assignment = match Self::deserialize(&value) {
+            Ok(assignment) => assignment,
+            Err(error) => {
+                let Some(fields) = value.as_object_mut() else {
+                    return Err(D::Error::custom(error));
+                };
+                // What it is, whose, and where must be read; how it runs may be said in newer words.
+                replace::<WorkloadType>(fields, "workloadType", &json!("Service"));
+                replace::<Container>(fields, "container", &json!({}));
+                replace::<Vec<Port>>(fields, "ports", &json!([]));
+                replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
+                replace::<OnPartition>(fields, "onPartition", &json!("keep"));
+                replace::<Wanted>(fields, "wanted", &json!("Running"));
+                let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
+                rest.not_understood = Some(error.to_string());
+                rest
+            }
+        };
+        let schema = assignment.schema;
+        if schema > ASSIGNMENT_SCHEMA && assignment.not_understood.is_none() {
+            assignment.not_understood = Some(format!(
+                "its schema is {schema}, and this version understands {ASSIGNMENT_SCHEMA} at most"
+            ));
+        }
+        Ok(assignment)
+    }
+}
+
+fn replace<T: DeserializeOwned>(fields: &mut Map<String, Value>, name: &str, other: &Value) {
+    let readable = fields
+        .get(name)
+        .is_none_or(|value| T::deserialize(value).is_ok());
+    if !readable {
+        fields.insert(name.to_owned(), other.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::WorkloadUser;
+
+    fn stored() -> Value {
+        json!({
+            "schema": 1, "instance": "web-aaaaa", "namespace": "default", "workload": "web",
+            "workloadUid": "u", "workloadType": "Service", "slot": 2, "generation": 3,
+            "templateHash": "h", "user": WorkloadUser::from_index(1, "default", "web"),
+            "address": "10.100.0.2", "image": "example/web:1",
+            "container": {"imagePullPolicy": "Always"},
+            "ports": [{"name": "web", "containerPort": 80}],
+            "restartPolicy": {"condition": "Never"},
+        })
+    }
+
+    fn read(value: &Value) -> Assignment {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    #[test]
+    fn what_this_version_wrote_it_reads() {
+        let read = read(&stored());
+        assert_eq!(read.not_understood, None);
+        assert!(read.is_run());
+        let again: Assignment =
+            serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
+        assert_eq!(again, read);
+    }
+
+    #[test]
+    fn a_newer_word_leaves_the_rest_readable() {
+        let plain = read(&stored());
+        for (pointer, word) in [
+            ("/workloadType", json!("Function")),
+            ("/container/imagePullPolicy", json!("Monthly")),
+            ("/ports/0/protocol", json!("QUIC")),
+            ("/restartPolicy/condition", json!("OnTuesdays")),
+            ("/wanted", json!("Hibernating")),
+            ("/onPartition", json!("ask")),
+        ] {
+            let mut newer = stored();
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let parent = newer.pointer_mut(parent).unwrap();
+            parent
+                .as_object_mut()
+                .unwrap()
+                .insert(name.to_owned(), word.clone());
+            newer["fromLater"] = json!({"a": [1]});
+            let read = read(&newer);
+            let why = read.not_understood.clone().unwrap();
+            assert!(why.contains(word.as_str().unwrap()), "{pointer}: {why}");
+            assert!(!read.is_run(), "{pointer}");
+            assert_eq!(
+                (read.slot, read.address, &read.user, read.unit()),
+                (plain.slot, plain.address, &plain.user, plain.unit())
+            );
+            // Kept on the disk it stays what it is.
+            let kept: Assignment =
+                serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
+            assert_eq!(kept, read, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn a_higher_schema_is_not_run() {
+        let mut newer = stored();
+        newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
+        let why = read(&newer).not_understood.unwrap();
+        assert!(why.contains("its schema is 3"), "{why}");
+    }
+
+    #[test]
+    fn what_it_is_and_where_must_be_readable() {
+        for field in ["instance", "user", "address", "slot", "templateHash"] {
+            let mut broken = stored();
+            broken.as_object_mut().unwrap().remove(field);
+            assert!(
+                serde_json::from_value::<Assignment>(broken).is_err(),
+                "{field}"
+            );
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Agents of several versions: what an agent does not understand is not placed there.
+
+use super::*;
+
+#[test]
+fn what_an_older_agent_does_not_know_is_placed_on_a_newer_one() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", |file| {
+        file["spec"]["onPartition"] = json!("stop");
+    });
+    world.settle();
+    let status = world.status("web");
+    assert_eq!(status.conditions[0].reason, "Unschedulable");
+    assert_eq!(
+        status.conditions[0].message,
+        "0 of 2 machines fit: 2 with a version of KAT that is too old for it"
+    );
+    // Everything else they run, as it was said before there were two schemas.
+    world.replicas("plain", 2);
+    world.settle();
+    let plain = world.wanted("plain");
+    assert_eq!(plain.len(), 2);
+    for (_, _, assignment) in plain {
+        assert_eq!(assignment.schema, 1);
+        let text = serde_json::to_string(assignment.as_ref()).unwrap();
+        assert!(
+            !text.contains("onPartition") && !text.contains("notUnderstood"),
+            "{text}"
+        );
+    }
+    world.at("n2").schema = ASSIGNMENT_SCHEMA;
+    world.settle();
+    let placed = world.wanted("web");
+    let nodes: Vec<&str> = placed.iter().map(|(_, node, _)| node.as_str()).collect();
+    assert_eq!(nodes, ["n2"]);
+    assert_eq!(placed[0].2.schema, 2);
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+}
+
+/// An assignment that this leader does not understand keeps its slot and its address: it is no
+/// reason to make another, and it can be stopped.
+#[test]
+fn an_older_leader_keeps_what_it_does_not_understand() {
+    let mut world = World::with_machines(2);
+    world.replicas("web", 2);
+    world.settle();
+    let before: Vec<_> = world
+        .wanted("web")
+        .into_iter()
+        .map(|(id, node, one)| (id, node, one.address))
+        .collect();
+    let (id, node, _) = before[0].clone();
+    let key = keys::desired_instance(&node, &id);
+    world.change(&key, |stored| {
+        stored["restartPolicy"]["condition"] = json!("OnTuesdays");
+        stored["schema"] = json!(9);
+    });
+    world.settle();
+    let after: Vec<_> = world
+        .wanted("web")
+        .into_iter()
+        .map(|(id, node, one)| (id, node, one.address))
+        .collect();
+    assert_eq!(after, before);
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    world.replicas("web", 0);
+    world.settle();
+    assert_eq!(world.wanted("web").len(), 0);
+    assert_eq!(
+        world.keys(&keys::node_desired(&node)).len(),
+        1,
+        "its meta alone is left"
+    );
+}
