@@ -89,6 +89,7 @@ impl Store {
                 architecture: "amd64".to_owned(),
                 etcd: false,
                 no_etcd: false,
+                etcd_peer: false,
                 advertise: Vec::new(),
                 deleting: false,
                 created: Timestamp::UNIX_EPOCH,

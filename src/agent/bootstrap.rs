@@ -56,6 +56,7 @@ pub async fn write(
         architecture: beginnings.architecture.clone(),
         etcd: identity.etcd,
         no_etcd: false,
+        etcd_peer: false,
     };
     operations.extend(first.first_keys(&identity.node_uid, identity.subnet, now));
     for name in ["default", "kat-core"] {

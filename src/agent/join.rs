@@ -21,7 +21,7 @@ use super::{
 use crate::{
     api::{
         client::{Client, ClientError, Options},
-        types::{JoinAnswer, JoinRequest},
+        types::{JoinAnswer, JoinRequest, TRUSTING},
     },
     host::{
         check::Stage,
@@ -44,8 +44,8 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 pub struct JoinOptions {
     /// `host:port` of the API of a machine of the cluster.
     pub leader_api: String,
-    /// The join token.
-    pub token: String,
+    /// The join token; nothing where the network is trusted instead.
+    pub token: Option<String>,
     /// Addresses, interfaces or host names at which others reach this machine.
     pub advertise: Vec<String>,
     /// Name of the machine; the host name without one.
@@ -56,6 +56,8 @@ pub struct JoinOptions {
     pub behind_nat: bool,
     /// Machines behind NAT reach each other through it.
     pub relay: bool,
+    /// The machine asks to hold etcd.
+    pub etcd_peer: bool,
 }
 
 /// Makes this machine part of a cluster, and waits until it is Ready.
@@ -74,7 +76,13 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         ..Reached::new(&options.advertise).await?
     };
     let advertise = reached.addresses_now()?;
-    let client = client(&options.leader_api, &options.token)?;
+    let client = client(&options.leader_api, options.token.as_deref())?;
+    if options.token.is_none() {
+        say(&format!(
+            "trusting the network: whoever answers at {} is taken for the cluster, unproved",
+            options.leader_api
+        ));
+    }
 
     say(&format!("asking {} about the cluster", options.leader_api));
     let cluster = client.cluster_configuration().await;
@@ -106,6 +114,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         architecture: machine.architecture.clone(),
         no_etcd: options.no_etcd,
         reach: reached.told(),
+        etcd_peer: options.etcd_peer,
     };
     let answer = match client.join(&request).await {
         Ok(answer) => answer,
@@ -177,13 +186,17 @@ async fn settle(
     wait_joined(identity, known, keys, READY_LIMIT).await
 }
 
-fn client(leader_api: &str, token: &str) -> anyhow::Result<Client> {
+fn client(leader_api: &str, token: Option<&str>) -> anyhow::Result<Client> {
+    let options = Options::default();
+    let Some(token) = token else {
+        let client = Client::for_joining(leader_api, None, TRUSTING, options)?;
+        return Ok(client);
+    };
     let token = Token::parse(token).map_err(|_| not_for_joining())?;
     let fingerprint = token.authority().ok_or_else(not_for_joining)?;
-    let options = Options::default();
     Ok(Client::for_joining(
         leader_api,
-        fingerprint,
+        Some(fingerprint),
         &token.bearer(),
         options,
     )?)

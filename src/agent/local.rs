@@ -115,6 +115,7 @@ fn snapshot(
         architecture: report.architecture.clone(),
         etcd: identity.etcd,
         no_etcd: false,
+        etcd_peer: false,
         advertise: identity.advertise.clone(),
         reach: identity.reached.told(),
         deleting: false,

@@ -37,8 +37,17 @@ enum Command {
         #[arg(long, value_name = "HOST:PORT")]
         leader_api: String,
         /// The token, which names the cluster's authority too
-        #[arg(long, env = "KAT_JOIN_TOKEN", hide_env_values = true)]
-        token: String,
+        #[arg(
+            long,
+            env = "KAT_JOIN_TOKEN",
+            hide_env_values = true,
+            required_unless_present = "insecure_trust_network"
+        )]
+        token: Option<String>,
+        /// Join without a token, which a cluster takes only after `katcall token create --join
+        /// --insecure-trust-network`: whoever answers at that address is believed
+        #[arg(long, conflicts_with = "token")]
+        insecure_trust_network: bool,
         /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
         #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
@@ -50,6 +59,9 @@ enum Command {
         no_etcd: bool,
         #[command(flatten)]
         way: Way,
+        /// This machine goes before others when the cluster's store has room for one more
+        #[arg(long, conflicts_with = "no_etcd")]
+        etcd_peer: bool,
     },
     /// Says what is missing on this machine or in the way, and what mends it
     Check {
@@ -169,6 +181,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             node_name,
             no_etcd,
             way,
+            etcd_peer,
+            insecure_trust_network: _,
         } => {
             start_logging();
             let options = join::JoinOptions {
@@ -179,6 +193,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 no_etcd,
                 behind_nat: way.behind_nat,
                 relay: way.relay,
+                etcd_peer,
             };
             runtime()?.block_on(join::run(options, &|sentence| {
                 anstream::eprintln!("{sentence}")

@@ -128,7 +128,7 @@ impl Client {
     /// As [`Client::from_connection`].
     pub fn for_joining(
         endpoint: &str,
-        fingerprint: &str,
+        fingerprint: Option<&str>,
         token: &str,
         options: Options,
     ) -> Result<Self, ClientError> {

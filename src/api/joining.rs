@@ -281,6 +281,11 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
         )));
     }
     let key = BASE64_STANDARD.decode(&request.wireguard_key);
+    if request.etcd_peer && request.no_etcd {
+        return Err(ApiError::invalid(
+            "etcdPeer and noEtcd can't both be asked for",
+        ));
+    }
     if request.wireguard_key.len() != 44 || !key.is_ok_and(|key| key.len() == 32) {
         return Err(ApiError::invalid(
             "wireguardKey: expected 32 bytes in base64",
@@ -328,6 +333,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
         architecture: architecture.clone(),
         etcd: false,
         no_etcd: request.no_etcd,
+        etcd_peer: request.etcd_peer,
     })
 }
 

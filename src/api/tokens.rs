@@ -32,6 +32,8 @@ use crate::{
 const MAX_TOKENS: usize = 1000;
 /// Most characters of a token's name.
 const MAX_NAME: usize = 64;
+/// Longest time for which whoever reaches the API may join: a day.
+const MAX_TRUST: u64 = 24 * 3600;
 /// Longest life of a token that has an end: ten years.
 const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
 
@@ -78,6 +80,7 @@ fn record(
             created: now,
             expires,
             uses: None,
+            insecure_trust_network: false,
         },
     }
 }
@@ -126,12 +129,28 @@ pub(super) async fn create(
         Some(0) => return Err(ApiError::invalid("uses is 0, expected at least 1, or none")),
         _ => {}
     }
+    if request.insecure_trust_network {
+        if !joining {
+            return Err(ApiError::invalid(
+                "insecureTrustNetwork: only a token for joining can do without its secret",
+            ));
+        }
+        if request
+            .ttl_seconds
+            .is_none_or(|seconds| seconds > MAX_TRUST)
+        {
+            return Err(ApiError::invalid(format!(
+                "insecureTrustNetwork: ttlSeconds must be given, and be {MAX_TRUST} at most"
+            )));
+        }
+    }
     let authority = joining.then(|| api.joining()).transpose()?;
     let authority = authority.map(|joining| joining.authorities.fingerprint());
     let token = Token::generate(authority.as_deref())
         .map_err(|error| ApiError::Internal(error.to_string()))?;
     let mut new = record(&token, request.scope, &request.name, now, expires);
     new.record.uses = request.uses;
+    new.record.insecure_trust_network = request.insecure_trust_network;
     api.write(|snapshot| {
         if let Scope::Deploy { namespace } = &new.record.scope
             && !snapshot.namespaces.contains_key(namespace)
@@ -153,7 +172,8 @@ pub(super) async fn create(
     })
     .await?;
     let mut view = token_view(&new.id, &new.record);
-    view.token = Some(new.token);
+    // Nobody needs its secret.
+    view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
     if joining {
         view.leader_api = api.snapshot()?.leader_endpoint.clone();
     }

@@ -427,6 +427,21 @@ pub struct TokenRequest {
     /// How many machines may join with it, if it is for joining; any number without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
+    /// Whoever reaches the API may join with it, without its secret (RFC001-KAT 4.1.2): only for
+    /// joining, and for a day at most.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub insecure_trust_network: bool,
+}
+
+/// What a machine sends for a token that joins while the network is trusted.
+pub const TRUSTING: &str = "insecure-trust-network";
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes fields by reference"
+)]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A token as it is listed; the secret is shown once, when it is made.
@@ -447,6 +462,9 @@ pub struct TokenView {
     /// How many more machines may join with it; any number without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uses: Option<u32>,
+    /// Whoever reaches the API may join with it, without its secret.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub insecure_trust_network: bool,
     /// The whole token, only in the answer to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,

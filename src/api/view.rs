@@ -325,6 +325,7 @@ pub fn token_view(id: &str, record: &TokenRecord) -> TokenView {
         created: record.created.to_string(),
         expires: record.expires.map(|expires| expires.to_string()),
         uses: record.uses,
+        insecure_trust_network: record.insecure_trust_network,
         token: None,
         leader_api: None,
     }

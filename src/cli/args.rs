@@ -353,6 +353,9 @@ pub(super) enum TokenCommand {
         /// With --join: how many machines may join with it [default: 1]
         #[arg(long, value_name = "N", requires = "join", value_parser = clap::value_parser!(u32).range(1..))]
         uses: Option<u32>,
+        /// With --join: any machine that reaches the API may join, without the token's secret
+        #[arg(long, requires = "join", conflicts_with = "scope")]
+        insecure_trust_network: bool,
         /// A name for people
         #[arg(long, default_value = "")]
         name: String,

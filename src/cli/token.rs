@@ -37,6 +37,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), 
             scope,
             join,
             uses,
+            insecure_trust_network,
             name,
             ttl,
             output,
@@ -54,6 +55,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Token) -> Result<(), 
                 name: name.clone(),
                 ttl_seconds: ttl.map(|ttl| ttl.as_secs()),
                 uses,
+                insecure_trust_network: *insecure_trust_network,
             };
             create(session, &request, *output).await
         }
@@ -77,6 +79,15 @@ async fn create(
 ) -> Result<(), CliError> {
     let console = session.console;
     let made = session.client.create_token(request).await?;
+    if let (true, None, Some(leader)) = (made.insecure_trust_network, format, &made.leader_api) {
+        console.line(&format!(
+            "sudo kat-agent join --leader-api {leader} --insecure-trust-network"
+        ))?;
+        return note_joining(session, request, &made);
+    }
+    if let (true, Some(format)) = (made.insecure_trust_network, format) {
+        return output::document(console, format, &made);
+    }
     let Some(secret) = &made.token else {
         return Err(CliError::failed(format!(
             "the server made token `{}` but did not show it",
@@ -91,6 +102,24 @@ async fn create(
         ))?,
         (None, None) => console.line(secret)?,
     }
+    if made.uses.is_some() {
+        return note_joining(session, request, &made);
+    }
+    console.note(&format!(
+        "token `{}` with scope {}; it is shown this once",
+        made.id,
+        rows::scope(&made.scope)
+    ));
+    Ok(())
+}
+
+/// Who may join with a token, and how to end it.
+fn note_joining(
+    session: &Session<'_>,
+    request: &TokenRequest,
+    made: &TokenView,
+) -> Result<(), CliError> {
+    let console = session.console;
     if let (Some(uses), Some(seconds)) = (made.uses, request.ttl_seconds) {
         let machines = match uses {
             1 => "one machine".to_owned(),
@@ -101,13 +130,10 @@ async fn create(
             "{machines} may join with it; it expires in {until}, and `katcall token revoke {}` ends it earlier",
             made.id
         ));
-        return Ok(());
     }
-    console.note(&format!(
-        "token `{}` with scope {}; it is shown this once",
-        made.id,
-        rows::scope(&made.scope)
-    ));
+    if made.insecure_trust_network {
+        console.note("anybody who reaches this address joins until then: nothing proves who they are, or to them who answers");
+    }
     Ok(())
 }
 

@@ -192,6 +192,7 @@ mod tests {
             architecture: String::new(),
             etcd: true,
             no_etcd: false,
+            etcd_peer: false,
             advertise: Vec::new(),
             reach: Default::default(),
             deleting: false,

@@ -200,22 +200,23 @@ pub fn client_config(
 }
 
 /// A client that knows only the hash of the authority's certificate, from a join token. The server
-/// must send that certificate and a machine's leaf signed by it.
+/// must send that certificate and a machine's leaf signed by it. Without a hash any authority will
+/// do: then nothing says that the server is the one that is meant.
 ///
 /// # Errors
 /// [`PkiError::Certificate`] if the hash is not 64 hexadecimal digits.
-pub fn pinned_client_config(fingerprint: &str) -> Result<ClientConfig, PkiError> {
-    let fine = fingerprint.len() == 64
-        && fingerprint
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+pub fn pinned_client_config(fingerprint: Option<&str>) -> Result<ClientConfig, PkiError> {
+    let fine = fingerprint.is_none_or(|hash| {
+        let digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        hash.len() == 64 && hash.bytes().all(digit)
+    });
     if !fine {
         return Err(PkiError::Certificate(
             "the authority's hash must be 64 hexadecimal digits".into(),
         ));
     }
     let verifier = Pinned {
-        fingerprint: fingerprint.to_owned(),
+        fingerprint: fingerprint.map(ToOwned::to_owned),
         provider: provider(),
     };
     client_with(Arc::new(verifier), None)
@@ -280,10 +281,11 @@ impl ServerCertVerifier for OfCluster {
     }
 }
 
-/// Finds the authority in what the server sent, by its hash, and then trusts only that.
+/// Finds the authority in what the server sent, by its hash, and then trusts only that; without a
+/// hash, whichever the server sent.
 #[derive(Debug)]
 struct Pinned {
-    fingerprint: String,
+    fingerprint: Option<String>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -298,7 +300,10 @@ impl ServerCertVerifier for Pinned {
     ) -> Result<ServerCertVerified, rustls::Error> {
         let pinned = intermediates
             .iter()
-            .find(|certificate| authority::fingerprint(certificate) == self.fingerprint)
+            .find(|certificate| {
+                let expected = self.fingerprint.as_ref();
+                expected.is_none_or(|hash| authority::fingerprint(certificate) == *hash)
+            })
             .ok_or(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::UnknownIssuer,
             ))?;

@@ -35,6 +35,8 @@ pub struct Applicant {
     pub etcd: bool,
     /// It never is to hold etcd.
     pub no_etcd: bool,
+    /// It asks to hold etcd.
+    pub etcd_peer: bool,
 }
 
 /// Why a machine is not let in.
@@ -107,6 +109,7 @@ impl Applicant {
             architecture: self.architecture.clone(),
             etcd: self.etcd,
             no_etcd: self.no_etcd,
+            etcd_peer: self.etcd_peer,
             advertise: self.advertise.clone(),
             reach: self.reach.clone(),
             deleting: false,
@@ -216,6 +219,7 @@ impl Applicant {
             advertise: self.advertise.clone(),
             reach: self.reach.clone(),
             no_etcd: self.no_etcd,
+            etcd_peer: self.etcd_peer,
             ..before.clone()
         };
         let subnet = match node.subnet {

@@ -118,7 +118,7 @@ pub fn machine_at(snapshot: &Snapshot, address: Ipv4Addr) -> Option<&str> {
 /// The machines that are to hold etcd.
 ///
 /// Members stay members: the leading machine first, then the oldest; then others that are Ready,
-/// the oldest first; a member comes last whose machine has been away for long, so that it is
+/// those first that ask for it, then the oldest; a member comes last whose machine has been away for long, so that it is
 /// replaced as soon as there is another machine and not before.
 pub fn wanted_members(
     snapshot: &Snapshot,
@@ -142,14 +142,15 @@ pub fn wanted_members(
             // One without a vote whose machine is away only stands in the way.
             _ => continue,
         };
-        ranked.push((rank, registration.created, name));
+        let asks = rank == 2 && registration.etcd_peer;
+        ranked.push((rank, !asks, registration.created, name));
     }
     ranked.sort();
     let there = ranked.iter().filter(|(rank, ..)| *rank < 3).count();
     let members = ranked.iter().filter(|(rank, ..)| *rank != 2).count();
     let size = size_for(there).max(size_for(members));
     let chosen = ranked.into_iter().take(size);
-    chosen.map(|(_, _, name)| name.clone()).collect()
+    chosen.map(|(.., name)| name.clone()).collect()
 }
 
 /// An even number loses as many as the odd one below it, and costs more.
@@ -280,6 +281,7 @@ mod tests {
                 architecture: "amd64".to_owned(),
                 etcd: false,
                 no_etcd: false,
+                etcd_peer: false,
                 advertise: Vec::new(),
                 reach: Default::default(),
                 deleting: false,
@@ -355,6 +357,15 @@ mod tests {
         };
         set(&mut machines, "n2", |one| one.no_etcd = true);
         assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+        // Who asks goes before older ones, but not before who is a member, and does not make it two.
+        set(&mut machines, "n4", |one| one.etcd_peer = true);
+        let seen = [1, 3].map(|n| member(n, true, true));
+        assert_eq!(wanted(&machines, &seen, "n1"), ["n1", "n3", "n4"]);
+        let seen = [1, 2, 3].map(|n| member(n, true, true));
+        assert_eq!(wanted(&ready(4), &seen, "n1"), ["n1", "n2", "n3"]);
+        let mut two = ready(2);
+        set(&mut two, "n2", |one| one.etcd_peer = true);
+        assert_eq!(wanted(&two, &voters(1), "n1"), ["n1"]);
         set(&mut machines, "n3", |one| one.draining = true);
         assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1"]);
         set(&mut machines, "n1", |one| one.deleting = true);

@@ -63,6 +63,9 @@ pub struct NodeRegistration {
     /// It never is to hold etcd.
     #[serde(default)]
     pub no_etcd: bool,
+    /// It asks to hold etcd: it goes before others that could.
+    #[serde(default)]
+    pub etcd_peer: bool,
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
@@ -266,4 +269,7 @@ pub struct TokenRecord {
     /// How many more machines may join with it; any number without it. Nothing else uses tokens up.
     #[serde(default)]
     pub uses: Option<u32>,
+    /// Whoever reaches the API may join with it, without its secret.
+    #[serde(default)]
+    pub insecure_trust_network: bool,
 }

@@ -66,6 +66,47 @@ fn a_token_goes_to_stdout_alone() {
 }
 
 #[test]
+fn a_cluster_that_trusts_the_network_says_what_that_means() {
+    let fake = Fake::start();
+    let made = json!({"id": "t1", "name": "", "created": ago(1), "scope": {"kind": "join"},
+        "uses": 2, "insecureTrustNetwork": true, "leaderApi": "192.0.2.1:9115"});
+    fake.reply("POST /v1alpha1/tokens", 201, made.clone());
+    fake.list("/v1alpha1/tokens", &[made]);
+    let program = Program::of(&fake);
+    let create = [
+        "token",
+        "create",
+        "--join",
+        "--insecure-trust-network",
+        "--uses",
+        "2",
+    ];
+    let shown = program.run(&create);
+    let line = "sudo kat-agent join --leader-api 192.0.2.1:9115 --insecure-trust-network\n";
+    assert!(shown.contains(line), "{shown}");
+    assert!(shown.contains("2 machines may join with it"), "{shown}");
+    assert!(
+        shown.contains("anybody who reaches this address joins"),
+        "{shown}"
+    );
+    let sent: serde_json::Value = serde_json::from_slice(&fake.body()).unwrap();
+    let wanted = json!({"scope": {"kind": "join"}, "name": "", "ttlSeconds": 3600, "uses": 2,
+        "insecureTrustNetwork": true});
+    assert_eq!(sent, wanted);
+    let listed = program.run(&["token", "list"]);
+    assert!(listed.contains("join without a token, 2 left"), "{listed}");
+    // Only for joining.
+    let refused = program.run(&[
+        "token",
+        "create",
+        "--scope",
+        "admin",
+        "--insecure-trust-network",
+    ]);
+    assert!(refused.contains("exit: 2"), "{refused}");
+}
+
+#[test]
 fn the_configuration_is_shown_and_not_changed() {
     let fake = Fake::start();
     let configuration = json!({"metadata": {"name": "home"}, "spec": {"mtu": 1380}});

@@ -1,6 +1,107 @@
-//! Machines with other versions.
+//! Other ways to join, and machines with other versions.
 
 use super::*;
+
+/// The specification's mode without a token: off until somebody asks for it, and for a while.
+#[tokio::test]
+async fn without_a_token_only_while_the_network_is_trusted() {
+    let server = server().await;
+    let before = server.stored();
+    let trusting = kat::api::types::TRUSTING;
+    let refused = async |number: u8, status: StatusCode, words: &str| {
+        let name = format!("n{number}");
+        let (found, answer) = join(&server, trusting, &fresh(&name, number)).await;
+        assert_eq!(found, status, "{answer}");
+        let message = answer["message"].as_str().unwrap();
+        assert!(message.contains(words), "{message}");
+    };
+    refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
+    assert_eq!(server.stored(), before);
+    // A token with a secret does not open it, and what opens it must be for joining and end.
+    token(&server, &json!({"uses": 5})).await;
+    refused(2, StatusCode::UNAUTHORIZED, "no machine without a token").await;
+    let make = async |request: Value| {
+        let admin = &server.admin;
+        server
+            .send_json(admin, Method::POST, TOKENS, &request)
+            .await
+    };
+    for wrong in [
+        json!({"scope": {"kind": "admin"}, "ttlSeconds": 60, "insecureTrustNetwork": true}),
+        json!({"scope": {"kind": "join"}, "insecureTrustNetwork": true}),
+        json!({"scope": {"kind": "join"}, "ttlSeconds": 86401, "insecureTrustNetwork": true}),
+    ] {
+        let (status, answer) = make(wrong).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+    }
+    let open = json!({
+        "scope": {"kind": "join"}, "ttlSeconds": 3600, "uses": 1, "insecureTrustNetwork": true
+    });
+    let (status, made) = make(open).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    assert_eq!(made["token"], Value::Null, "nobody needs its secret");
+    assert_eq!(made["insecureTrustNetwork"], true);
+    // It shows what a machine looks at before, and nothing else.
+    for (path, expected) in [
+        ("/v1alpha1/config/cluster", 200),
+        ("/v1alpha1/nodes", 403),
+        ("/v1alpha1/tokens", 403),
+    ] {
+        let (status, answer) = server.get(trusting, path).await;
+        assert_eq!(status, expected, "{path} {answer}");
+    }
+    // Who sends nothing at all is still nobody.
+    let (status, _) = server.get("", "/v1alpha1/config/cluster").await;
+    assert_eq!(status, StatusCode::UNAUTHORIZED);
+    let (status, answer) = join(&server, trusting, &fresh("n2", 2)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    refused(3, StatusCode::FORBIDDEN, "used up").await;
+    let id = made["id"].as_str().unwrap();
+    let path = format!("{TOKENS}/{id}");
+    let (status, _) = server
+        .send_json(&server.admin, Method::DELETE, &path, &json!({}))
+        .await;
+    assert_eq!(status, StatusCode::NO_CONTENT);
+    refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
+    // One that has run out.
+    let mut record: TokenRecord = serde_json::from_value(json!({
+        "schema": 1, "hash": "", "scope": {"kind": "join"}, "created": "2020-01-01T00:00:00Z",
+        "expires": "2020-01-02T00:00:00Z", "insecureTrustNetwork": true
+    }))
+    .unwrap();
+    let key = keys::token("0123456789ab");
+    server.write(&[put(key.clone(), &record)]).await;
+    refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
+    record.expires = None;
+    record.scope = kat::api::types::Scope::Admin;
+    server.write(&[put(key, &record)]).await;
+    refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
+}
+
+#[tokio::test]
+async fn a_machine_asks_for_a_part_of_the_store_or_for_none() {
+    let server = server().await;
+    let (token, _) = token(&server, &json!({})).await;
+    let mut asks = fresh("n2", 2);
+    asks["etcdPeer"] = json!(true);
+    asks["noEtcd"] = json!(true);
+    let (status, answer) = join(&server, &token, &asks).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+    asks["noEtcd"] = json!(false);
+    let (status, answer) = join(&server, &token, &asks).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    let registration: NodeRegistration = stored(&server, &keys::registration("n2"));
+    assert!(
+        registration.etcd_peer && !registration.etcd,
+        "the leader decides"
+    );
+    // It joins again and asks no more.
+    asks["etcdPeer"] = json!(false);
+    let (status, answer) = join(&server, &token, &asks).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let registration: NodeRegistration = stored(&server, &keys::registration("n2"));
+    assert!(!registration.etcd_peer);
+}
 
 /// Agents of the version before and of the one after report to the same leader.
 #[tokio::test]

@@ -362,6 +362,7 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
             architecture: "amd64".to_owned(),
             etcd: identity.etcd,
             no_etcd: false,
+            etcd_peer: false,
             advertise: Vec::new(),
             reach: Default::default(),
             deleting: false,

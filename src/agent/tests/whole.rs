@@ -47,6 +47,7 @@ fn seed(store: &MemoryStore) {
                 architecture: "amd64".to_owned(),
                 etcd: true,
                 no_etcd: false,
+                etcd_peer: false,
                 advertise: Vec::new(),
                 reach: Default::default(),
                 deleting: false,

@@ -73,10 +73,10 @@ pub(super) fn tls(
     Ok(found)
 }
 
-/// An endpoint that must show the authority with this hash.
+/// An endpoint that must show the authority with this hash; without one, any authority.
 pub(super) fn pinned(
     endpoint: &str,
-    fingerprint: &str,
+    fingerprint: Option<&str>,
     options: Options,
 ) -> Result<Endpoint, ClientError> {
     if !endpoint.contains(':') {

@@ -31,6 +31,9 @@ pub struct JoinRequest {
     /// It never is to hold etcd.
     #[serde(default)]
     pub no_etcd: bool,
+    /// It asks to hold etcd, where there is room for one more.
+    #[serde(default)]
+    pub etcd_peer: bool,
     /// How it is reached.
     #[serde(default)]
     pub reach: Reach,

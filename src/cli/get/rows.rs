@@ -70,7 +70,10 @@ pub(in crate::cli) fn scope(scope: &Scope) -> String {
 
 /// The scope, and how often the token may still be used.
 fn scope_and_uses(token: &TokenView) -> String {
-    let scope = scope(&token.scope);
+    let mut scope = scope(&token.scope);
+    if token.insecure_trust_network {
+        scope.push_str(" without a token");
+    }
     match token.uses {
         None => scope,
         Some(0) => format!("{scope}, used up"),

@@ -13,6 +13,7 @@ fn applicant(name: &str, number: u8) -> Applicant {
         architecture: "amd64".to_owned(),
         etcd: false,
         no_etcd: false,
+        etcd_peer: false,
     }
 }
 

@@ -31,6 +31,7 @@ impl World {
             architecture: "amd64".to_owned(),
             etcd: true,
             no_etcd: false,
+            etcd_peer: false,
             advertise: Vec::new(),
             reach: Default::default(),
             deleting: false,

@@ -30,6 +30,7 @@ fn broken() -> Response {
 
 fn request() -> TokenRequest {
     TokenRequest {
+        insecure_trust_network: false,
         scope: Scope::Read,
         name: String::new(),
         ttl_seconds: None,

@@ -283,6 +283,7 @@ fn registration(name: &str, machine: &Machine) -> NodeRegistration {
         architecture: "amd64".to_owned(),
         etcd: false,
         no_etcd: false,
+        etcd_peer: false,
         advertise: Vec::new(),
         reach: Default::default(),
         deleting: false,
