@@ -15,6 +15,7 @@ use super::{
 use crate::{
     api::types::Connection,
     host::files::{self, Access},
+    pulse::Pulses,
     store::{EtcdStore, Mirror, StateStore, keys},
 };
 
@@ -27,11 +28,16 @@ pub async fn follow_desired(
     store: Arc<dyn StateStore>,
     file: PathBuf,
     lists: watch::Sender<Listed>,
+    pulses: Pulses,
     cancel: CancellationToken,
 ) {
+    let pulse = pulses.watch("who follows this machine's list");
     let prefix = keys::node_desired(&node);
     let mut mirror = Mirror::start(store, &prefix, cancel.clone());
-    while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
+    while let Some(Ok(state)) = cancel
+        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .await
+    {
         if !state.confirmed {
             lists.send_if_modified(|listed| std::mem::replace(&mut listed.current, false));
             continue;
@@ -66,23 +72,31 @@ pub async fn follow_network(
     identity: Arc<Identity>,
     store: EtcdStore,
     network: NetworkFiles,
+    pulses: Pulses,
     cancel: CancellationToken,
 ) {
+    let pulse = pulses.watch("who follows names and peers");
     let store: Arc<dyn StateStore> = Arc::new(store);
     let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
     let mut machines = Mirror::start(store, keys::NETWORK, cancel.clone());
     loop {
-        let written = tokio::select! {
-            () = cancel.cancelled() => return,
-            Ok(state) = names.changed() => {
-                if !state.confirmed { continue }
+        let news = async {
+            tokio::select! {
+                () = cancel.cancelled() => None,
+                Ok(state) = names.changed() => Some((true, state)),
+                Ok(state) = machines.changed() => Some((false, state)),
+                else => None,
+            }
+        };
+        let written = match pulse.wait(news).await {
+            None => return,
+            Some((_, state)) if !state.confirmed => continue,
+            Some((true, state)) => {
                 network.write_dns(&network_files::dns_records(&state.entries, state.revision))
             }
-            Ok(state) = machines.changed() => {
-                if !state.confirmed { continue }
+            Some((false, state)) => {
                 network.write_peers(&network_files::peers(&state.entries, &identity.node))
             }
-            else => return,
         };
         if let Err(error) = written {
             tracing::error!(%error, "the network's files can't be written");
@@ -104,14 +118,19 @@ pub async fn follow_known(
     stores: FollowedStores,
     own: Keys,
     known: watch::Sender<Arc<Known>>,
+    pulses: Pulses,
     cancel: CancellationToken,
 ) {
+    let pulse = pulses.watch("who follows where the cluster is");
     let mut mirror = Mirror::start(
         Arc::new(stores.node.clone()) as Arc<dyn StateStore>,
         keys::CONFIG,
         cancel.clone(),
     );
-    while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
+    while let Some(Ok(state)) = cancel
+        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .await
+    {
         let before = known.borrow().clone();
         let now = Known::read(&state.entries, &before);
         // A list without members would cut this machine off.

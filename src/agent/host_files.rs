@@ -40,6 +40,7 @@ pub fn etcd(
         spec.etcd_peer_port,
         ETCD_PKI,
     );
+    unit.keeps_data = known.member(identity).is_some_and(|member| member.voting);
     if let Some(cluster) = known.initial_cluster(identity) {
         unit.initial_cluster = cluster;
         "existing".clone_into(&mut unit.initial_cluster_state);

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{identity::Identity, supervisor::Listed};
 use crate::{
     api::types::{NodePhase, NodeReport},
-    leader::{LeaderHandle, Reports},
+    leader::{LeaderHandle, Reports, StoreHealth},
     plan::{
         InstanceEntry, NodeEntry, NodeRegistration, NodeStatusRecord, Snapshot, Stored,
         node_labels, reported_status,
@@ -33,6 +33,7 @@ pub fn start(
         snapshot,
         leadership,
         reports: Reports::default(),
+        store_health: StoreHealth::default(),
     };
     let taken = handle.reports.clone();
     tokio::spawn(async move {

@@ -15,13 +15,15 @@ use super::{
     identity::Identity,
     keys::{Keys, KeysError},
     known::{Known, KnownNow},
+    membership,
     reach::Present,
 };
 use crate::{
     api::{
         client::{Client, ClientError, Options},
         types::{
-            Condition, MembershipAnswer, NodeReport, NodeResources, OverlayPeer, OverlayReport,
+            Condition, DATA_LOST_CONDITION, MembershipAnswer, NodeReport, NodeResources,
+            OverlayPeer, OverlayReport, data_lost_reason,
         },
     },
     host::{
@@ -89,6 +91,7 @@ pub struct ThisMachine {
     architecture: String,
     capacity: ResourceList,
     reserved: ResourceList,
+    known: KnownNow,
 }
 
 impl ThisMachine {
@@ -97,6 +100,7 @@ impl ThisMachine {
         identity: &Arc<Identity>,
         config: &AgentConfig,
         managers: Arc<dyn ManagerSource>,
+        known: KnownNow,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
         Ok(Self {
@@ -109,6 +113,7 @@ impl ThisMachine {
                 memory: Some(Bytes(facts.memory_bytes)),
             },
             reserved: config.reserved,
+            known,
         })
     }
 }
@@ -152,16 +157,22 @@ impl MachineFacts for ThisMachine {
     }
 
     fn conditions(&self) -> Vec<Condition> {
-        if limits_enforced() {
-            return Vec::new();
-        }
-        vec![Condition {
+        let lost = membership::lost_data(&self.identity, &self.known.borrow());
+        let lost = lost.map(|member| Condition {
+            kind: DATA_LOST_CONDITION.to_owned(),
+            status: true,
+            reason: data_lost_reason(&member),
+            message: "the data of this machine's etcd is gone; it becomes a member anew".to_owned(),
+            since: String::new(),
+        });
+        let unlimited = (!limits_enforced()).then(|| Condition {
             kind: "LimitsEnforced".to_owned(),
             status: false,
             reason: "ControllerMissing".to_owned(),
             message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
             since: String::new(),
-        }]
+        });
+        unlimited.into_iter().chain(lost).collect()
     }
 
     async fn overlay(&self) -> OverlayReport {

@@ -25,7 +25,7 @@ use crate::{
     },
     pki,
     pulse::Pulses,
-    render::Renderer,
+    render::{ETCD_QUOTA, Renderer},
     resource::AgentConfig,
     store::{EtcdStore, StoreError},
     systemd::{JobResult, UnitManager},
@@ -33,6 +33,8 @@ use crate::{
 
 /// Time to live of a leadership without a renewal.
 const LEASE: Duration = Duration::from_secs(5);
+/// What was done for a full store is tried again after so long.
+const UPKEEP_RETRY: Duration = Duration::from_secs(60);
 /// Longest start of etcd.
 const ETCD_LIMIT: Duration = Duration::from_secs(90);
 /// Longest wait for kat0 before it.
@@ -132,13 +134,18 @@ impl Member {
             stores::at(&own_keys, vec![url.to_owned()], "leader-etcd")
                 .map_err(|error| StoreError::Invalid(error.to_string()))
         };
-        let etcd: Arc<dyn EtcdMembers> = Arc::new(MemberClients::new(&store, Arc::new(options)));
+        let clients = Arc::new(MemberClients::new(&store, Arc::new(options)));
+        let etcd: Arc<dyn EtcdMembers> = Arc::clone(&clients) as _;
         let members = MembersConfig {
             node: identity.node.clone(),
             client_port: spec.etcd_client_port,
             peer_port: spec.etcd_peer_port,
             clock: Arc::clone(&clock),
             etcd: Arc::clone(&etcd),
+            upkeep: clients,
+            quota: ETCD_QUOTA,
+            retry: UPKEEP_RETRY,
+            pulses: pulses.clone(),
         };
         tasks.spawn(leader::keep_members(
             handle.clone(),
@@ -191,7 +198,7 @@ impl EtcdKeeper {
                 let now = known.borrow_and_update().clone();
                 self.write_unit(&now).await;
                 let changed = tokio::select! {
-                    () = self.start() => {
+                    () = self.start(&now) => {
                         drop(started.take());
                         known.changed().await
                     }
@@ -220,7 +227,14 @@ impl EtcdKeeper {
 
     /// One that has never been started here is started anew with the members of now: it must name
     /// them all, and they may have changed since it was started last.
-    async fn start(&self) {
+    async fn start(&self, known: &Known) {
+        if let Some(member) = membership::lost_data(&self.identity, known) {
+            tracing::error!(
+                member,
+                "the data of this machine's etcd is gone, and it has a vote: it is not started; the leader makes it anew where the others keep the quorum"
+            );
+            return;
+        }
         let address = self.identity.overlay_address().into();
         if let Err(error) = overlay::wait_for_address(address, OVERLAY_LIMIT).await {
             tracing::warn!(%error, %address, "kat0 is not up; etcd is tried without it");

@@ -19,6 +19,8 @@ use super::{
 };
 use crate::{
     host::files::{self, Access},
+    plan::MemberRecord,
+    pulse::Pulses,
     render::ETCD_FOLDER,
     systemd::{ManagerSource, SystemdError, UnitManager},
 };
@@ -65,8 +67,10 @@ pub async fn follow(
     keys: Keys,
     managers: Arc<dyn ManagerSource>,
     mut known: KnownNow,
+    pulses: Pulses,
     cancel: CancellationToken,
 ) {
+    let pulse = pulses.watch("who follows this machine's part in the store");
     let work = async {
         // What an unfinished change left: a machine without etcd has no authority.
         if !identity.etcd
@@ -79,6 +83,7 @@ pub async fn follow(
             keys: keys.clone(),
         };
         loop {
+            pulse.beat();
             let now = known.borrow_and_update().clone();
             let own = read_own();
             let decided = match lookout.is_outdated(&now).await {
@@ -97,8 +102,8 @@ pub async fn follow(
                 Ok(true) => return,
                 Ok(false) => {
                     let changed = timeout(recovery::LOOKOUT_INTERVAL, known.changed());
-                    if let Ok(Err(_)) = changed.await {
-                        std::future::pending::<()>().await;
+                    if let Ok(Err(_)) = pulse.wait(changed).await {
+                        pulse.wait(std::future::pending::<()>()).await;
                     }
                 }
                 Err(error) => {
@@ -129,7 +134,7 @@ async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Resul
     let same = has_data() && read_own().as_ref() == Some(&member.id);
     if member.voting && !same {
         bail!(
-            "its member has a vote and its data is gone from this machine; `kat-agent reset` takes the machine out, and it can join again"
+            "its member has a vote and its data is gone from this machine; the leader takes that member out and makes it anew"
         );
     }
     let given = machine::membership(identity, known, keys).await?;
@@ -188,6 +193,18 @@ pub fn has_data() -> bool {
     Path::new(ETCD_FOLDER).join("member/wal").exists()
 }
 
+/// etcd's id of this machine's member, if that has a vote and its data is not here any more. It must
+/// not start again as that member: it would have forgotten for whom it voted and what it promised to
+/// keep. The leader takes it out and makes it anew.
+pub fn lost_data(identity: &Identity, known: &Known) -> Option<String> {
+    lost(known.member(identity)?, has_data(), read_own().as_deref())
+}
+
+fn lost(member: &MemberRecord, has_data: bool, own: Option<&str>) -> Option<String> {
+    let same = own.is_none_or(|own| own == member.id);
+    (member.voting && !(has_data && same)).then(|| member.id.clone())
+}
+
 fn empty_data() -> anyhow::Result<()> {
     match std::fs::remove_dir_all(Path::new(ETCD_FOLDER).join("member")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -200,7 +217,7 @@ fn empty_data() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{ClusterMembers, MemberRecord};
+    use crate::plan::ClusterMembers;
 
     #[test]
     fn the_role_follows_what_the_leader_wrote() {
@@ -245,6 +262,29 @@ mod tests {
         ] {
             let found = turn(&identity(etcd), known, own);
             assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_member_with_a_vote_can_have_lost_its_data() {
+        let member = |voting| MemberRecord {
+            id: "b".to_owned(),
+            voting,
+            healthy: false,
+        };
+        for (voting, has_data, own, expected) in [
+            (true, true, Some("b"), None),
+            // The first machine, before it has read under which id it is known.
+            (true, true, None, None),
+            (true, false, Some("b"), Some("b")),
+            (true, false, None, Some("b")),
+            // The data is of an earlier membership.
+            (true, true, Some("a"), Some("b")),
+            // It starts for the first time.
+            (false, false, Some("b"), None),
+        ] {
+            let found = lost(&member(voting), has_data, own);
+            assert_eq!(found.as_deref(), expected, "{voting} {has_data} {own:?}");
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     VERSION,
     api::types::{Condition, NodeReport, NodeResources, OverlayReport},
     plan::ASSIGNMENT_SCHEMA,
+    pulse::Pulses,
 };
 
 /// Changes within this time go into one report.
@@ -71,6 +72,8 @@ pub struct Reporter {
     pub reached: watch::Sender<Option<Instant>>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Where the loop is seen by the watchdog.
+    pub pulses: Pulses,
 }
 
 impl Reporter {
@@ -79,8 +82,10 @@ impl Reporter {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
         let mut failing = false;
+        let pulse = self.pulses.watch("who reports to the leader");
         let mut moved = self.facts.moved();
         loop {
+            pulse.beat();
             let report = self.report().await;
             self.published.send_replace(Arc::new(report.clone()));
             let began = Instant::now();
@@ -101,13 +106,21 @@ impl Reporter {
             }
             failing = sent.is_err();
             let pause = if failing { AFTER_FAILURE } else { tick };
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => return,
-                () = self.statuses.changed() => {}
-                changed = lists.changed() => if changed.is_err() { return },
-                () = &mut moved => moved = self.facts.moved(),
-                () = tokio::time::sleep(pause) => {}
+            let news = async {
+                tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => false,
+                    () = self.statuses.changed() => true,
+                    changed = lists.changed() => changed.is_ok(),
+                    () = &mut moved => {
+                        moved = self.facts.moved();
+                        true
+                    }
+                    () = tokio::time::sleep(pause) => true,
+                }
+            };
+            if !pulse.wait(news).await {
+                return;
             }
             tokio::time::sleep(GATHER).await;
         }

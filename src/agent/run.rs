@@ -130,7 +130,7 @@ pub async fn run() -> anyhow::Result<()> {
         new_uid: Arc::new(api::random_uid),
         node_name: identity.node.clone(),
         limits: Limits::default(),
-        pulses,
+        pulses: pulses.clone(),
         joining: member.as_ref().map(|member| member.joining.clone()),
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
@@ -140,12 +140,14 @@ pub async fn run() -> anyhow::Result<()> {
         Arc::new(node_store.clone()),
         paths::DESIRED.into(),
         lists,
+        pulses.clone(),
         cancel.clone(),
     ));
     tasks.spawn(follow_network(
         identity.clone(),
         node_store.clone(),
         network,
+        pulses.clone(),
         cancel.clone(),
     ));
     let stores = FollowedStores {
@@ -157,6 +159,7 @@ pub async fn run() -> anyhow::Result<()> {
         stores,
         keys.clone(),
         known_now,
+        pulses.clone(),
         cancel.clone(),
     ));
     let (turned, turn) = oneshot::channel();
@@ -165,6 +168,7 @@ pub async fn run() -> anyhow::Result<()> {
         keys.clone(),
         Arc::clone(&managers),
         known.clone(),
+        pulses.clone(),
         cancel.clone(),
     );
     let until = cancel.clone();
@@ -181,10 +185,13 @@ pub async fn run() -> anyhow::Result<()> {
         statuses,
         lists: listed,
         sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
-        facts: Arc::new(ThisMachine::new(&identity, &config, Arc::clone(&managers)).await?),
+        facts: Arc::new(
+            ThisMachine::new(&identity, &config, Arc::clone(&managers), known.clone()).await?,
+        ),
         published,
         reached: reached_now,
         clock,
+        pulses,
     };
     tasks.spawn(reporter.run(tick, cancel.clone()));
     tasks.spawn(super::bus::serve(
@@ -277,7 +284,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        leader::{LeaderHandle, Reports},
+        leader::{LeaderHandle, Reports, StoreHealth},
         store::MemoryStore,
     };
 
@@ -304,6 +311,7 @@ mod tests {
             snapshot,
             leadership,
             reports: Reports::default(),
+            store_health: StoreHealth::default(),
         };
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();

@@ -165,12 +165,13 @@ impl Supervisor {
         // At once, so that no report goes out that says that nothing of the user is left.
         self.statuses.set_user(user.index, true);
         let (sender, receiver) = watch::channel(desired);
-        let worker = Worker::new(
+        let mut worker = Worker::new(
             Arc::clone(&self.tools),
             user,
             receiver,
             self.statuses.clone(),
         );
+        worker.pulses = self.pulses.clone();
         let cancel = cancel.clone();
         self.tasks.spawn(async move {
             worker.run(cancel).await;

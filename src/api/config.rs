@@ -36,6 +36,12 @@ pub struct HealthView {
     /// How often the store was begun anew, as the others that hold it need to know.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_epoch: Option<StoreEpoch>,
+    /// What is wrong with the store, although it answers: it is full, or nearly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
+    /// What the store weighs; where this machine leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreView>,
 }
 
 /// What became of the leader's backups.
@@ -62,10 +68,29 @@ impl BackupView {
     }
 }
 
+/// What the store weighs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct StoreView {
+    /// The largest file of a machine, bytes.
+    pub file_bytes: u64,
+    /// The most that is in use of one, bytes.
+    pub used_bytes: u64,
+    /// At this size of a file the store takes no more, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota_bytes: Option<u64>,
+}
+
 pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthView>, ApiError> {
     let snapshot = api.snapshot()?;
     let record = snapshot.backup.as_ref().map(|stored| &stored.value);
     let backup = api.config.joining.is_some().then(|| BackupView::of(record));
+    let report = api.store_report();
+    let store = report.as_ref().map(|report| StoreView {
+        file_bytes: report.weight.file,
+        used_bytes: report.weight.used,
+        quota_bytes: report.weight.quota,
+    });
     Ok(Json(HealthView {
         status: "ok".to_owned(),
         leader: api.leads(),
@@ -75,6 +100,8 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthVie
             .store_epoch
             .as_ref()
             .map(|stored| stored.value.clone()),
+        trouble: report.and_then(|report| report.trouble),
+        store,
     }))
 }
 

@@ -17,7 +17,7 @@ use super::{
     view::View,
 };
 use crate::{
-    leader::LeaderHandle,
+    leader::{LeaderHandle, StoreReport},
     plan::{Observed, Snapshot},
     pulse::Pulses,
     store::{Committed, Compare, Leadership, Operation},
@@ -166,12 +166,18 @@ impl Api {
         self.config.handle.reports.observed(self.started.elapsed())
     }
 
+    /// What is known of the store's own upkeep.
+    pub(super) fn store_report(&self) -> Option<StoreReport> {
+        self.config.handle.store_health.report()
+    }
+
     /// What the snapshot looks like from outside.
     pub(super) fn view<'a>(&'a self, snapshot: &'a Snapshot, observed: &'a Observed) -> View<'a> {
         View {
             snapshot,
             observed,
             leader: self.leads().then_some(self.config.node_name.as_str()),
+            store: self.store_report(),
             now: self.now(),
         }
     }

@@ -207,7 +207,7 @@ impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Self::UnknownOutcome(error.to_string()),
-            StoreError::Compacted(_) | StoreError::Denied(_) => {
+            StoreError::Compacted(_) | StoreError::Denied(_) | StoreError::Full(_) => {
                 Self::Unavailable(error.to_string())
             }
             StoreError::Invalid(_) => Self::Internal(error.to_string()),

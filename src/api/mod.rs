@@ -33,7 +33,7 @@ mod watch;
 mod workloads;
 
 pub use caller::SocketAccess;
-pub use config::{BackupView, HealthView};
+pub use config::{BackupView, HealthView, StoreView};
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
 pub use errors::ApiError;
 pub use instances::{InstanceLogs, LogQuery, LogStream, LogsError};

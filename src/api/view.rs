@@ -11,12 +11,13 @@ use super::types::{
     NodeSpec, NodeStatus, TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
 };
 use crate::{
+    leader::StoreReport,
     plan::{
         InstanceEntry, InstanceRecord, NodeEntry, Observed, Snapshot, TokenRecord, Wanted,
         WorkloadEntry, WorkloadKey,
     },
     resource::{
-        Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
+        Bytes, Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
 };
@@ -34,6 +35,8 @@ pub struct View<'a> {
     pub observed: &'a Observed,
     /// The machine that leads, if this one knows for certain.
     pub leader: Option<&'a str>,
+    /// What is known of the store's files.
+    pub store: Option<StoreReport>,
     /// The time of day.
     pub now: Timestamp,
 }
@@ -298,11 +301,20 @@ impl View<'_> {
             (false, true) => ("NoAnswer", "its etcd does not answer"),
             (false, false) => ("Starts", "its etcd has no vote and does not answer yet"),
         };
+        let file = self.store.as_ref().and_then(|store| store.files.get(name));
+        let message = match file {
+            Some(store) => format!(
+                "{message}; {} of its file of {} are in use",
+                Bytes(store.used).rounded(),
+                Bytes(store.file).rounded()
+            ),
+            None => message.to_owned(),
+        };
         Some(Condition {
             kind: ETCD_CONDITION.to_owned(),
             status: member.healthy && member.voting,
             reason: reason.to_owned(),
-            message: message.to_owned(),
+            message,
             since: String::new(),
         })
     }

@@ -5,14 +5,17 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
-use super::EtcdMembers;
+use super::{EtcdMembers, EtcdUpkeep};
 use crate::store::{
     EtcdOptions, EtcdStore, StoreError,
     etcd_admin::{self, EtcdMember, EtcdStatus},
+    etcd_maintenance::{self, EtcdAlarm},
 };
 
 /// Longest call to one member.
 const LIMIT: Duration = Duration::from_secs(2);
+/// Longest work of a member on its own file: some seconds for each GiB.
+const WORK_LIMIT: Duration = Duration::from_secs(60);
 
 /// How the member at a URL is reached, with the certificate of the leader's user as it is now.
 pub type MemberOptions = Arc<dyn Fn(&str) -> Result<EtcdOptions, StoreError> + Send + Sync>;
@@ -48,6 +51,15 @@ impl MemberClients {
         let store = EtcdStore::connect(&options).await?;
         each.insert(url.to_owned(), store.clone());
         Ok(store)
+    }
+
+    /// For what takes longer than an answer.
+    async fn patiently(&self, url: &str) -> Result<EtcdStore, StoreError> {
+        let options = EtcdOptions {
+            call_timeout: WORK_LIMIT,
+            ..(self.options)(url)?
+        };
+        EtcdStore::connect(&options).await
     }
 
     /// A renewed certificate is read with the next connection.
@@ -94,5 +106,24 @@ impl EtcdMembers for MemberClients {
 
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError> {
         etcd_admin::move_raft_leader(&self.member(url).await?, to).await
+    }
+}
+
+#[async_trait]
+impl EtcdUpkeep for MemberClients {
+    async fn alarms(&self) -> Result<Vec<EtcdAlarm>, StoreError> {
+        etcd_maintenance::alarms(&self.any).await
+    }
+
+    async fn disarm(&self, member: u64) -> Result<(), StoreError> {
+        etcd_maintenance::disarm(&self.any, member).await
+    }
+
+    async fn compact(&self, url: &str, revision: i64) -> Result<(), StoreError> {
+        etcd_maintenance::compact(&self.patiently(url).await?, revision).await
+    }
+
+    async fn defragment(&self, url: &str) -> Result<(), StoreError> {
+        etcd_maintenance::defragment(&self.patiently(url).await?).await
     }
 }

@@ -11,6 +11,7 @@ use tokio::{
     time::Instant,
 };
 
+use super::StoreHealth;
 use crate::{
     api::types::NodeReport,
     plan::{Observed, ReportedNode, Snapshot},
@@ -29,6 +30,8 @@ pub struct LeaderHandle {
     pub leadership: watch::Receiver<Option<Leadership>>,
     /// The agents' reports.
     pub reports: Reports,
+    /// What is known of the store's own upkeep.
+    pub store_health: StoreHealth,
 }
 
 impl LeaderHandle {

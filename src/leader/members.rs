@@ -5,23 +5,30 @@
 //! key is read again, and each step starts from what etcd says now: a deposed leader is stopped but
 //! for the moment between the two, and a step that two leaders take is the same.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::LeaderHandle;
+use super::{
+    LeaderHandle,
+    look::{Look, Memory, look, note_lost_data},
+    upkeep::{EtcdUpkeep, Upkeep},
+};
 use crate::{
     api::types::ObjectReference,
     plan::{
-        ClusterMembers, EventKind, EventLog, MemberStep, SeenMember, Snapshot, machine_at,
+        ClusterMembers, EventKind, EventLog, MemberStep, SeenMember, Snapshot, lost_members,
         next_step, node_address, wanted_members,
     },
+    pulse::Pulses,
     store::{
-        Committed, Compare, Leadership, Operation, StoreError, etcd_admin::EtcdMember,
-        etcd_admin::EtcdStatus, keys,
+        Committed, Compare, Leadership, Operation, StoreError,
+        etcd_admin::{EtcdMember, EtcdStatus},
+        etcd_maintenance::speaks_of_alarms,
+        keys,
     },
 };
 
@@ -58,47 +65,93 @@ pub struct MembersConfig {
     pub peer_port: u16,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// etcd.
+    /// etcd's members.
     pub etcd: Arc<dyn EtcdMembers>,
+    /// etcd's data.
+    pub upkeep: Arc<dyn EtcdUpkeep>,
+    /// Size of a member's file at which etcd takes no more, bytes, unless somebody changed that.
+    pub quota: u64,
+    /// What was done for a full store is tried again after so long: more history may have gathered,
+    /// or somebody gave etcd more room.
+    pub retry: Duration,
+    /// Where the loop is seen by the watchdog.
+    pub pulses: Pulses,
 }
 
-/// What etcd looked like.
-struct Look {
-    seen: Vec<SeenMember>,
-    /// Id of the member that leads raft, and where clients reach it.
-    raft_leader: u64,
-    raft_url: Option<String>,
-}
-
-/// Looks after the members until `cancel`, whenever this machine leads.
+/// Looks after the members and their data until `cancel`, whenever this machine leads.
 pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: CancellationToken) {
+    let pulse = config.pulses.watch("the keeper of etcd's members");
     let mut leadership = handle.leadership.clone();
     let work = async {
         let mut waits = String::new();
+        let mut upkeep = Upkeep::default();
+        let mut memory = Memory::default();
         loop {
             let now = leadership.borrow_and_update().clone();
-            let Some(now) = now.filter(|now| !now.lost.is_cancelled()) else {
-                if leadership.changed().await.is_err() {
-                    return;
+            let now = now.filter(|now| !now.lost.is_cancelled());
+            let looked = match &now {
+                Some(now) => {
+                    let keeper = (&mut upkeep, &mut memory, &mut waits);
+                    round(&handle, &config, now, keeper).await
                 }
-                continue;
+                None => {
+                    memory = Memory::default();
+                    relieve(&handle, &config, &mut upkeep).await
+                }
             };
             let mut pause = IDLE;
-            match round(&handle, &config, &now, &mut waits).await {
+            match looked {
                 Ok(false) => waits.clear(),
                 Ok(true) => pause = BUSY,
                 Err(error) => {
-                    say_once(&mut waits, error.to_string());
+                    // Without the leadership it is somebody else's trouble.
+                    if now.is_some() {
+                        say_once(&mut waits, error.to_string());
+                    }
                     pause = BUSY;
                 }
             }
-            tokio::select! {
-                () = sleep(pause) => {}
-                changed = leadership.changed() => if changed.is_err() { return },
+            let news = async {
+                tokio::select! {
+                    biased;
+                    changed = leadership.changed() => changed.is_ok(),
+                    () = sleep(pause) => true,
+                }
+            };
+            if !pulse.wait(news).await {
+                return;
             }
         }
     };
     cancel.run_until_cancelled(work).await;
+}
+
+/// A full store elects nobody. Where nobody leads, the machine whose etcd leads raft makes room.
+async fn relieve(
+    handle: &LeaderHandle,
+    config: &MembersConfig,
+    upkeep: &mut Upkeep,
+) -> Result<bool, StoreError> {
+    let snapshot = handle.snapshot.borrow().clone();
+    let Some(snapshot) = snapshot.filter(|snapshot| snapshot.election.is_empty()) else {
+        handle.store_health.show(None);
+        return Ok(false);
+    };
+    let own = snapshot.nodes.get(&config.node);
+    let Some(address) = own.and_then(|node| node.subnet).map(node_address) else {
+        return Ok(false);
+    };
+    let url = format!("https://{address}:{}", config.client_port);
+    let status = config.etcd.status(&url).await?;
+    let leads_raft = status.leader != 0 && status.leader == status.member;
+    if !leads_raft || !speaks_of_alarms(&status.errors) {
+        return Ok(false);
+    }
+    let look = look(config, &snapshot).await?;
+    if !look.alarms.is_full() {
+        return Ok(false);
+    }
+    upkeep.round(handle, config, None, &look).await
 }
 
 /// One look and at most one step; true when there is more to do.
@@ -106,44 +159,78 @@ async fn round(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: &Leadership,
-    waits: &mut String,
+    (upkeep, memory, waits): (&mut Upkeep, &mut Memory, &mut String),
 ) -> Result<bool, StoreError> {
     let Some(snapshot) = handle.snapshot.borrow().clone() else {
         return Ok(true);
     };
-    let look = look(config, &snapshot).await?;
+    let mut look = look(config, &snapshot).await?;
+    memory.note(&mut look.seen);
+    note_lost_data(handle, &mut look.seen);
+    if look.alarms.is_full() {
+        // Nothing can be written down before there is room.
+        return upkeep.round(handle, config, Some(leadership), &look).await;
+    }
     if write_down(handle, config, leadership, &snapshot, &look.seen).await? {
         // What is decided next stands on what was just written.
         return Ok(true);
     }
     let now = (config.clock)();
-    let wanted = wanted_members(&snapshot, &look.seen, &config.node, now);
-    let step = next_step(&wanted, &look.seen, &config.node, look.raft_leader);
+    let lost = lost_members(&snapshot, &look.seen);
+    let given_up = (&lost, &memory.given_up);
+    let wanted = wanted_members(&snapshot, &look.seen, given_up, &config.node, now);
+    let leads = (config.node.as_str(), look.raft_leader);
+    let step = next_step(&wanted, &look.seen, &lost, leads);
     let message = match &step {
-        MemberStep::Nothing => return Ok(false),
+        MemberStep::Nothing => {
+            return upkeep.round(handle, config, Some(leadership), &look).await;
+        }
         MemberStep::Wait(reason) => {
             say_once(waits, reason.clone());
+            upkeep
+                .round(handle, config, Some(leadership), &look)
+                .await?;
             return Ok(true);
         }
         MemberStep::Add { node } => format!("machine {node} becomes a member of etcd"),
         MemberStep::Promote { node, .. } => format!("etcd of machine {node} gets its vote"),
-        MemberStep::Remove { node, .. } => {
+        MemberStep::Remove { id, node } => {
+            let mut seen = look.seen.iter();
+            let data_lost = seen.any(|member| member.id == *id && member.data_lost);
+            let why = match (lost.contains(id) && node.is_some(), data_lost) {
+                (false, _) => "",
+                (true, true) => ": its data is gone",
+                (true, false) => ": it does not answer, although its machine does",
+            };
             let node = node.as_deref().unwrap_or("a machine that is gone");
-            format!("etcd of {node} is no member any more")
+            format!("etcd of {node} is no member any more{why}")
         }
+        MemberStep::HandOver => "another machine is to lead: etcd of this one goes".to_owned(),
         MemberStep::MoveRaft { to } => format!("the member {to:x} is to lead raft"),
     };
     tracing::info!(message, "a step towards etcd's members");
+    if step == MemberStep::HandOver {
+        handle.store.resign(leadership).await?;
+        return Ok(true);
+    }
     still_leads(handle, leadership).await?;
+    if let MemberStep::Remove {
+        id,
+        node: Some(node),
+    } = &step
+        && lost.contains(id)
+    {
+        memory.given_up.insert(node.clone());
+    }
     take(config, &snapshot, &look, &step).await?;
     tell(handle, config, leadership, &step, message).await?;
     Ok(true)
 }
 
-/// Tells why the members wait, when that changes.
-fn say_once(waits: &mut String, reason: String) {
+/// Tells why something waits, when that changes.
+pub(super) fn say_once(waits: &mut String, reason: String) {
     if *waits != reason {
-        tracing::info!(reason, "etcd's members are not as they should be yet");
+        tracing::info!(reason, "the store is not as it should be yet");
         *waits = reason;
     }
 }
@@ -155,12 +242,8 @@ async fn take(
     step: &MemberStep,
 ) -> Result<(), StoreError> {
     let etcd = &config.etcd;
-    let raft = || {
-        let url = look.raft_url.clone();
-        url.ok_or_else(|| StoreError::Unavailable("no member leads raft".into()))
-    };
     match step {
-        MemberStep::Nothing | MemberStep::Wait(_) => Ok(()),
+        MemberStep::Nothing | MemberStep::Wait(_) | MemberStep::HandOver => Ok(()),
         MemberStep::Add { node } => {
             let entry = snapshot.nodes.get(node);
             let address = entry.and_then(|entry| entry.subnet).map(node_address);
@@ -169,54 +252,10 @@ async fn take(
             let url = format!("https://{address}:{}", config.peer_port);
             etcd.add(node, &url).await
         }
-        MemberStep::Promote { id, .. } => etcd.promote(&raft()?, *id).await,
+        MemberStep::Promote { id, .. } => etcd.promote(look.raft_url()?, *id).await,
         MemberStep::Remove { id, node } => etcd.remove(*id, node.as_deref()).await,
-        MemberStep::MoveRaft { to } => etcd.move_raft(&raft()?, *to).await,
+        MemberStep::MoveRaft { to } => etcd.move_raft(look.raft_url()?, *to).await,
     }
-}
-
-/// Asks etcd for its members, and each of them how it is.
-async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<Look, StoreError> {
-    let listed = config.etcd.list().await?;
-    let asked = listed.iter().map(|member| async move {
-        let address = address_of(member);
-        let url = address.map(|address| format!("https://{address}:{}", config.client_port));
-        let status = match &url {
-            Some(url) => config.etcd.status(url).await.ok(),
-            None => None,
-        };
-        (member, address, url, status)
-    });
-    let answers = futures_util::future::join_all(asked).await;
-    let mut look = Look {
-        seen: Vec::new(),
-        raft_leader: 0,
-        raft_url: None,
-    };
-    let mut newest = 0;
-    for (member, address, _, status) in &answers {
-        let has_leader = status.as_ref().filter(|status| status.leader != 0);
-        if let Some(status) = has_leader.filter(|status| status.raft_term >= newest) {
-            newest = status.raft_term;
-            look.raft_leader = status.leader;
-        }
-        look.seen.push(SeenMember {
-            id: member.id,
-            node: address.and_then(|at| machine_at(snapshot, at).map(ToOwned::to_owned)),
-            voting: !member.is_learner,
-            healthy: has_leader.is_some(),
-        });
-    }
-    let leads = answers.into_iter().find(|one| one.0.id == look.raft_leader);
-    look.raft_url = leads.and_then(|(_, _, url, _)| url);
-    Ok(look)
-}
-
-/// The address in a member's first URL for peers: known before it has started.
-fn address_of(member: &EtcdMember) -> Option<Ipv4Addr> {
-    let url = member.peer_urls.first()?;
-    let (host, _) = url.strip_prefix("https://")?.rsplit_once(':')?;
-    host.parse().ok()
 }
 
 /// Writes the members down where that differs from what is stored; true when it did.
@@ -289,7 +328,7 @@ fn health_events(
     operations
 }
 
-fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
+pub(super) fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
     let entry = snapshot.nodes.get(node);
     ObjectReference {
         kind: "Node".to_owned(),
@@ -300,7 +339,10 @@ fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
 }
 
 /// Reads the election's key anew.
-async fn still_leads(handle: &LeaderHandle, leadership: &Leadership) -> Result<(), StoreError> {
+pub(super) async fn still_leads(
+    handle: &LeaderHandle,
+    leadership: &Leadership,
+) -> Result<(), StoreError> {
     let held = handle.store.get(&leadership.key).await?;
     let held = held.is_some_and(|key| key.create_revision == leadership.create_revision);
     if held && !leadership.lost.is_cancelled() {

@@ -3,10 +3,12 @@
 mod backup;
 mod clients;
 mod handle;
+mod look;
 mod members;
 mod run;
 mod state;
 mod takeover;
+mod upkeep;
 
 pub use backup::{Backups, BackupsConfig, keep_backups};
 pub use clients::{MemberClients, MemberOptions};
@@ -15,3 +17,4 @@ pub use members::{EtcdMembers, MembersConfig, keep_members};
 pub use run::{LeaderConfig, Planner, start, start_with};
 pub use state::*;
 pub use takeover::{TakeoverConfig, watch_over};
+pub use upkeep::{EtcdUpkeep, StoreHealth, StoreReport};

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaderHandle, Reports, SnapshotBuilder};
+use super::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth};
 use crate::{
     plan::{self, Observed, Plan, Snapshot},
     pulse::{Pulse, Pulses},
@@ -68,6 +68,7 @@ pub fn start_with(
         snapshot,
         leadership,
         reports: Reports::default(),
+        store_health: StoreHealth::default(),
     };
     tokio::spawn(follow(mirror, snapshots, cancel.clone()));
     tokio::spawn(campaign(

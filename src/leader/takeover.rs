@@ -131,7 +131,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        leader::Reports,
+        leader::{Reports, StoreHealth},
         plan::{DesiredMeta, NodeEntry, NodeRegistration, Stored},
         store::{
             MemoryStore, StateStore,
@@ -160,6 +160,8 @@ mod tests {
                 leader: self.leader,
                 raft_term: 1,
                 errors: Vec::new(),
+                revision: 1,
+                quota: 0,
             })
         }
 
@@ -232,6 +234,7 @@ mod tests {
             snapshot,
             leadership,
             reports: Reports::default(),
+            store_health: StoreHealth::default(),
         };
         let config = TakeoverConfig {
             node: "n2".to_owned(),

@@ -27,6 +27,7 @@ mod spread;
 mod status;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use jiff::Timestamp;
 
@@ -45,6 +46,7 @@ pub use node::reported_status;
 pub use records::*;
 pub use schedule::*;
 pub use snapshot::*;
+pub use upkeep::*;
 
 /// Decides what to write now.
 ///

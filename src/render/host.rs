@@ -9,6 +9,8 @@ use crate::network::state::ANNOTATION;
 
 /// User that runs the store.
 pub const ETCD_USER: &str = "kat-etcd";
+/// Size of a member's file at which etcd takes no more, bytes.
+pub const ETCD_QUOTA: u64 = 2 << 30;
 /// Data folder of the store.
 pub const ETCD_FOLDER: &str = "/var/lib/kat/etcd";
 /// Seconds that the hook has beyond the hold.
@@ -68,7 +70,9 @@ pub struct EtcdUnit {
     pub heartbeat_milliseconds: u32,
     /// Milliseconds without one until an election.
     pub election_milliseconds: u32,
-    /// Largest size of the data in bytes.
+    /// It has a vote, and must not start without its data.
+    pub keeps_data: bool,
+    /// Largest size of the file in bytes. In the environment, where a drop-in of yours can change it.
     pub quota_bytes: u64,
 }
 
@@ -105,7 +109,8 @@ impl EtcdUnit {
             peer_key: file("etcd-peer.key"),
             heartbeat_milliseconds: 100,
             election_milliseconds: 1000,
-            quota_bytes: 2 << 30,
+            keeps_data: false,
+            quota_bytes: ETCD_QUOTA,
         }
     }
 }

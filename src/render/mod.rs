@@ -15,7 +15,7 @@ use std::{
 };
 
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
-pub use host::{ETCD_FOLDER, ETCD_USER, EtcdUnit, HostFile};
+pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
 pub use instance::pull_policy;
 use tera::{Kwargs, State, Tera, TeraResult};
 

@@ -348,4 +348,15 @@ fn the_store_has_certificates_on_both_sides() {
         assert!(text.contains(part), "{part} is missing in\n{text}");
     }
     assert!(!text.contains("http://"));
+    assert!(
+        !text.contains("ExecCondition"),
+        "it starts for the first time"
+    );
+    let unit = EtcdUnit {
+        keeps_data: true,
+        ..unit
+    };
+    let text = renderer.etcd(&unit).unwrap().text;
+    let condition = "\nExecCondition=/usr/bin/test -e /var/lib/kat/etcd/member/wal\nExecStart=/usr/bin/etcd ";
+    assert!(text.contains(condition), "{text}");
 }

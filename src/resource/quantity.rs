@@ -101,6 +101,19 @@ impl fmt::Display for MilliCpu {
     }
 }
 
+impl Bytes {
+    /// For people: the largest unit that it has one of, with one digit, rounded down.
+    pub fn rounded(self) -> String {
+        for (shift, suffix) in [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")] {
+            if let whole @ 1.. = self.0 >> shift {
+                let rest = (self.0 - (whole << shift)) >> (shift - 10);
+                return format!("{whole}.{}{suffix}", rest * 10 / 1024);
+            }
+        }
+        self.0.to_string()
+    }
+}
+
 impl fmt::Display for Bytes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (shift, suffix) in [(40, "Ti"), (30, "Gi"), (20, "Mi"), (10, "Ki")] {
@@ -184,6 +197,20 @@ mod tests {
                     .as_deref(),
                 Ok(text)
             );
+        }
+    }
+
+    #[test]
+    fn rounds_for_people() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1023, "1023"),
+            (1536, "1.5Ki"),
+            (20 << 20, "20.0Mi"),
+            ((2 << 30) - 1, "1.9Gi"),
+            (u64::MAX, "16777215.9Ti"),
+        ] {
+            assert_eq!(Bytes(bytes).rounded(), text);
         }
     }
 }

@@ -16,7 +16,7 @@ use futures_util::Stream;
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
-    etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin},
+    etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     limits::{MAX_BYTES, MAX_OPERATIONS},
     memory::MemoryStore,
     mirror::{Mirror, MirrorState},
@@ -112,16 +112,22 @@ pub enum StoreError {
     /// The store says that this caller may not.
     #[error("the state store refuses: {0}")]
     Denied(String),
+    /// It takes no writes until it has room again; this one was not made.
+    #[error("the state store is full, so nothing can be changed: {0}")]
+    Full(String),
     /// The key or the request can't be served, and trying again will not help.
     #[error("the state store refuses the request: {0}")]
     Invalid(String),
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later: the store could not serve, or the history that
+    /// Whether the same request may succeed later: the store could not serve or had no room, or the history that
     /// was asked for is gone and a new list will do.
     pub fn is_passing(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::Compacted(_))
+        matches!(
+            self,
+            Self::Unavailable(_) | Self::Compacted(_) | Self::Full(_)
+        )
     }
 }
 

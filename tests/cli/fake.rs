@@ -106,6 +106,12 @@ impl Fake {
         });
     }
 
+    /// The only answer for `METHOD /path`.
+    pub(crate) fn instead(&self, key: &str, status: u16, body: Value) {
+        self.shared.script.lock().unwrap().replies.remove(key);
+        self.reply(key, status, body);
+    }
+
     /// A list.
     pub(crate) fn list(&self, path: &str, items: &[Value]) {
         let body = json!({"items": items, "metadata": {"resourceVersion": "1"}});

@@ -121,3 +121,32 @@ fn a_silent_cluster_ends_with_4() {
     hint: on the machine, `systemctl status kat-agent` says whether it runs
     ");
 }
+
+#[test]
+fn a_store_that_is_full_is_trouble_and_its_size_is_said() {
+    let fake = cluster();
+    let health = json!({
+        "status": "ok", "leader": true, "trouble": "the store is full, and this helps",
+        "store": {"fileBytes": 2_147_483_648_u64, "usedBytes": 2_000_000_000, "quotaBytes": 2_147_483_648_u64},
+    });
+    fake.instead("GET /healthz", 200, health);
+    let member = with_member(
+        node("a", "Ready", &["leader", "etcd", "worker"]),
+        true,
+        "Votes",
+        "its etcd answers and has a vote",
+    );
+    fake.list("/v1alpha1/nodes", &[member]);
+    fake.list("/v1alpha1/workloads", &[]);
+    fake.list("/v1alpha1/instances", &[]);
+    fake.list("/v1alpha1/events", &[]);
+    let screen = Program::of(&fake).run(&["status"]);
+    for line in [
+        "exit: 1",
+        "cluster `home` is not well",
+        "etcd        1 of 1 member well; 1.8Gi in use, largest file 2.0Gi of 2.0Gi",
+        "  the store is full, and this helps",
+    ] {
+        assert!(screen.lines().any(|one| one == line), "{line}\n{screen}");
+    }
+}

@@ -152,11 +152,19 @@ impl Process {
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
             clock: Arc::clone(&place.clock),
+            pulses: Pulses::default(),
         };
         let store: Arc<dyn StateStore> = Arc::new(wire);
         let cancel = || self.cancel.clone();
         self.tasks = vec![
-            tokio::spawn(follow_desired(node, store, file, lists, cancel())),
+            tokio::spawn(follow_desired(
+                node,
+                store,
+                file,
+                lists,
+                Pulses::default(),
+                cancel(),
+            )),
             tokio::spawn(forwarding),
             tokio::spawn(fence.run(cancel())),
             tokio::spawn(supervisor.run(fenced, cancel())),

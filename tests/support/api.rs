@@ -17,7 +17,7 @@ use kat::{
         types::{LogLine, Scope},
     },
     bundle::{SourceFile, pack},
-    leader::{LeaderHandle, Reports, SnapshotBuilder},
+    leader::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth},
     pki::{
         Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
         store_recovery_key, tls,
@@ -170,6 +170,7 @@ impl Server {
             snapshot,
             leadership,
             reports: Reports::default(),
+            store_health: StoreHealth::default(),
         };
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         tokio::spawn(async move {

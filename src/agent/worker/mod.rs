@@ -11,6 +11,7 @@ mod user;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
+    ops::ControlFlow,
     path::PathBuf,
     sync::Arc,
     time::Duration,
@@ -32,6 +33,7 @@ use crate::{
     agent::accounts::UserAccounts,
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
+    pulse::{Pulse, Pulses},
     render::{RenderError, RenderSettings, Renderer},
     systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions},
 };
@@ -152,6 +154,8 @@ pub struct Worker {
     /// Why the last pass was cut short.
     trouble: Option<(&'static str, String)>,
     wake: Duration,
+    /// Where the loop is seen by the watchdog.
+    pub pulses: Pulses,
 }
 
 impl Worker {
@@ -183,6 +187,7 @@ impl Worker {
             reported: BTreeSet::new(),
             trouble: None,
             wake: LONGEST_SLEEP,
+            pulses: Pulses::default(),
         }
     }
 
@@ -190,10 +195,11 @@ impl Worker {
     /// everything as it is.
     pub async fn run(mut self, cancel: CancellationToken) {
         self.statuses.set_user(self.user.index, true);
+        let pulse = self.pulses.watch("the worker of a workload's user");
         loop {
             self.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();
-            let passed = self.pass(&desired).await;
+            let passed = self.pass(&desired, &pulse).await;
             if let Err(error) = self.restarts.store() {
                 tracing::warn!(user = self.user.name, %error, "counts of restarts can't be kept");
             }
@@ -202,13 +208,23 @@ impl Worker {
                 Ok(false) => {}
                 Err(error) => self.report_trouble(&desired, &error),
             }
-            tokio::select! {
-                biased;
-                () = cancel.cancelled() => return,
-                changed = self.desired.changed() => if changed.is_err() { return },
-                Some(done) = self.jobs.join_next() => self.finish_job(done),
-                () = next_event(&mut self.events) => {}
-                () = tokio::time::sleep(self.wake) => {}
+            let news = async {
+                tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    changed = self.desired.changed() => match changed {
+                        Ok(()) => ControlFlow::Continue(None),
+                        Err(_) => ControlFlow::Break(()),
+                    },
+                    Some(done) = self.jobs.join_next() => ControlFlow::Continue(Some(done)),
+                    () = next_event(&mut self.events) => ControlFlow::Continue(None),
+                    () = tokio::time::sleep(self.wake) => ControlFlow::Continue(None),
+                }
+            };
+            match pulse.wait(news).await {
+                ControlFlow::Break(()) => return,
+                ControlFlow::Continue(Some(done)) => self.finish_job(done),
+                ControlFlow::Continue(None) => {}
             }
             while let Some(done) = self.jobs.try_join_next() {
                 self.finish_job(done);
@@ -219,7 +235,7 @@ impl Worker {
     }
 
     /// One pass. True when nothing of the user is left.
-    async fn pass(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
+    async fn pass(&mut self, desired: &UserDesired, pulse: &Pulse) -> Result<bool, WorkerError> {
         if desired.confirmed && desired.assignments.is_empty() {
             return self.remove_user().await;
         }
@@ -233,6 +249,8 @@ impl Worker {
         self.stop_unwanted(desired).await?;
         self.write_units(desired).await?;
         for assignment in desired.to_run() {
+            // A long list is no hanging loop.
+            pulse.beat();
             self.converge(assignment).await?;
         }
         self.report_not_understood(desired).await?;

@@ -11,6 +11,15 @@ use crate::resource::{ResourceList, TaintEffect};
 /// Type of the condition of a machine that holds etcd, or is about to.
 pub const ETCD_CONDITION: &str = "EtcdMember";
 
+/// Type of the condition of a machine whose member of etcd has lost its data.
+pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
+
+/// The reason of that condition names the member, by etcd's id: a machine that becomes a member anew
+/// has another one.
+pub fn data_lost_reason(member: &str) -> String {
+    format!("Member{member}")
+}
+
 /// What was decided about a machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -74,6 +74,7 @@ fn seen<T>(snapshot: &Snapshot, look: impl Fn(&View<'_>) -> T) -> T {
         snapshot,
         observed: &observed,
         leader: None,
+        store: None,
         now: Timestamp::UNIX_EPOCH,
     })
 }

@@ -5,11 +5,12 @@ use jiff::Timestamp;
 use super::{InstanceItem, Listed, NodeItem, WorkloadItem};
 use crate::{
     api::{
-        BackupView, HealthView,
+        BackupView, HealthView, StoreView,
         client::ClientError,
         types::{ETCD_CONDITION, Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
     },
     cli::{get::rows::workload_reason, output::one_line, output::word, time},
+    resource::Bytes,
 };
 
 /// What is wrong when the machines that hold the store have no quorum.
@@ -46,8 +47,12 @@ impl Findings {
             Err(error) => findings
                 .troubles
                 .push(format!("the API is not well: {error}")),
-            Ok(health) if health.stale => findings.troubles.push(STALE.to_owned()),
-            Ok(_) => {}
+            Ok(health) => {
+                findings
+                    .troubles
+                    .extend(health.stale.then(|| STALE.to_owned()));
+                findings.troubles.extend(health.trouble.clone());
+            }
         }
         if let Ok(HealthView {
             backup: Some(backup),
@@ -57,6 +62,12 @@ impl Findings {
             findings.of_backup(backup, now);
         }
         findings.of_nodes(&known.nodes, now);
+        if let Ok(HealthView {
+            store: Some(store), ..
+        }) = &known.health
+        {
+            findings.etcd.push_str(&weight(store));
+        }
         findings.of_workloads(&known.workloads);
         findings.of_instances(&known.instances);
         findings
@@ -241,6 +252,19 @@ impl Findings {
             .push(format!("{what} cannot be read: {error}"));
         "not known".to_owned()
     }
+}
+
+/// What the store weighs, after the count of its members.
+fn weight(store: &StoreView) -> String {
+    let (used, file) = (Bytes(store.used_bytes), Bytes(store.file_bytes));
+    let most = store.quota_bytes.map_or_else(String::new, |quota| {
+        format!(" of {}", Bytes(quota).rounded())
+    });
+    format!(
+        "; {} in use, largest file {}{most}",
+        used.rounded(),
+        file.rounded()
+    )
 }
 
 fn sorted<T: Listed>(items: &[T]) -> Vec<&T> {

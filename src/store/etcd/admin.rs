@@ -70,6 +70,10 @@ pub struct EtcdStatus {
     pub raft_term: u64,
     /// Alarms and other troubles that it reports.
     pub errors: Vec<String>,
+    /// Revision of the store, as it has it.
+    pub revision: i64,
+    /// At this size of its file it takes no more, bytes; 0 before 3.6, which do not say.
+    pub quota: i64,
 }
 
 /// Makes the users and roles for `leader` and `nodes` (names of machines) and switches
@@ -178,11 +182,13 @@ pub async fn status(store: &EtcdStore) -> Result<EtcdStatus, StoreError> {
         leader: answer.leader(),
         raft_term: answer.raft_term(),
         errors: answer.errors().to_vec(),
+        revision: answer.header().map_or(0, |header| header.revision()),
+        quota: answer.db_size_quota(),
     })
 }
 
 /// Adds a member without a vote, which is to be reached at this URL by the others. Fine if it is
-/// there.
+/// there: etcd takes one learner at a time, and the leader adds none before.
 ///
 /// # Errors
 /// What etcd answers; [`StoreError::Unavailable`] too while a member is not connected to the rest.
@@ -201,8 +207,13 @@ pub async fn add_learner(store: &EtcdStore, peer_url: &str) -> Result<(), StoreE
         .await
 }
 
-/// Gives a member its vote. The store must be connected to the member that leads raft: another one
-/// would refuse where authentication is on.
+/// Gives a member its vote. The store must be connected to the member that leads raft: where
+/// authentication is on, another one passes the call on without its user, and it fails (etcd issue
+/// 20757; mended in 3.6).
+///
+/// etcd 3.5.1 to 3.5.19 keep the vote in one of their two stores alone, not in the one that 3.6 reads
+/// (issue 19557). 3.5 itself goes by the right one; 3.5.20 and newer, and 3.6.0, bring them together
+/// when they start.
 ///
 /// # Errors
 /// What etcd answers: [`StoreError::Invalid`] while it has not caught up.
@@ -215,6 +226,10 @@ pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError
 }
 
 /// Takes a member out. Fine if it is gone.
+///
+/// A member that was taken out long ago may show again after the step to 3.6, where 3.5.26 was not
+/// run before (issue 20967): it answers under no address of its own, and is taken out once more
+/// ([`crate::plan::lost_members`]).
 ///
 /// # Errors
 /// What etcd answers.

@@ -36,8 +36,14 @@ mod code {
 pub(super) fn verdict(failure: &ClientError) -> Verdict {
     match failure {
         ClientError::GRpcStatus(status) => {
+            // The call's user was looked up before, and the roles may be others now: etcd refuses it
+            // before it does anything, so that it may be made again, writes too (etcd's
+            // ErrAuthOldRevision).
             if status.message().contains("revision of auth store is old") {
                 return Verdict::AuthChanged;
+            }
+            if is_full(status.message()) {
+                return Verdict::Final;
             }
             if never_connected(status.source()) || status.message() == "etcdserver: no leader" {
                 return Verdict::NeverSent;
@@ -99,6 +105,9 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
         };
     };
     let message = with_causes(status.message(), status.source());
+    if is_full(&message) {
+        return StoreError::Full(message);
+    }
     if message.contains("has been compacted") {
         return StoreError::Compacted(revision);
     }
@@ -119,6 +128,11 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
         },
         _ => StoreError::Unavailable(message),
     }
+}
+
+/// etcd's file has reached its quota: the alarm NOSPACE is raised, and nothing was written.
+fn is_full(message: &str) -> bool {
+    message.contains("database space exceeded")
 }
 
 /// "transport error" alone helps nobody: the causes say what happened.

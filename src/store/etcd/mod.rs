@@ -9,6 +9,7 @@
 pub mod admin;
 mod connections;
 mod error;
+pub mod maintenance;
 mod read;
 mod snapshot;
 mod watch;

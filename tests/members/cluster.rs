@@ -1,19 +1,4 @@
-//! etcd's members come and go by themselves, and the leadership passes on: real etcds, each on a
-//! loopback address of its own, which stands for the machine's address on the overlay.
-//!
-//! It needs an etcd (see `support/etcd.rs`) and no privileges.
-
-#![allow(
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    clippy::print_stdout,
-    clippy::unwrap_used,
-    reason = "tests fail by panicking, and say how long things took"
-)]
-
-#[path = "support/etcd.rs"]
-mod etcd;
+//! Machines of loopback: each with an etcd, an API's port, and a candidate.
 
 use std::{
     fs,
@@ -25,12 +10,13 @@ use std::{
 
 use jiff::Timestamp;
 use kat::{
+    api::types::{Condition, NodeReport},
     leader::{
         EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
         keep_members, start, watch_over,
     },
     pki::{Authority, AuthorityKind, Identity, LeafKind},
-    plan::{ClusterMembers, NodeRegistration},
+    plan::ClusterMembers,
     pulse::Pulses,
     store::{
         Committed, EtcdOptions, EtcdStore, EtcdTls, Operation, StateStore, StoreError, etcd_admin,
@@ -41,43 +27,54 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Longest wait for anything.
-const LIMIT: Duration = Duration::from_secs(60);
+use super::etcd;
 
-struct Cluster {
-    folder: tempfile::TempDir,
-    clients: Authority,
-    peers: Authority,
-    client_port: u16,
-    peer_port: u16,
-    api_port: u16,
+/// Longest wait for anything.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+pub struct Cluster {
+    pub folder: tempfile::TempDir,
+    pub clients: Authority,
+    pub peers: Authority,
+    pub client_port: u16,
+    pub peer_port: u16,
+    pub api_port: u16,
+    /// How many machines are written down.
+    pub machines: u8,
+    /// Size of etcd's file at which it takes no more, bytes.
+    pub quota: u64,
+    /// Seconds after which a machine counts as lost.
+    pub loss_timeout: u32,
 }
 
 /// One machine: its etcd, its API's port, and its candidate.
-struct Machine {
-    number: u8,
-    etcd: Child,
-    api: JoinHandle<()>,
-    store: EtcdStore,
-    handle: Option<LeaderHandle>,
-    cancel: CancellationToken,
+pub struct Machine {
+    pub number: u8,
+    pub etcd: Child,
+    pub api: JoinHandle<()>,
+    pub store: EtcdStore,
+    pub handle: Option<LeaderHandle>,
+    pub cancel: CancellationToken,
 }
 
-fn name(number: u8) -> String {
+pub fn name(number: u8) -> String {
     format!("n{number}")
 }
 
-fn address(number: u8) -> Ipv4Addr {
+pub fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, number, 1)
 }
 
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = TcpListener::bind((address(1), 0)).expect("a port");
     listener.local_addr().expect("its address").port()
 }
 
 /// Waits until `what` gives something.
-async fn until<T, F: Future<Output = Option<T>>>(sentence: &str, mut what: impl FnMut() -> F) -> T {
+pub async fn until<T, F: Future<Output = Option<T>>>(
+    sentence: &str,
+    mut what: impl FnMut() -> F,
+) -> T {
     let deadline = Instant::now() + LIMIT;
     loop {
         if let Some(found) = what().await {
@@ -92,7 +89,7 @@ async fn until<T, F: Future<Output = Option<T>>>(sentence: &str, mut what: impl 
 }
 
 impl Cluster {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter("kat=info")
             .with_test_writer()
@@ -106,20 +103,23 @@ impl Cluster {
             client_port: free_port(),
             peer_port: free_port(),
             api_port: free_port(),
+            machines: 3,
+            quota: 2 << 30,
+            loss_timeout: 600,
         }
     }
 
-    fn url(&self, number: u8) -> String {
+    pub fn url(&self, number: u8) -> String {
         format!("https://{}:{}", address(number), self.client_port)
     }
 
-    fn identity(&self, authority: &Authority, kind: &LeafKind) -> Identity {
+    pub fn identity(&self, authority: &Authority, kind: &LeafKind) -> Identity {
         authority
             .issue(kind, Timestamp::now())
             .expect("a certificate")
     }
 
-    fn options(&self, leader: &str, urls: Vec<String>) -> EtcdOptions {
+    pub fn options(&self, leader: &str, urls: Vec<String>) -> EtcdOptions {
         let kind = LeafKind::Leader {
             name: leader.to_owned(),
         };
@@ -136,7 +136,7 @@ impl Cluster {
     }
 
     /// Starts etcd as `kat-etcd.service` does, among these machines.
-    fn etcd(&self, number: u8, members: &[u8], state: &str) -> Child {
+    pub fn etcd(&self, number: u8, members: &[u8], state: &str) -> Child {
         let own = name(number);
         let folder = self.folder.path().join(&own);
         fs::create_dir_all(&folder).expect("a folder");
@@ -190,6 +190,7 @@ impl Cluster {
             .arg(format!("--peer-trusted-ca-file={}", path("peer.ca")))
             .arg(format!("--peer-cert-file={}", path("peer.crt")))
             .arg(format!("--peer-key-file={}", path("peer.key")))
+            .env("ETCD_QUOTA_BACKEND_BYTES", self.quota.to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
@@ -198,7 +199,7 @@ impl Cluster {
     }
 
     /// A machine with its etcd and its API's port; it does not campaign yet.
-    async fn machine(&self, number: u8, members: &[u8], state: &str) -> Machine {
+    pub async fn machine(&self, number: u8, members: &[u8], state: &str) -> Machine {
         let etcd = self.etcd(number, members, state);
         let mut urls = vec![self.url(number)];
         urls.extend(
@@ -228,7 +229,7 @@ impl Cluster {
     }
 
     /// Lets it campaign, as a machine that holds etcd does.
-    fn campaign(&self, machine: &mut Machine) {
+    pub fn campaign(&self, machine: &mut Machine) {
         let node = name(machine.number);
         let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
         let handle = start(
@@ -249,14 +250,18 @@ impl Cluster {
                 ..template.clone()
             })
         };
-        let etcd: Arc<dyn EtcdMembers> =
-            Arc::new(MemberClients::new(&machine.store, Arc::new(options)));
+        let clients = Arc::new(MemberClients::new(&machine.store, Arc::new(options)));
+        let etcd: Arc<dyn EtcdMembers> = Arc::clone(&clients) as _;
         let members = MembersConfig {
             node: node.clone(),
             client_port: self.client_port,
             peer_port: self.peer_port,
             clock,
             etcd: Arc::clone(&etcd),
+            upkeep: clients,
+            quota: self.quota,
+            retry: Duration::from_secs(2),
+            pulses: Pulses::default(),
         };
         tokio::spawn(keep_members(
             handle.clone(),
@@ -273,18 +278,25 @@ impl Cluster {
         machine.handle = Some(handle);
     }
 
-    /// The first machine, with three of them written down as Ready.
-    async fn first(&self) -> Machine {
-        let mut machine = self.machine(1, &[1], "new").await;
+    /// The first machine, with all of them written down as Ready.
+    pub async fn first(&self) -> Machine {
+        let mut machine = self.seeded().await;
+        self.campaign(&mut machine);
+        machine
+    }
+
+    /// The same before it campaigns.
+    pub async fn seeded(&self) -> Machine {
+        let machine = self.machine(1, &[1], "new").await;
         until("the first etcd serves", async || {
             machine.store.health().await.ok()
         })
         .await;
         let mut operations = vec![json(
             keys::CLUSTER.to_owned(),
-            &json!({"metadata": {"name": "kat"}, "spec": {"nodeLossTimeoutSeconds": 600}}),
+            &json!({"metadata": {"name": "kat"}, "spec": {"nodeLossTimeoutSeconds": self.loss_timeout}}),
         )];
-        for number in 1..=3 {
+        for number in 1..=self.machines {
             let registration = json!({
                 "schema": 1, "uid": name(number), "identityKey": name(number),
                 "architecture": "amd64", "etcd": number == 1,
@@ -306,15 +318,25 @@ impl Cluster {
         etcd_admin::bootstrap_auth(&machine.store, "n1", &["n1"])
             .await
             .expect("users");
-        self.campaign(&mut machine);
         machine
     }
 
-    /// Three machines, each of which started etcd when it found itself among the members.
-    async fn three(&self) -> Vec<Machine> {
-        let begun = Instant::now();
+    /// Three machines.
+    pub async fn three(&self) -> Vec<Machine> {
+        self.grow(3).await
+    }
+
+    /// So many machines, each of which started etcd when it found itself among the members.
+    pub async fn grow(&self, count: usize) -> Vec<Machine> {
         let mut machines = vec![self.first().await];
-        while machines.len() < 3 {
+        self.join(&mut machines, count).await;
+        machines
+    }
+
+    /// The others become members.
+    pub async fn join(&self, machines: &mut Vec<Machine>, count: usize) {
+        let begun = Instant::now();
+        while machines.len() < count {
             let known: Vec<u8> = machines.iter().map(|machine| machine.number).collect();
             let store = machines[0].store.clone();
             let members = until("the next member is written down", async || {
@@ -330,16 +352,11 @@ impl Cluster {
             machines.push(self.machine(new, &members, "existing").await);
         }
         let store = machines[0].store.clone();
-        until("all three vote and are well", async || {
-            let members = members(&store).await?;
-            let well = members
-                .members
-                .values()
-                .filter(|one| one.voting && one.healthy);
-            (well.count() == 3).then_some(())
+        until("all of them vote and are well", async || {
+            (well(&store).await? == count).then_some(())
         })
         .await;
-        println!("three members after {:?}", begun.elapsed());
+        println!("{count} members after {:?}", begun.elapsed());
         for machine in machines.iter_mut().skip(1) {
             until("it reads by itself", async || {
                 let list = machine.store.list(keys::CONFIG).await.ok()?;
@@ -348,31 +365,38 @@ impl Cluster {
             .await;
             self.campaign(machine);
         }
-        until("all three stand for election", async || {
+        until("all of them stand for election", async || {
             let list = store.list(keys::ELECTION).await.ok()?;
-            (list.items.len() == 3).then_some(())
+            (list.items.len() == count).then_some(())
         })
         .await;
-        machines
     }
 
-    async fn at(&self, number: u8) -> EtcdStore {
+    pub async fn at(&self, number: u8) -> EtcdStore {
         let options = self.options("n1", vec![self.url(number)]);
         EtcdStore::connect(&options).await.expect("a client")
     }
 }
 
 impl Machine {
-    fn handle(&self) -> &LeaderHandle {
+    pub fn handle(&self) -> &LeaderHandle {
         self.handle.as_ref().expect("it campaigns")
     }
 
-    fn leads(&self) -> bool {
+    pub fn leads(&self) -> bool {
         self.handle().leadership.borrow().is_some()
     }
 
+    /// Its disk is gone, or was put in anew: etcd ends, and its data with it.
+    pub fn lose_data(&mut self, cluster: &Cluster) {
+        let _ = self.etcd.kill();
+        let _ = self.etcd.wait();
+        let data = cluster.folder.path().join(name(self.number)).join("data");
+        fs::remove_dir_all(data).expect("there was data");
+    }
+
     /// Pulls its plug.
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.api.abort();
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
@@ -386,97 +410,48 @@ impl Drop for Machine {
     }
 }
 
-fn json<T: serde::Serialize>(key: String, value: &T) -> Operation {
+pub fn json<T: serde::Serialize>(key: String, value: &T) -> Operation {
     Operation::Put(key, serde_json::to_vec(value).expect("plain data"))
 }
 
-fn number(name: &str) -> u8 {
+pub fn number(name: &str) -> u8 {
     name.trim_start_matches('n').parse().expect("a number")
 }
 
-async fn members(store: &EtcdStore) -> Option<ClusterMembers> {
+pub async fn members(store: &EtcdStore) -> Option<ClusterMembers> {
     let key = store.get(keys::MEMBERS).await.ok()??;
     serde_json::from_slice(&key.value).ok()
 }
 
-/// Pulls the plug of the first machine; gives back how long it took until another wrote.
-async fn take_over(machines: &mut [Machine]) -> Duration {
-    assert!(machines[0].leads());
-    let old = machines[0].handle().leadership.borrow().clone().unwrap();
-    let pulled = Instant::now();
-    machines[0].kill();
-    let (index, took) = until("another leads and writes", async || {
-        let index = (1..3).find(|index| machines[*index].leads())?;
-        let leadership = machines[index].handle().leadership.borrow().clone()?;
-        let write = [Operation::Put("/kat/test".to_owned(), b"1".to_vec())];
-        let store = &machines[index].store;
-        match store.transact(&[leadership.fence()], &write).await {
-            Ok(Committed::Yes(_)) => Some((index, pulled.elapsed())),
-            _ => None,
-        }
-    })
-    .await;
-    println!("n{} wrote {took:?} after the plug was pulled", index + 1);
-    // Whatever the old leader still has under way changes nothing.
-    let write = [Operation::Put("/kat/test".to_owned(), b"2".to_vec())];
-    let late = machines[index].store.transact(&[old.fence()], &write).await;
-    assert!(matches!(late, Ok(Committed::No)), "{late:?}");
-    until("the old leader knows", async || {
-        old.lost.is_cancelled().then_some(())
-    })
-    .await;
-    took
+/// How many members have a vote and answer.
+pub async fn well(store: &EtcdStore) -> Option<usize> {
+    let members = members(store).await?;
+    let well = members.members.values();
+    Some(well.filter(|one| one.voting && one.healthy).count())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_members_come_by_themselves_and_another_leads_when_the_leader_is_gone() {
-    let cluster = Cluster::new();
-    let mut machines = cluster.three().await;
-    let store = machines[0].store.clone();
-    let raft = until("raft is led elsewhere than KAT", async || {
-        let status = etcd_admin::status(&store).await.ok()?;
-        let listed = etcd_admin::member_list(&store).await.ok()?;
-        let leads = listed.into_iter().find(|one| one.id == status.leader)?;
-        (leads.name != "n1").then_some(leads.name)
-    })
-    .await;
-    println!("{raft} leads raft, n1 leads KAT");
-    for number in 1..=3 {
-        let key = keys::registration(&name(number));
-        let entry = store.get(&key).await.expect("read").expect("there");
-        let registration: NodeRegistration = serde_json::from_slice(&entry.value).expect("read");
-        assert!(registration.etcd, "{registration:?}");
-    }
-    let took = take_over(&mut machines).await;
-    // A lease of 5 s alone would take longer.
-    assert!(took < Duration::from_millis(3500), "{took:?}");
-    // The next leader sees that a member is away.
-    let store = machines[1].store.clone();
-    until("the member that is gone is seen", async || {
-        let members = members(&store).await?;
-        (!members.members.get("n1")?.healthy).then_some(())
-    })
-    .await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_leads_when_the_machine_is_gone_that_led_raft_too() {
-    let cluster = Cluster::new();
-    let mut machines = cluster.three().await;
-    let store = machines[0].store.clone();
-    let own = until("n1 leads raft", async || {
-        let listed = etcd_admin::member_list(&store).await.ok()?;
-        let own = listed.iter().find(|one| one.name == "n1")?.id;
-        let status = etcd_admin::status(&store).await.ok()?;
-        if status.leader != own {
-            let leads = listed.iter().find(|one| one.id == status.leader)?;
-            let at = cluster.at(number(&leads.name)).await;
-            etcd_admin::move_raft_leader(&at, own).await.ok()?;
+/// Reports for all machines, as their agents would send them, until the task is ended. `condition`
+/// is what one of them says besides.
+pub fn reports(
+    handle: &LeaderHandle,
+    machines: u8,
+    condition: Option<(u8, Condition)>,
+) -> JoinHandle<()> {
+    let reports = handle.reports.clone();
+    tokio::spawn(async move {
+        loop {
+            for number in 1..=machines {
+                let said = condition.iter().filter(|(by, _)| *by == number);
+                let report = NodeReport {
+                    node_name: name(number),
+                    node_uid: name(number),
+                    desired_revision: 1,
+                    conditions: said.map(|(_, condition)| condition.clone()).collect(),
+                    ..NodeReport::default()
+                };
+                reports.accept(&name(number), report);
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        (etcd_admin::status(&store).await.ok()?.leader == own).then_some(own)
     })
-    .await;
-    println!("{own:x} leads raft and KAT");
-    let took = take_over(&mut machines).await;
-    assert!(took < Duration::from_millis(4500), "{took:?}");
 }

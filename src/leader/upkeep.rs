@@ -1,0 +1,278 @@
+//! The store's own upkeep: what [`crate::plan::next_upkeep`] decides is done here, one step a round.
+//!
+//! None of the steps is a key, so no transaction can fence them; all of them are safe to do twice,
+//! and by two machines. A full store takes no lease either, so that nobody can be elected: where
+//! nobody leads, the machine whose own etcd leads raft makes room.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use tokio::time::Instant;
+
+use super::{
+    LeaderHandle,
+    look::Look,
+    members::{MembersConfig, object, say_once, still_leads},
+};
+use crate::{
+    plan::{
+        EventKind, EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep,
+        presses, store_trouble,
+    },
+    resource::Bytes,
+    store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm},
+};
+
+/// What etcd lets its superuser do about its own data. URLs are those of one member's client port.
+#[async_trait]
+pub trait EtcdUpkeep: Send + Sync {
+    /// The alarms that are raised.
+    async fn alarms(&self) -> Result<Vec<EtcdAlarm>, StoreError>;
+    /// Takes a member's alarm NOSPACE back.
+    async fn disarm(&self, member: u64) -> Result<(), StoreError>;
+    /// Cuts the history before a revision.
+    async fn compact(&self, url: &str, revision: i64) -> Result<(), StoreError>;
+    /// Makes a member's file smaller.
+    async fn defragment(&self, url: &str) -> Result<(), StoreError>;
+}
+
+/// What is known of the store's upkeep on the machine that looks after it. It is in memory only: a
+/// full store takes no notes.
+#[derive(Clone, Default)]
+pub struct StoreHealth {
+    inner: Arc<Mutex<Option<StoreReport>>>,
+}
+
+/// What [`StoreHealth`] shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoreReport {
+    /// What it weighs.
+    pub weight: StoreWeight,
+    /// The files, by machine.
+    pub files: BTreeMap<String, SeenStore>,
+    /// What is wrong, for people.
+    pub trouble: Option<String>,
+}
+
+impl StoreHealth {
+    /// As it was seen last; nothing on a machine that does not look after the store.
+    pub fn report(&self) -> Option<StoreReport> {
+        self.lock().clone()
+    }
+
+    /// Shows this from now on.
+    pub fn show(&self, report: Option<StoreReport>) {
+        *self.lock() = report;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<StoreReport>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What one keeper of the store remembers.
+#[derive(Default)]
+pub(super) struct Upkeep {
+    done: UpkeepDone,
+    /// When the first step was taken that `done` knows of.
+    since: Option<Instant>,
+    waits: String,
+    /// The alarm was taken back, and was raised again since.
+    stuck: bool,
+    warned: bool,
+}
+
+impl Upkeep {
+    /// At most one step from what was seen; true when there is more to do. Nobody leads where
+    /// `leadership` is missing.
+    pub(super) async fn round(
+        &mut self,
+        handle: &LeaderHandle,
+        config: &MembersConfig,
+        leadership: Option<&Leadership>,
+        look: &Look,
+    ) -> Result<bool, StoreError> {
+        let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
+        let pressing = presses(&weight, &look.alarms);
+        if !pressing
+            || self
+                .since
+                .is_some_and(|since| since.elapsed() >= config.retry)
+        {
+            self.done = UpkeepDone::default();
+            self.since = None;
+        }
+        self.stuck &= look.alarms.is_full();
+        let trouble = store_trouble(&look.seen, &weight, &look.alarms, self.stuck);
+        self.show(handle, look, weight, trouble.clone());
+        let leads = (config.node.as_str(), look.raft_leader);
+        let step = next_upkeep(&look.seen, &weight, &look.alarms, leads, &self.done);
+        let message = match &step {
+            UpkeepStep::Nothing => {
+                self.waits.clear();
+                if look.alarms.is_full() {
+                    say_once(&mut self.waits, trouble.unwrap_or_default());
+                    return Ok(false);
+                }
+                self.warn(handle, config, leadership, look, trouble).await?;
+                return Ok(false);
+            }
+            UpkeepStep::Wait(reason) => {
+                say_once(&mut self.waits, reason.clone());
+                return Ok(false);
+            }
+            UpkeepStep::Compact => "the store's history is cut".to_owned(),
+            UpkeepStep::MoveRaft { to } => format!("the member {to:x} is to lead raft"),
+            UpkeepStep::Defragment { node, .. } => {
+                format!("etcd's file of machine {node} is made smaller")
+            }
+            UpkeepStep::Disarm => "the store is to take writes again".to_owned(),
+        };
+        tracing::info!(
+            message,
+            file = weight.file,
+            used = weight.used,
+            "the store's upkeep"
+        );
+        if let Some(leadership) = leadership {
+            still_leads(handle, leadership).await?;
+        }
+        self.since.get_or_insert_with(Instant::now);
+        self.take(config, look, &step).await?;
+        self.tell(handle, config, leadership, look, &step).await?;
+        Ok(true)
+    }
+
+    fn show(
+        &self,
+        handle: &LeaderHandle,
+        look: &Look,
+        weight: StoreWeight,
+        trouble: Option<String>,
+    ) {
+        let files = look.seen.iter().filter_map(|member| {
+            let store = member.store?;
+            Some((member.node.clone()?, store))
+        });
+        handle.store_health.show(Some(StoreReport {
+            weight,
+            files: files.collect(),
+            trouble,
+        }));
+    }
+
+    async fn take(
+        &mut self,
+        config: &MembersConfig,
+        look: &Look,
+        step: &UpkeepStep,
+    ) -> Result<(), StoreError> {
+        match step {
+            UpkeepStep::Nothing | UpkeepStep::Wait(_) => {}
+            UpkeepStep::Compact => {
+                let url = look.raft_url()?;
+                config.upkeep.compact(url, look.revision).await?;
+                self.done.compacted = true;
+            }
+            UpkeepStep::MoveRaft { to } => config.etcd.move_raft(look.raft_url()?, *to).await?,
+            UpkeepStep::Defragment { id, .. } => {
+                // What fails once is not tried again at once: meanwhile it served nobody.
+                self.done.defragmented.insert(*id);
+                config.upkeep.defragment(look.url(*id)?).await?;
+            }
+            UpkeepStep::Disarm => {
+                for member in &look.alarms.full {
+                    config.upkeep.disarm(*member).await?;
+                }
+                self.done.disarmed = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// The event after the alarm was taken back is the write that shows whether there is room.
+    async fn tell(
+        &self,
+        handle: &LeaderHandle,
+        config: &MembersConfig,
+        leadership: Option<&Leadership>,
+        look: &Look,
+        step: &UpkeepStep,
+    ) -> Result<(), StoreError> {
+        let (kind, reason, node, message) = match step {
+            UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
+                let store = look.seen.iter().find(|one| one.id == *id);
+                let store = store.and_then(|one| one.store).unwrap_or_default();
+                let (file, used) = (Bytes(store.file).rounded(), Bytes(store.used).rounded());
+                let message = format!(
+                    "etcd's file of machine {node} was made smaller: of {file}, {used} were in use"
+                );
+                (
+                    EventKind::Normal,
+                    "StoreDefragmented",
+                    node.as_str(),
+                    message,
+                )
+            }
+            UpkeepStep::Disarm => {
+                let full = look.alarms.full.first();
+                let member = look.seen.iter().find(|one| Some(&one.id) == full);
+                let node = member.and_then(|member| member.node.as_deref());
+                let message = "the store was full and took no writes; its history was cut and its files were made smaller";
+                let node = node.unwrap_or_default();
+                (EventKind::Warning, "StoreWasFull", node, message.to_owned())
+            }
+            _ => return Ok(()),
+        };
+        write_event(handle, config, leadership, (kind, reason, node), message).await
+    }
+
+    /// Says that the store will be full soon, once for each time that it comes to that.
+    async fn warn(
+        &mut self,
+        handle: &LeaderHandle,
+        config: &MembersConfig,
+        leadership: Option<&Leadership>,
+        look: &Look,
+        trouble: Option<String>,
+    ) -> Result<(), StoreError> {
+        let Some(trouble) = trouble.filter(|_| look.alarms.corrupt.is_empty()) else {
+            self.warned = false;
+            return Ok(());
+        };
+        if self.warned {
+            return Ok(());
+        }
+        let stores = look.seen.iter().filter(|member| member.store.is_some());
+        let fullest = stores.max_by_key(|member| member.store.map(|store| store.used));
+        let node = fullest.and_then(|member| member.node.as_deref());
+        let what = (
+            EventKind::Warning,
+            "StoreNearlyFull",
+            node.unwrap_or_default(),
+        );
+        write_event(handle, config, leadership, what, trouble).await?;
+        self.warned = true;
+        Ok(())
+    }
+}
+
+async fn write_event(
+    handle: &LeaderHandle,
+    config: &MembersConfig,
+    leadership: Option<&Leadership>,
+    (kind, reason, node): (EventKind, &str, &str),
+    message: String,
+) -> Result<(), StoreError> {
+    let snapshot: Option<Arc<Snapshot>> = handle.snapshot.borrow().clone();
+    let (Some(leadership), Some(snapshot)) = (leadership, snapshot) else {
+        return Ok(());
+    };
+    let mut log = EventLog::new(&snapshot.events, (config.clock)());
+    let operations = log.record(kind, reason, object(&snapshot, node), message);
+    let fence = [leadership.fence()];
+    handle.store.transact(&fence, &operations).await.map(drop)
+}

@@ -1,0 +1,39 @@
+# A member of etcd that is gone for good is replaced by a machine that held none, and one whose data is gone gives way
+# machines: 4
+# settings: agentTickSeconds: 2, nodeLossTimeoutSeconds: 8
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 90 members_are_well 3
+members() { kat get nodes -o json | jq -c '[.items[] | select(any(.status.conditions[]; .type == "EtcdMember" and .status)) | .metadata.name]'; }
+are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
+wait_for 60 are '["n1","n2","n3"]'
+run web --port 80 --replicas 4
+
+# After five times the time after which it counts as lost.
+began=$EPOCHREALTIME
+lab kill n2
+wait_for 150 are '["n1","n3","n4"]'
+echo "replaced $(seconds_since "$began") s after the plug"
+events=$(kat get events -A)
+contains "$events" "etcd of n2 is no member any more"
+contains "$events" "machine n4 becomes a member of etcd"
+equal active "$(on n4 systemctl is-active kat-etcd.service)" "etcd on n4"
+wait_for 60 is_whole web 4
+
+# It comes back, finds itself no member, and works on, without the keys of one.
+lab start n2
+wait_for 90 nodes_are_ready
+no_member() { on n2 sh -c '! systemctl is-active --quiet kat-etcd.service && [ ! -e /var/lib/kat/pki/cluster-ca.key ] && [ ! -e /var/lib/kat/etcd/member ]'; }
+wait_for 60 no_member
+are '["n1","n3","n4"]'
+kat delete workload web --wait
+run again --port 80 --replicas 4
+equal '["n1","n2","n3","n4"]' "$(machines_with again)" "machines that work"
+
+# A disk is lost and the machine is not: that member does not start again without what it promised to keep, and gives way.
+on n3 sh -c 'systemctl kill --signal=KILL kat-etcd.service; rm -rf /var/lib/kat/etcd/member'
+wait_for 90 are '["n1","n2","n4"]'
+contains "$(kat get events -A)" "etcd of n3 is no member any more: its data is gone"
+without_keys() { on n3 sh -c '! systemctl is-active --quiet kat-etcd.service && [ ! -e /var/lib/kat/pki/cluster-ca.key ]'; }
+wait_for 60 without_keys
+wait_for 30 is_whole again 4

@@ -1,0 +1,113 @@
+//! Members that are lost are replaced, by another machine or by new data on the same one.
+
+use std::time::{Duration, Instant};
+
+use kat::{
+    api::types::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
+    store::{Committed, EtcdStore, Operation, StateStore, etcd_admin, keys},
+};
+
+use super::cluster::{Cluster, Machine, members, name, reports, until, well};
+
+/// The second of three loses its data; the member that takes its place starts, and votes.
+async fn is_made_anew(cluster: &Cluster, mut machines: Vec<Machine>, old: &str) {
+    let store = machines[0].store.clone();
+    let begun = Instant::now();
+    until(
+        "the member without data is taken out, and there is a new one",
+        async || {
+            let members = members(&store).await?;
+            let member = members.members.get("n2")?;
+            (member.id != old && !member.voting).then_some(())
+        },
+    )
+    .await;
+    println!("a new member is there after {:?}", begun.elapsed());
+    let machine = &mut machines[1];
+    machine.etcd = cluster.etcd(2, &[1, 2, 3], "existing");
+    until("all three vote and are well", async || {
+        (well(&store).await? == 3).then_some(())
+    })
+    .await;
+    let events = store.list(keys::EVENTS).await.expect("events").items;
+    let told = events.iter().any(|item| {
+        let event: Event = serde_json::from_slice(&item.value).expect("an event");
+        event.reason == "MemberRemoved" && event.involved_object.name == "n2"
+    });
+    assert!(told, "{events:?}");
+}
+
+async fn id_of(store: &EtcdStore, node: &str) -> String {
+    let members = members(store).await.expect("the members");
+    members.members.get(node).expect("a member").id.clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
+    // It is silent for long after five times that.
+    let cluster = Cluster {
+        loss_timeout: 2,
+        ..Cluster::new()
+    };
+    let mut machines = vec![cluster.first().await];
+    let agents = reports(machines[0].handle(), 3, None);
+    cluster.join(&mut machines, 3).await;
+    let old = id_of(&machines[0].store, "n2").await;
+    machines[1].lose_data(&cluster);
+    is_made_anew(&cluster, machines, &old).await;
+    agents.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_whose_machine_says_that_its_data_is_gone_is_made_anew_at_once() {
+    let cluster = Cluster::new();
+    let mut machines = cluster.three().await;
+    let old = id_of(&machines[0].store, "n2").await;
+    machines[1].lose_data(&cluster);
+    let condition = Condition {
+        kind: DATA_LOST_CONDITION.to_owned(),
+        status: true,
+        reason: data_lost_reason(&old),
+        ..Condition::default()
+    };
+    let agents = reports(machines[0].handle(), 3, Some((2, condition)));
+    is_made_anew(&cluster, machines, &old).await;
+    agents.abort();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_five_members_two_may_go_at_once() {
+    let cluster = Cluster {
+        machines: 5,
+        ..Cluster::new()
+    };
+    let mut machines = cluster.grow(5).await;
+    let store = machines[0].store.clone();
+    let listed = etcd_admin::member_list(&store).await.expect("the members");
+    assert_eq!(listed.len(), 5, "{listed:?}");
+    assert!(listed.iter().all(|member| !member.is_learner), "{listed:?}");
+    // The one that leads KAT, and the one that leads raft.
+    let status = etcd_admin::status(&store).await.expect("a status");
+    let raft = listed.iter().find(|one| one.id == status.leader);
+    let raft = raft.map_or("n2", |one| one.name.as_str()).to_owned();
+    let other = if raft == "n1" { "n2".to_owned() } else { raft };
+    let pulled = Instant::now();
+    for machine in &mut machines {
+        if machine.number == 1 || name(machine.number) == other {
+            machine.kill();
+        }
+    }
+    let took = until("another leads and writes", async || {
+        let leads = |machine: &&Machine| machine.number != 1 && name(machine.number) != other;
+        let machine = machines.iter().filter(leads).find(|one| one.leads())?;
+        let leadership = machine.handle().leadership.borrow().clone()?;
+        let write = [Operation::Put("/kat/test".to_owned(), b"1".to_vec())];
+        match machine.store.transact(&[leadership.fence()], &write).await {
+            Ok(Committed::Yes(_)) => Some(pulled.elapsed()),
+            _ => None,
+        }
+    })
+    .await;
+    println!("written {took:?} after n1 and {other} were gone");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}

@@ -1,0 +1,169 @@
+//! A store that is full, or whose files are mostly empty, against etcds with a small quota.
+
+use kat::{
+    api::types::Event,
+    leader::StoreReport,
+    store::{
+        Committed, EtcdStore, Operation, StateStore, StoreError, etcd_admin, etcd_maintenance, keys,
+    },
+};
+
+use super::cluster::{Cluster, Machine, until};
+
+const MIB: usize = 1 << 20;
+const KEY: &str = "/kat/test";
+
+async fn write(store: &EtcdStore, key: &str, bytes: usize) -> Result<(), StoreError> {
+    let write = [Operation::Put(key.to_owned(), vec![b'x'; bytes])];
+    match store.transact(&[], &write).await? {
+        Committed::Yes(_) => Ok(()),
+        Committed::No => panic!("there is no condition"),
+    }
+}
+
+/// Writes a MiB each time, by these keys in turn, until there is no room.
+async fn fill(store: &EtcdStore, key: impl Fn(usize) -> String) -> usize {
+    for number in 0..200 {
+        match write(store, &key(number), MIB).await {
+            Ok(()) => {}
+            Err(StoreError::Full(_)) => return number,
+            Err(error) => panic!("write {number}: {error}"),
+        }
+    }
+    panic!("the quota has no effect");
+}
+
+async fn events(store: &EtcdStore, reason: &str) -> Option<Vec<Event>> {
+    let list = store.list(keys::EVENTS).await.ok()?;
+    let events = list.items.iter();
+    let events = events.map(|item| serde_json::from_slice(&item.value).expect("an event"));
+    let found: Vec<Event> = events
+        .filter(|event: &Event| event.reason == reason)
+        .collect();
+    (!found.is_empty()).then_some(found)
+}
+
+fn report(machine: &Machine) -> Option<StoreReport> {
+    machine.handle().store_health.report()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_full_of_history_makes_room_by_itself() {
+    let cluster = Cluster {
+        quota: 16 << 20,
+        ..Cluster::new()
+    };
+    let machines = cluster.three().await;
+    let store = &machines[0].store;
+    let writes = fill(store, |_| KEY.to_owned()).await;
+    println!("full after {writes} writes of one key");
+    assert!(writes > 5, "{writes}");
+    until("it takes writes again", async || {
+        write(store, KEY, 100).await.ok()
+    })
+    .await;
+    let told = until("it is told", async || events(store, "StoreWasFull").await).await;
+    assert_eq!(told[0].kind, "Warning");
+    for number in 1..=3 {
+        let at = cluster.at(number).await;
+        let status = etcd_admin::status(&at).await.expect("a status");
+        assert!(status.db_size < 8 << 20, "n{number}: {status:?}");
+        assert!(status.errors.is_empty(), "n{number}: {status:?}");
+    }
+    until("it is well again", async || {
+        report(&machines[0]).filter(|report| report.trouble.is_none())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_mostly_empty_are_made_smaller_one_after_the_other() {
+    let cluster = Cluster {
+        quota: 128 << 20,
+        ..Cluster::new()
+    };
+    let machines = cluster.three().await;
+    let store = &machines[0].store;
+    for _ in 0..20 {
+        write(store, KEY, MIB).await.expect("there is room");
+    }
+    let status = etcd_admin::status(store).await.expect("a status");
+    assert!(status.db_size > 20 << 20, "{status:?}");
+    write(store, KEY, 100).await.expect("there is room");
+    let revision = etcd_admin::status(store).await.expect("a status").revision;
+    etcd_maintenance::compact(store, revision)
+        .await
+        .expect("the history is cut");
+    let told = until("all three are told", async || {
+        let told = events(store, "StoreDefragmented").await?;
+        (told.len() == 3).then_some(told)
+    })
+    .await;
+    for number in 1..=3 {
+        let name = format!("n{number}");
+        assert!(told.iter().any(|event| event.involved_object.name == name));
+        let at = cluster.at(number).await;
+        let status = etcd_admin::status(&at).await.expect("a status");
+        assert!(status.db_size < 8 << 20, "{name}: {status:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_full_of_what_is_in_use_says_what_a_person_can_do() {
+    let cluster = Cluster {
+        machines: 1,
+        quota: 8 << 20,
+        ..Cluster::new()
+    };
+    let machine = cluster.first().await;
+    until("it leads", async || machine.leads().then_some(())).await;
+    let store = &machine.store;
+    let key = |number: usize| format!("{KEY}/{number}");
+    let writes = fill(store, key).await;
+    let trouble = until("it is said", async || {
+        let trouble = report(&machine)?.trouble?;
+        trouble
+            .contains("ETCD_QUOTA_BACKEND_BYTES")
+            .then_some(trouble)
+    })
+    .await;
+    println!("{trouble}");
+    assert!(matches!(
+        write(store, KEY, MIB).await,
+        Err(StoreError::Full(_))
+    ));
+    assert!(machine.leads(), "a lease lives on in a full store");
+    // etcd takes deletions, and then there is room to be had.
+    let deletes: Vec<_> = (0..writes)
+        .map(|number| Operation::Delete(key(number)))
+        .collect();
+    let deleted = store.transact(&[], &deletes).await;
+    assert!(matches!(deleted, Ok(Committed::Yes(_))), "{deleted:?}");
+    until("it takes writes again", async || {
+        write(store, KEY, 100).await.ok()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_store_without_a_leader_gets_one() {
+    let cluster = Cluster {
+        machines: 1,
+        quota: 8 << 20,
+        ..Cluster::new()
+    };
+    let mut machine = cluster.seeded().await;
+    fill(&machine.store, |_| KEY.to_owned()).await;
+    let lease = std::time::Duration::from_secs(5);
+    let campaign = tokio::time::timeout(lease, machine.store.campaign("n1", lease)).await;
+    assert!(
+        !matches!(campaign, Ok(Ok(_))),
+        "a full store grants no lease"
+    );
+    cluster.campaign(&mut machine);
+    until("it leads", async || machine.leads().then_some(())).await;
+    until("it takes writes again", async || {
+        write(&machine.store, KEY, 100).await.ok()
+    })
+    .await;
+}
