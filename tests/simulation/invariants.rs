@@ -7,7 +7,10 @@ use std::{
 
 use kat::{
     api::types::{NodePhase, WorkloadPhase},
-    plan::{Assignment, DesiredMeta, NodeStatusRecord, Wanted, WorkloadMeta, WorkloadStatusRecord},
+    plan::{
+        Assignment, ClusterMembers, DesiredMeta, NodeStatusRecord, Wanted, WorkloadMeta,
+        WorkloadStatusRecord,
+    },
     store::{KeyValue, keys},
 };
 use serde::de::DeserializeOwned;
@@ -150,7 +153,7 @@ impl World {
             crowded.insert(key, since);
         }
         self.crowded = crowded;
-        for machine in &self.machines {
+        for machine in self.joined() {
             let meta = self.store.peek(&keys::desired_meta(&machine.name)).items;
             let count: usize = meta
                 .iter()
@@ -168,7 +171,7 @@ impl World {
 
     /// Machines that the leader calls NotReady.
     fn lost(&self) -> BTreeSet<String> {
-        let names = self.machines.iter().map(|machine| machine.name.clone());
+        let names = self.joined().map(|machine| machine.name.clone());
         names
             .filter(|name| {
                 let status = self.store.peek(&keys::node_status(name)).items;
@@ -184,14 +187,37 @@ impl World {
     pub fn missing(&self) -> Option<String> {
         let live = self.live();
         let assigned = assigned(self);
-        for machine in &self.machines {
+        if let Some(missing) = self.etcd.missing() {
+            return Some(missing);
+        }
+        let known = self.store.peek(keys::MEMBERS).items;
+        let known: Option<ClusterMembers> = known.first().map(read);
+        let known = known.map(|known| known.members).unwrap_or_default();
+        let members = self.etcd.members();
+        let well = |name: &String| known.get(name).is_some_and(|one| one.voting && one.healthy);
+        if known.len() != members.len() || !members.iter().all(well) {
+            return Some(format!(
+                "{known:?} are written down, and {members:?} are members"
+            ));
+        }
+        let join = self.person.join_state();
+        if join.begun && !join.done {
+            return Some("n5 has not joined".to_owned());
+        }
+        for machine in self.joined() {
             let status = self.store.peek(&keys::node_status(&machine.name)).items;
-            let ready = status
-                .first()
-                .map(read::<NodeStatusRecord>)
-                .is_some_and(|status| status.phase == NodePhase::Ready);
-            if !ready {
-                return Some(format!("{} is not ready", machine.name));
+            let status = status.first().map(read::<NodeStatusRecord>);
+            let drain = self.person.drains().get(&machine.name).copied();
+            let (wanted, word) = match drain.is_some_and(|drain| drain.promised) {
+                true => (NodePhase::Drained, "drained"),
+                false => (NodePhase::Ready, "ready"),
+            };
+            if status.is_none_or(|status| status.phase != wanted) {
+                return Some(format!("{} is not {word}", machine.name));
+            }
+            let mut given = assigned.values().filter(|(node, _)| *node == machine.name);
+            if wanted == NodePhase::Drained && given.next().is_some() {
+                return Some(format!("{} is not empty", machine.name));
             }
         }
         let mut wanted = BTreeSet::new();

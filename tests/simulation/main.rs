@@ -14,8 +14,10 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
+mod etcd;
 mod host;
 mod invariants;
+mod joiner;
 mod monitor;
 mod net;
 mod person;
@@ -153,6 +155,11 @@ fn it_is_found_when_addresses_are_not_held() {
 #[test]
 fn it_is_found_when_a_machine_that_is_cut_off_stops_nothing() {
     finds(Without::Partition, false, 50, "must not run on");
+}
+
+#[test]
+fn it_is_found_when_nobody_looks_at_whether_a_machine_is_drained() {
+    finds(Without::Drain, false, 50, "is not drained");
 }
 
 /// Not the rule itself but what it is for: without it two containers have one address.

@@ -9,7 +9,7 @@ use std::{
 
 use kat::{
     api::types::NodePhase,
-    plan::{Assignment, NodeStatusRecord, Plan, Snapshot},
+    plan::{Assignment, NodeRegistration, NodeStatusRecord, Plan, Snapshot},
     store::{MemoryStore, Operation, keys},
 };
 use tokio::time::Instant;
@@ -105,9 +105,39 @@ impl Monitor {
                     instance: assignment.instance.clone(),
                     address: assignment.address,
                 };
-                self.lock().assigned.insert(assignment.unit(), assigned);
+                let before = self.lock().assigned.insert(assignment.unit(), assigned);
+                if let Some(node) = key.strip_prefix(keys::NODE_DESIRED)
+                    && let Some((node, _)) = node.split_once('/')
+                    && before.is_none()
+                    && self.is_drained(node)
+                {
+                    let unit = assignment.unit();
+                    self.violated(format!("{unit} is placed on {node}, which is drained"));
+                }
             }
         }
+    }
+
+    /// The leader says that a machine is empty, and it is to stay so.
+    fn is_drained(&self, node: &str) -> bool {
+        let one = |key: String| {
+            self.store
+                .peek(&key)
+                .items
+                .into_iter()
+                .find(|item| item.key == key)
+        };
+        let registration = one(keys::registration(node));
+        let status = one(keys::node_status(node));
+        let draining = registration.is_some_and(|item| {
+            let registration: NodeRegistration = serde_json::from_slice(&item.value).unwrap();
+            registration.draining
+        });
+        let drained = status.is_some_and(|item| {
+            let status: NodeStatusRecord = serde_json::from_slice(&item.value).unwrap();
+            status.phase == NodePhase::Drained
+        });
+        draining && drained
     }
 
     /// A leader took a machine's report in.

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::way::Way;
+use crate::{joiner::JOIN, way::Way};
 
 /// How long a caller waits for an answer.
 const CALL: Duration = Duration::from_secs(10);
@@ -75,12 +75,13 @@ impl Net {
         served: impl FnOnce() + Send,
     ) -> Result<StatusCode, String> {
         let identity = match from {
-            Some(node) => PeerIdentity::Node(node.to_owned()),
-            None => PeerIdentity::Admin("ada".to_owned()),
+            _ if request.uri().path() == JOIN => None,
+            Some(node) => Some(PeerIdentity::Node(node.to_owned())),
+            None => Some(PeerIdentity::Admin("ada".to_owned())),
         };
         request.extensions_mut().insert(Peer {
             source: Source::Network(([192, 0, 2, 1], 40_000).into()),
-            identity: Some(identity),
+            identity,
         });
         self.travel(from, to).await;
         let door = self.doors.lock().unwrap().get(to).cloned();

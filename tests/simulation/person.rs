@@ -16,7 +16,7 @@ use kat::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{monitor::Monitor, net::Net};
+use crate::{joiner, monitor::Monitor, net::Net};
 
 pub const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
@@ -77,6 +77,28 @@ pub struct Person {
     store: MemoryStore,
     monitor: Arc<Monitor>,
     known: Arc<Mutex<BTreeMap<String, Memory>>>,
+    drains: Arc<Mutex<BTreeMap<String, Drain>>>,
+    joins: Arc<Mutex<Join>>,
+}
+
+/// What is known of the machine that joins.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Join {
+    /// It was asked for.
+    pub begun: bool,
+    /// It was told that it is in.
+    pub done: bool,
+    busy: bool,
+}
+
+/// What is known of a machine that was ever drained.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Drain {
+    /// It is to be empty, as was acknowledged last.
+    pub promised: bool,
+    /// Something with an unknown outcome was asked since then.
+    pub unsure: bool,
+    busy: bool,
 }
 
 impl Person {
@@ -86,6 +108,8 @@ impl Person {
             store: store.clone(),
             monitor: Arc::clone(monitor),
             known: Arc::default(),
+            drains: Arc::default(),
+            joins: Arc::default(),
         }
     }
 
@@ -168,6 +192,72 @@ impl Person {
                         *since = Some(Instant::now());
                     }
                 }
+            }
+        });
+    }
+
+    /// How far the machine is that joins.
+    pub fn join_state(&self) -> Join {
+        *self.joins.lock().unwrap()
+    }
+
+    /// The machine that joins asks a machine to be let in, unless it still waits for an answer.
+    pub fn join(&self, to: &str) {
+        {
+            let mut joins = self.joins.lock().unwrap();
+            if joins.busy || joins.done {
+                return;
+            }
+            (joins.begun, joins.busy) = (true, true);
+        }
+        let (person, to) = (self.clone(), to.to_owned());
+        tokio::spawn(async move {
+            let answer = person
+                .net
+                .call(Some("n5"), &to, joiner::request(), || ())
+                .await;
+            person
+                .monitor
+                .note(&format!("{to} answers n5, which joins: {answer:?}"));
+            let mut joins = person.joins.lock().unwrap();
+            joins.busy = false;
+            joins.done = answer.is_ok_and(|status| status.is_success());
+        });
+    }
+
+    /// The machines that were ever drained.
+    pub fn drains(&self) -> BTreeMap<String, Drain> {
+        self.drains.lock().unwrap().clone()
+    }
+
+    /// Asks a machine to drain another, or to end that, unless the one before is still under way.
+    pub fn drain(&self, to: &str, machine: &str, empty: bool) {
+        {
+            let mut drains = self.drains.lock().unwrap();
+            let drain = drains.entry(machine.to_owned()).or_default();
+            if drain.busy {
+                return;
+            }
+            (drain.busy, drain.unsure) = (true, true);
+        }
+        let (person, to, machine) = (self.clone(), to.to_owned(), machine.to_owned());
+        tokio::spawn(async move {
+            let path = format!("/v1alpha1/nodes/{machine}/drain");
+            let request = if empty {
+                Request::put(path)
+            } else {
+                Request::delete(path)
+            };
+            let request = request.body(Body::empty()).unwrap();
+            let answer = person.net.call(None, &to, request, || ()).await;
+            person.monitor.note(&format!(
+                "{to} answers drain of {machine} {empty}: {answer:?}"
+            ));
+            let mut drains = person.drains.lock().unwrap();
+            let drain = drains.entry(machine).or_default();
+            drain.busy = false;
+            if answer.is_ok_and(|status| status.is_success()) {
+                (drain.promised, drain.unsure) = (empty, false);
             }
         });
     }

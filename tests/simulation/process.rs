@@ -20,7 +20,7 @@ use kat::{
         routes::router,
         types::{Condition, NodeReport, NodeResources, OverlayReport},
     },
-    leader::{LeaderConfig, LeaderHandle, Planner, start_with},
+    leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with},
     plan::InstanceEntry,
     pulse::Pulses,
     render::{RenderSettings, Renderer},
@@ -31,7 +31,9 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
     host::{Accounts, Boot, NoLogs},
+    joiner,
     monitor::Monitor,
     net::{Door, Net},
     way::{Way, Wire},
@@ -49,6 +51,7 @@ pub struct Place {
     pub way: Arc<Way>,
     pub store: MemoryStore,
     pub net: Arc<Net>,
+    pub etcd: Arc<Etcd>,
     pub monitor: Arc<Monitor>,
     pub renderer: Arc<Renderer>,
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -191,6 +194,23 @@ impl Process {
             Arc::clone(&place.planner),
             self.cancel.clone(),
         );
+        let way = Arc::new(EtcdWay {
+            etcd: Arc::clone(&place.etcd),
+            way: Arc::clone(&place.way),
+        });
+        let members = MembersConfig {
+            node: node.clone(),
+            client_port: CLIENT_PORT,
+            peer_port: PEER_PORT,
+            clock: Arc::clone(&place.clock),
+            etcd: Arc::clone(&way) as _,
+            upkeep: way,
+            quota: 2 << 30,
+            retry: Duration::from_secs(60),
+            pulses: Pulses::default(),
+        };
+        let keeper = keep_members(handle.clone(), members, self.cancel.clone());
+        self.tasks.push(tokio::spawn(keeper));
         let most = std::num::NonZeroU32::MAX;
         let api = Api::new(
             ApiConfig {
@@ -206,7 +226,7 @@ impl Process {
                     ..Limits::default()
                 },
                 pulses: Pulses::default(),
-                joining: None,
+                joining: Some(joiner::joining()),
             },
             self.cancel.clone(),
         );

@@ -136,6 +136,9 @@ impl Scenario {
             for (_, repair) in due {
                 self.repair(repair).await;
             }
+            if self.world.person.join_state().done {
+                self.world.let_in().await;
+            }
             self.world.check();
         }
     }
@@ -164,7 +167,7 @@ impl Scenario {
 
     /// A machine; often the one that leads.
     fn target(&mut self) -> usize {
-        let any = self.world.random.index(self.world.machines.len());
+        let any = self.world.random.index(self.world.joined().count());
         match self.world.leader() {
             Some(leader) if self.world.random.chance(40) => leader,
             _ => any,
@@ -177,7 +180,9 @@ impl Scenario {
         let what = self.world.random.below(100);
         self.world.monitor.note(&format!("step {what} at {name}"));
         match what {
-            0..30 => self.wish(),
+            0..24 => self.wish(),
+            24..26 => self.join(),
+            26..30 => self.drain(number),
             30..40 => {
                 self.world.kill(number);
                 self.later(100, 20_000, Repair::Start(number));
@@ -232,6 +237,7 @@ impl Scenario {
                 self.world.stop(number);
                 self.later(100, 3_000, Repair::Start(number));
             }
+            96..98 => self.world.etcd.lose_data(&name),
             _ => {
                 let live: Vec<String> = self.world.live().into_keys().collect();
                 if !live.is_empty() {
@@ -263,6 +269,30 @@ impl Scenario {
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();
         self.world.person.wish(&to, workload, wish);
+    }
+
+    /// Another machine joins, or asks again.
+    fn join(&mut self) {
+        let any = self.world.random.index(3);
+        let asked = self.world.leader().unwrap_or(any);
+        let to = self.world.machines[asked].name.clone();
+        self.world.person.join(&to);
+    }
+
+    /// A machine is drained, or the one that is serves again: one at a time, so that there is room.
+    fn drain(&mut self, number: usize) {
+        let drains = self.world.person.drains();
+        let mut others = drains
+            .iter()
+            .filter(|(_, drain)| drain.promised || drain.unsure);
+        let (machine, empty) = match others.next() {
+            Some((machine, _)) => (machine.clone(), false),
+            None => (self.world.machines[number].name.clone(), true),
+        };
+        let any = self.world.random.index(3);
+        let asked = self.world.leader().unwrap_or(any);
+        let to = self.world.machines[asked].name.clone();
+        self.world.person.drain(&to, &machine, empty);
     }
 
     /// Everything is mended, and everybody says once more what they want.
@@ -298,9 +328,20 @@ impl Scenario {
                     self.world.person.wish(&to, workload, wish);
                 }
             }
-            let missing = match unsure.is_empty() {
+            let drains = self.world.person.drains();
+            let mut unknown = drains.iter().filter(|(_, drain)| drain.unsure);
+            let unknown = unknown.next().map(|(machine, _)| machine.clone());
+            if let (Some(machine), Some(leader)) = (&unknown, self.world.leader()) {
+                let to = self.world.machines[leader].name.clone();
+                self.world.person.drain(&to, machine, true);
+            }
+            let join = self.world.person.join_state();
+            if join.begun && !join.done {
+                self.join();
+            }
+            let missing = match unsure.is_empty() && unknown.is_none() {
                 true => self.world.missing(),
-                false => Some(format!("{unsure:?} are not sure")),
+                false => Some(format!("{unsure:?} and {unknown:?} are not sure")),
             };
             let Some(missing) = missing else { return };
             if self.is_over() {

@@ -24,7 +24,9 @@ use kat::{
 use tokio::time::Instant;
 
 use crate::{
+    etcd::Etcd,
     host::{Accounts, Boot, Pace},
+    joiner,
     monitor::Monitor,
     net::Net,
     person::{NAMESPACE, Person},
@@ -34,7 +36,17 @@ use crate::{
 };
 
 /// Machines that hold the store and may lead, then others.
-const MACHINES: [(&str, bool); 4] = [("n1", true), ("n2", true), ("n3", true), ("n4", false)];
+const MACHINES: [(&str, bool); 5] = [
+    ("n1", true),
+    ("n2", true),
+    ("n3", true),
+    ("n4", false),
+    ("n5", false),
+];
+/// How many of them are there from the beginning; the last one joins.
+const THERE: usize = 4;
+/// How many of them are members of etcd at first. The last one may take the place of another.
+const MEMBERS: usize = 3;
 /// Seconds without a heartbeat after which a machine is lost.
 pub const LOST_AFTER: u32 = 10;
 /// Seconds between heartbeats.
@@ -52,6 +64,8 @@ pub enum Without {
     AddressHold,
     /// A machine that is cut off stops nothing.
     Partition,
+    /// Nobody looks at whether a machine is drained.
+    Drain,
 }
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
@@ -62,6 +76,8 @@ pub struct Machine {
     pub way: Arc<Way>,
     pub process: Option<Process>,
     pub boot: Option<Arc<Boot>>,
+    /// It belongs to the cluster.
+    pub joined: bool,
     root: std::path::PathBuf,
     accounts: Arc<Accounts>,
     pace: Pace,
@@ -97,6 +113,7 @@ pub struct World {
     pub store: MemoryStore,
     pub monitor: Arc<Monitor>,
     pub net: Arc<Net>,
+    pub etcd: Arc<Etcd>,
     pub person: Person,
     pub machines: Vec<Machine>,
     pub random: Random,
@@ -123,16 +140,23 @@ impl World {
             .enumerate()
             .map(|(number, (name, etcd))| machine(number, name, *etcd, folder, &mut random))
             .collect();
-        store.write_now(&seed_operations(&machines));
+        store.write_now(&seed_operations(&machines[..THERE]));
         let ways = machines
             .iter()
             .map(|machine| (machine.name.clone(), Arc::clone(&machine.way)));
         let net = Arc::new(Net::new(ways.collect()));
+        let overlay = machines.iter().map(|machine| {
+            let address = machine.identity.overlay_address().to_string();
+            (machine.name.clone(), address)
+        });
+        let overlay: Vec<_> = overlay.collect();
+        let etcd = Arc::new(Etcd::new(&overlay, MEMBERS, &monitor));
         let person = Person::new(&net, &store, &monitor);
         let mut world = Self {
             store,
             monitor,
             net,
+            etcd,
             person,
             machines,
             random,
@@ -143,7 +167,7 @@ impl World {
             began: Instant::now(),
             uids: Arc::default(),
         };
-        for number in 0..world.machines.len() {
+        for number in 0..THERE {
             world.power_on(number).await;
         }
         world
@@ -177,6 +201,7 @@ impl World {
             Arc::clone(&self.net),
             Arc::clone(&self.monitor),
         );
+        let etcd = Arc::clone(&self.etcd);
         let fenced = self.without != Without::Fence;
         let machine = &mut self.machines[number];
         let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
@@ -192,6 +217,7 @@ impl World {
             way: Arc::clone(&machine.way),
             store,
             net,
+            etcd,
             monitor,
             renderer: Arc::clone(&RENDERER),
             clock: Arc::new(move || {
@@ -217,6 +243,13 @@ impl World {
             if without == Without::FullTimeout {
                 observed.leading_for = Duration::from_secs(3600);
             }
+            let mut snapshot = std::borrow::Cow::Borrowed(snapshot);
+            if without == Without::Drain {
+                for node in snapshot.to_mut().nodes.values_mut() {
+                    node.registration.value.draining = false;
+                }
+            }
+            let snapshot = snapshot.as_ref();
             let mut plan = plan::plan(snapshot, &observed, now, seed);
             if without == Without::AddressHold {
                 give_back_early(&mut plan);
@@ -245,6 +278,7 @@ impl World {
         self.kill(number);
         let machine = &mut self.machines[number];
         machine.way.change(|way| way.power += 1);
+        self.etcd.set_up(&machine.name, false);
         if let Some(boot) = machine.boot.take() {
             machine.lingering = boot.lingering();
         }
@@ -254,11 +288,43 @@ impl World {
     /// The machine boots, and `kat-agent` starts.
     pub async fn power_on(&mut self, number: usize) {
         let machine = &mut self.machines[number];
+        if !machine.joined {
+            return;
+        }
         if machine.boot.is_none() {
             let boot = Boot::begin(&machine.root, machine.pace, &machine.lingering).await;
             machine.boot = Some(boot);
         }
+        self.etcd.set_up(&machine.name, true);
         self.start(number);
+    }
+
+    /// Machines of the cluster.
+    pub fn joined(&self) -> impl Iterator<Item = &Machine> {
+        self.machines.iter().filter(|machine| machine.joined)
+    }
+
+    /// The machine that joins has heard that it was let in, and begins.
+    pub async fn let_in(&mut self) {
+        let machine = &mut self.machines[THERE];
+        if machine.joined {
+            return;
+        }
+        let one = |key: &str| {
+            let found = self.store.peek(key).items.into_iter();
+            found.map(|item| item.value).next().unwrap_or_default()
+        };
+        let registration = one(&keys::registration(&machine.name));
+        let registration: NodeRegistration = serde_json::from_slice(&registration).unwrap();
+        let subnet = one(&keys::network_node(&machine.name, "subnet"));
+        let subnet = String::from_utf8(subnet).unwrap();
+        machine.identity = Arc::new(Identity {
+            node_uid: registration.uid,
+            subnet: subnet.parse().unwrap(),
+            ..machine.identity.as_ref().clone()
+        });
+        machine.joined = true;
+        self.power_on(THERE).await;
     }
 
     /// Changes what a machine's ways are like.
@@ -314,6 +380,7 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
         way,
         process: None,
         boot: None,
+        joined: number < u8::try_from(THERE).unwrap(),
         accounts: Arc::new(Accounts::new(&root)),
         root,
         pace: Pace {
@@ -329,6 +396,8 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
 
 fn cluster() -> ClusterConfiguration {
     let mut cluster = ClusterConfiguration::default();
+    // Parts of the size that the machines have.
+    cluster.spec.node_subnet_bits = 13;
     cluster.spec.agent_tick_seconds = TICK;
     cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
     cluster
@@ -349,6 +418,8 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
     let mut operations = vec![
         put(keys::namespace(NAMESPACE), &namespace),
         put(keys::CLUSTER.to_owned(), &cluster()),
+        Operation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
+        joiner::token(),
     ];
     for machine in machines {
         let identity = &machine.identity;

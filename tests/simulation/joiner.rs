@@ -1,0 +1,91 @@
+//! A machine that joins while the others run: over the real route, with a real token and request.
+
+use std::sync::{Arc, LazyLock};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use hyper::{Request, header};
+use jiff::Timestamp;
+use kat::{
+    api::{Joining, NewToken, NodeUsers, new_token, types::Scope},
+    pki::{Authorities, Authority, AuthorityKind, create_request},
+    store::{Operation, StoreError, keys},
+};
+use serde_json::json;
+
+/// The way of its request, which shows a token and no certificate.
+pub const JOIN: &str = "/v1alpha1/join";
+
+/// What is made anew for each run of the program: nothing that happens depends on it.
+struct Secrets {
+    authorities: Arc<Authorities>,
+    token: NewToken,
+    request: String,
+}
+
+static SECRETS: LazyLock<Secrets> = LazyLock::new(|| {
+    let folder = tempfile::tempdir().unwrap();
+    for kind in [
+        AuthorityKind::Cluster,
+        AuthorityKind::EtcdClients,
+        AuthorityKind::EtcdPeers,
+    ] {
+        let authority = Authority::generate(kind, "cluster", Timestamp::now()).unwrap();
+        authority.store(folder.path()).unwrap();
+    }
+    Secrets {
+        authorities: Arc::new(Authorities::load(folder.path()).unwrap()),
+        token: new_token(Scope::Join, "join", Timestamp::UNIX_EPOCH, None).unwrap(),
+        request: create_request("node:n5").unwrap().0,
+    }
+});
+
+/// etcd's users are not made up.
+struct NoUsers;
+
+#[async_trait]
+impl NodeUsers for NoUsers {
+    async fn admit(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn remove(&self, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+/// What lets a machine join.
+pub fn joining() -> Joining {
+    Joining {
+        authorities: Arc::clone(&SECRETS.authorities),
+        users: Arc::new(NoUsers),
+    }
+}
+
+/// The token, as somebody made it before.
+pub fn token() -> Operation {
+    let token = &SECRETS.token;
+    let record = serde_json::to_vec(&token.record).unwrap();
+    Operation::Put(keys::token(&token.id), record)
+}
+
+/// The request of n5; the same each time, as a machine sends it that did not hear the answer.
+pub fn request() -> Request<Body> {
+    let body = json!({
+        "name": "n5",
+        "certificateRequest": SECRETS.request,
+        "wireguardKey": "BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU=",
+        "endpoints": ["192.0.2.5:51820"],
+        "advertise": ["192.0.2.5"],
+        "architecture": "amd64",
+        "noEtcd": true,
+    });
+    Request::post(JOIN)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(
+            header::AUTHORIZATION,
+            format!("Bearer {}", SECRETS.token.token),
+        )
+        .body(Body::from(body.to_string()))
+        .unwrap()
+}
