@@ -1,0 +1,677 @@
+//! One leader against many machines: `contrib/bench/scale` says what is measured.
+
+use std::{
+    fs,
+    io::Write,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use async_trait::async_trait;
+use jiff::Timestamp;
+use kat::{
+    api::{
+        ApiConfig, InstanceLogs, Limits, Listeners, LogQuery, LogStream, LogsError, TlsListener,
+        client::{Client, Options},
+        new_token, random_uid, serve,
+        types::{
+            Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources, Scope,
+        },
+    },
+    bundle::{SourceFile, pack},
+    leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start},
+    pki::{Authorities, Authority, AuthorityKind, Identity, LeafKind, tls},
+    plan::{Assignment, DesiredMeta, InstanceEntry, NamespaceRecord, NodeRegistration},
+    pulse::Pulses,
+    resource::{Bytes, MilliCpu, ResourceList},
+    store::{
+        Committed, EtcdOptions, EtcdStore, EtcdTls, Mirror, Operation, StateStore, StoreError,
+        etcd_admin, keys,
+    },
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+const MACHINES: usize = 100;
+const WORKLOADS: usize = 100;
+const REPLICAS: usize = 100;
+/// Reports whose way to the status is timed.
+const REPORTS: usize = 50;
+const TICK: Duration = Duration::from_secs(15);
+const NAMESPACE: &str = "default";
+const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
+/// Stands for the leading machine's address on the overlay.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 79, 0, 1);
+/// Longest wait for anything.
+const LIMIT: Duration = Duration::from_secs(300);
+
+fn machine(number: usize) -> String {
+    format!("m{number:03}")
+}
+
+fn say(text: &str) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+fn main() -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    match std::env::var_os("KAT_BENCH_LEADER") {
+        Some(folder) => runtime.block_on(lead(&Place::read(Path::new(&folder))?)),
+        None => runtime.block_on(measure()),
+    }
+}
+
+/// What leader and agents share.
+struct Place {
+    folder: PathBuf,
+    client_port: u16,
+    peer_port: u16,
+    api_port: u16,
+}
+
+impl Place {
+    fn new(folder: &Path) -> anyhow::Result<Self> {
+        for kind in [
+            AuthorityKind::Cluster,
+            AuthorityKind::EtcdClients,
+            AuthorityKind::EtcdPeers,
+        ] {
+            Authority::generate(kind, CLUSTER_UID, Timestamp::now())?.store(folder)?;
+        }
+        let mut ports = [0_u16; 3];
+        for port in &mut ports {
+            *port = std::net::TcpListener::bind((ADDRESS, 0))?
+                .local_addr()?
+                .port();
+        }
+        fs::write(folder.join("ports"), serde_json::to_vec(&ports)?)?;
+        Self::read(folder)
+    }
+
+    fn read(folder: &Path) -> anyhow::Result<Self> {
+        let ports: [u16; 3] = serde_json::from_slice(&fs::read(folder.join("ports"))?)?;
+        let [client_port, peer_port, api_port] = ports;
+        Ok(Self {
+            folder: folder.to_owned(),
+            client_port,
+            peer_port,
+            api_port,
+        })
+    }
+
+    fn leaf(&self, authority: AuthorityKind, kind: &LeafKind) -> anyhow::Result<Identity> {
+        let authority = Authority::load(&self.folder, authority)?;
+        Ok(authority.issue(kind, Timestamp::now())?)
+    }
+
+    fn etcd_options(&self, kind: &LeafKind) -> anyhow::Result<EtcdOptions> {
+        let identity = self.leaf(AuthorityKind::EtcdClients, kind)?;
+        let authority = Authority::load(&self.folder, AuthorityKind::EtcdClients)?;
+        let tls = EtcdTls {
+            authority: authority.certificate_pem().to_owned(),
+            certificate: identity.certificate_pem,
+            key: identity.key_pem,
+        };
+        let url = format!("https://{ADDRESS}:{}", self.client_port);
+        Ok(EtcdOptions::new(vec![url], Some(tls)))
+    }
+
+    async fn leader_store(&self) -> anyhow::Result<EtcdStore> {
+        let kind = LeafKind::Leader { name: machine(0) };
+        Ok(EtcdStore::connect(&self.etcd_options(&kind)?).await?)
+    }
+
+    fn api(&self) -> SocketAddr {
+        SocketAddr::from((ADDRESS, self.api_port))
+    }
+
+    /// etcd as `kat-etcd.service` runs it.
+    fn start_etcd(&self) -> anyhow::Result<Process> {
+        let addresses = vec![IpAddr::V4(ADDRESS), IpAddr::V4(Ipv4Addr::LOCALHOST)];
+        let name = machine(0);
+        let server = LeafKind::EtcdServer {
+            name: name.clone(),
+            addresses: addresses.clone(),
+        };
+        let peer = LeafKind::EtcdPeer { name, addresses };
+        for (file, authority, kind) in [
+            ("server", AuthorityKind::EtcdClients, server),
+            ("peer", AuthorityKind::EtcdPeers, peer),
+        ] {
+            let identity = self.leaf(authority, &kind)?;
+            fs::write(
+                self.folder.join(format!("{file}.crt")),
+                &identity.certificate_pem,
+            )?;
+            fs::write(self.folder.join(format!("{file}.key")), &identity.key_pem)?;
+        }
+        let path = |file: &str| self.folder.join(file).display().to_string();
+        let client_url = format!("https://{ADDRESS}:{}", self.client_port);
+        let peer_url = format!("https://{ADDRESS}:{}", self.peer_port);
+        let child = Command::new(etcd_program()?)
+            .args(["--client-cert-auth", "--peer-client-cert-auth"])
+            .args(["--heartbeat-interval=100", "--election-timeout=1000"])
+            .args([
+                "--auto-compaction-mode=periodic",
+                "--auto-compaction-retention=10m",
+            ])
+            .args(["--enable-grpc-gateway=false", "--log-level=warn"])
+            .arg(format!("--name={}", machine(0)))
+            .arg(format!("--data-dir={}", path("data")))
+            .arg(format!("--listen-client-urls={client_url}"))
+            .arg(format!("--advertise-client-urls={client_url}"))
+            .arg(format!("--listen-peer-urls={peer_url}"))
+            .arg(format!("--initial-advertise-peer-urls={peer_url}"))
+            .arg(format!("--initial-cluster={}={peer_url}", machine(0)))
+            .arg(format!("--trusted-ca-file={}", path("etcd-client-ca.crt")))
+            .arg(format!("--cert-file={}", path("server.crt")))
+            .arg(format!("--key-file={}", path("server.key")))
+            .arg(format!(
+                "--peer-trusted-ca-file={}",
+                path("etcd-peer-ca.crt")
+            ))
+            .arg(format!("--peer-cert-file={}", path("peer.crt")))
+            .arg(format!("--peer-key-file={}", path("peer.key")))
+            .env("ETCD_QUOTA_BACKEND_BYTES", "2147483648")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(self.folder.join("etcd.log"))?)
+            .spawn()
+            .context("etcd does not start")?;
+        Ok(Process(child))
+    }
+
+    /// The leader, in a process of its own.
+    fn start_leader(&self) -> anyhow::Result<Process> {
+        let child = Command::new(std::env::current_exe()?)
+            .env("KAT_BENCH_LEADER", &self.folder)
+            .stdin(Stdio::null())
+            .spawn()?;
+        Ok(Process(child))
+    }
+}
+
+fn etcd_program() -> anyhow::Result<PathBuf> {
+    if let Some(named) = std::env::var_os("KAT_ETCD") {
+        return Ok(named.into());
+    }
+    let roots = fs::read_dir("/var/cache/kat-lab")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let of_labs = roots.map(|root| root.path().join("usr/bin/etcd"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let of_path: Vec<PathBuf> = std::env::split_paths(&path)
+        .map(|folder| folder.join("etcd"))
+        .collect();
+    let mut all = of_labs.chain(of_path);
+    all.find(|path| path.is_file())
+        .context("no etcd: set KAT_ETCD, build the lab's root, or install etcd-server")
+}
+
+/// A program that ends with this value.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a process used so far, and what it has.
+#[derive(Clone, Copy)]
+struct Usage {
+    /// Seconds of processor time.
+    processor: f64,
+    /// KiB, shared pages by parts.
+    memory: u64,
+    /// Bytes that went to the disk.
+    written: u64,
+}
+
+impl Process {
+    fn usage(&self) -> anyhow::Result<Usage> {
+        let folder = PathBuf::from(format!("/proc/{}", self.0.id()));
+        let stat = fs::read_to_string(folder.join("stat"))?;
+        let (_, after) = stat.rsplit_once(") ").context("stat")?;
+        let fields: Vec<&str> = after.split(' ').collect();
+        let ticks = |index: usize| -> anyhow::Result<f64> {
+            Ok(fields.get(index).context("stat")?.parse::<f64>()?)
+        };
+        let number = |file: &str, name: &str| -> anyhow::Result<u64> {
+            let text = fs::read_to_string(folder.join(file))?;
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            let word = line.and_then(|line| line.split_whitespace().next());
+            Ok(word
+                .with_context(|| format!("{file} has no {name}"))?
+                .parse()?)
+        };
+        Ok(Usage {
+            // The kernel's unit for this file is a hundredth of a second.
+            processor: (ticks(11)? + ticks(12)?) / 100.0,
+            memory: number("smaps_rollup", "Pss:")?,
+            written: number("io", "write_bytes:")?,
+        })
+    }
+}
+
+struct NoLogs;
+
+#[async_trait]
+impl InstanceLogs for NoLogs {
+    async fn open(&self, _: &InstanceEntry, _: LogQuery) -> Result<LogStream, LogsError> {
+        Ok(Box::pin(futures_util::stream::empty()))
+    }
+}
+
+/// The leading machine's part of `kat-agent run`.
+async fn lead(place: &Place) -> anyhow::Result<()> {
+    let store = place.leader_store().await?;
+    let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
+    let cancel = CancellationToken::new();
+    let pulses = Pulses::default();
+    let handle = start(
+        Arc::new(store.clone()),
+        LeaderConfig {
+            candidate: machine(0),
+            lease: Duration::from_secs(5),
+            endpoint: place.api().to_string(),
+            clock: Arc::clone(&clock),
+            pulses: pulses.clone(),
+        },
+        cancel.clone(),
+    );
+    let template = place.etcd_options(&LeafKind::Leader { name: machine(0) })?;
+    let options = move |url: &str| {
+        Ok::<_, StoreError>(EtcdOptions {
+            endpoints: vec![url.to_owned()],
+            ..template.clone()
+        })
+    };
+    let clients = Arc::new(MemberClients::new(&store, Arc::new(options)));
+    let members = MembersConfig {
+        node: machine(0),
+        client_port: place.client_port,
+        peer_port: place.peer_port,
+        clock: Arc::clone(&clock),
+        etcd: Arc::clone(&clients) as _,
+        upkeep: clients,
+        quota: 2 << 30,
+        retry: Duration::from_secs(60),
+        pulses: pulses.clone(),
+    };
+    tokio::spawn(keep_members(handle.clone(), members, cancel.clone()));
+    let authorities = Authorities::load(&place.folder)?;
+    let kind = LeafKind::Node {
+        name: machine(0),
+        cluster_uid: CLUSTER_UID.to_owned(),
+        addresses: vec![IpAddr::V4(ADDRESS)],
+    };
+    let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
+    let authority = authorities.cluster.certificate_pem();
+    let identity = tls::CurrentIdentity::new(&leaf, authority)?;
+    let config = tls::server_config(identity, authority)?;
+    let listeners = Listeners {
+        tls: vec![TlsListener {
+            listener: tokio::net::TcpListener::bind(place.api()).await?,
+            config: Arc::new(move || Arc::clone(&config)),
+            leader: Arc::new(|| None),
+            stands_in: false,
+        }],
+        sockets: Vec::new(),
+    };
+    let api = ApiConfig {
+        handle,
+        logs: Arc::new(NoLogs),
+        clock,
+        new_uid: Arc::new(random_uid),
+        node_name: machine(0),
+        limits: Limits::default(),
+        pulses,
+        joining: None,
+    };
+    serve(api, listeners, cancel).await;
+    bail!("the API ended")
+}
+
+/// What an agent says of the instances on its list.
+fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> NodeReport {
+    let instances = list
+        .iter()
+        .enumerate()
+        .map(|(number, assignment)| InstanceReport {
+            workload_name: assignment.workload.clone(),
+            namespace: assignment.namespace.clone(),
+            instance_id: assignment.instance.clone(),
+            state: "running".to_owned(),
+            phase: InstancePhase::Running,
+            health_status: Health::NotApplicable,
+            // The first one is that which restarts.
+            restarts: if number == 0 { restarts } else { 0 },
+            template_hash: assignment.template_hash.clone(),
+            memory: Some(20 << 20),
+            cpu: Some(1_000_000_000),
+            ..InstanceReport::default()
+        });
+    let all = ResourceList {
+        cpu: Some(MilliCpu(16_000)),
+        memory: Some(Bytes(64 << 30)),
+    };
+    NodeReport {
+        node_name: node.to_owned(),
+        node_uid: node.to_owned(),
+        timestamp: Timestamp::now().as_second(),
+        resources: NodeResources {
+            capacity: all,
+            allocatable: all,
+        },
+        workload_instances: instances.collect(),
+        version: kat::VERSION.to_owned(),
+        architecture: "amd64".to_owned(),
+        desired_revision: revision,
+        ..NodeReport::default()
+    }
+}
+
+/// One simulated agent: follows its list, and reports every tick, and when the list or `restarts`
+/// changed.
+async fn agent(
+    place: Arc<Place>,
+    number: usize,
+    mut restarts: watch::Receiver<u32>,
+) -> anyhow::Result<()> {
+    let node = machine(number);
+    let kind = LeafKind::EtcdNode { name: node.clone() };
+    let store = EtcdStore::connect(&place.etcd_options(&kind)?).await?;
+    let prefix = keys::node_desired(&node);
+    let mut mirror = Mirror::start(Arc::new(store), &prefix, CancellationToken::new());
+    let kind = LeafKind::Node {
+        name: node.clone(),
+        cluster_uid: CLUSTER_UID.to_owned(),
+        addresses: vec![IpAddr::V4(ADDRESS)],
+    };
+    let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
+    let authority = Authority::load(&place.folder, AuthorityKind::Cluster)?;
+    let client = Client::from_identity(
+        &[place.api().to_string()],
+        CLUSTER_UID,
+        authority.certificate_pem(),
+        &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+        Options::default(),
+    )?;
+    let (mut list, mut revision) = (Vec::new(), 0);
+    // Agents do not report in step.
+    let mut wait = TICK.mul_f64(number as f64 / MACHINES as f64);
+    loop {
+        tokio::select! {
+            state = mirror.changed() => {
+                let state = state?;
+                let meta = state.get(&keys::desired_meta(&node));
+                let meta = meta.and_then(|meta| serde_json::from_slice::<DesiredMeta>(&meta.value).ok());
+                let instances = keys::desired_instances(&node);
+                let read: Vec<Assignment> = state
+                    .below(&instances)
+                    .filter_map(|entry| serde_json::from_slice(&entry.value).ok())
+                    .collect();
+                let Some(meta) = meta.filter(|meta| meta.count == read.len()) else {
+                    continue;
+                };
+                (list, revision) = (read, meta.revision);
+            }
+            changed = restarts.changed() => changed?,
+            () = tokio::time::sleep(wait) => {}
+        }
+        let report = report_of(&node, &list, revision, *restarts.borrow_and_update());
+        if let Err(error) = client.report(&node, &report).await {
+            writeln!(std::io::stderr(), "{node}: {error}")?;
+        }
+        wait = TICK;
+    }
+}
+
+async fn until<T, F: Future<Output = anyhow::Result<Option<T>>>>(
+    sentence: &str,
+    mut look: impl FnMut() -> F,
+) -> anyhow::Result<T> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = look().await? {
+            return Ok(found);
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{sentence}: not within {LIMIT:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// What `init` and the joins would have written; gives back an administrator's token.
+async fn seed(store: &EtcdStore) -> anyhow::Result<String> {
+    fn put<T: serde::Serialize>(key: String, value: &T) -> anyhow::Result<Operation> {
+        Ok(Operation::Put(key, serde_json::to_vec(value)?))
+    }
+    let now = Timestamp::now();
+    let token = new_token(Scope::Admin, "bench", now, None)?;
+    let namespace = NamespaceRecord {
+        schema: 1,
+        uid: "namespace".to_owned(),
+        labels: Default::default(),
+        created: now,
+        deleting: false,
+    };
+    let mut operations = vec![
+        Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
+        put(
+            keys::CLUSTER.to_owned(),
+            &json!({"metadata": {"name": "bench"}, "spec": {}}),
+        )?,
+        put(keys::namespace(NAMESPACE), &namespace)?,
+        put(keys::token(&token.id), &token.record)?,
+    ];
+    for number in 0..MACHINES {
+        let name = machine(number);
+        let registration: NodeRegistration = serde_json::from_value(json!({
+            "schema": 1, "uid": name, "identityKey": "", "architecture": "amd64",
+            "etcd": number == 0, "noEtcd": number != 0, "created": now,
+        }))?;
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        let subnet = match number {
+            0 => format!("{ADDRESS}/23"),
+            _ => format!("10.100.{}.0/23", 2 * number),
+        };
+        let subnet: ipnet::Ipv4Net = subnet.parse()?;
+        operations.extend([
+            put(keys::registration(&name), &registration)?,
+            put(keys::desired_meta(&name), &list)?,
+            Operation::Put(
+                keys::network_node(&name, "subnet"),
+                subnet.trunc().to_string().into_bytes(),
+            ),
+        ]);
+    }
+    for part in operations.chunks(100) {
+        let written = store.transact(&[], part).await?;
+        ensure!(
+            matches!(written, Committed::Yes(_)),
+            "the store is not empty"
+        );
+    }
+    let names: Vec<String> = (0..MACHINES).map(machine).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    etcd_admin::bootstrap_auth(store, &machine(0), &names).await?;
+    Ok(token.token)
+}
+
+async fn apply_all(client: &Client) -> anyhow::Result<()> {
+    for number in 0..WORKLOADS {
+        let name = format!("web-{number}");
+        let file = json!({
+            "apiVersion": "kat.dws.rip/v1alpha1",
+            "kind": "Workload",
+            "metadata": {"name": name},
+            "spec": {
+                "type": "Service",
+                "source": {"image": "registry.example/web:1"},
+                "replicas": REPLICAS,
+                "restartPolicy": {"condition": "Always"},
+                "container": {"resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}},
+            },
+        });
+        let file = SourceFile {
+            name: "workload.kat".to_owned(),
+            text: file.to_string(),
+        };
+        let archive = pack(&[file])?.into();
+        client.apply(NAMESPACE, &name, archive, false, None).await?;
+    }
+    Ok(())
+}
+
+fn seconds(name: &str, default: u64) -> anyhow::Result<Duration> {
+    let seconds = match std::env::var(name) {
+        Ok(text) => text
+            .parse()
+            .with_context(|| format!("{name} is no number"))?,
+        Err(_) => default,
+    };
+    Ok(Duration::from_secs(seconds))
+}
+
+async fn measure() -> anyhow::Result<()> {
+    let (settle, window) = (seconds("SETTLE", 20)?, seconds("WINDOW", 60)?);
+    let folder = tempfile::tempdir()?;
+    let place = Arc::new(Place::new(folder.path())?);
+    let etcd = place.start_etcd()?;
+    let store = place.leader_store().await?;
+    until("etcd serves", async || Ok(store.health().await.ok())).await?;
+    let token = seed(&store).await?;
+    let leader = place.start_leader()?;
+    let mut agents = tokio::task::JoinSet::new();
+    let mut restarts = Vec::new();
+    for number in 0..MACHINES {
+        let (sender, receiver) = watch::channel(0);
+        restarts.push(sender);
+        agents.spawn(agent(Arc::clone(&place), number, receiver));
+    }
+    let authority = Authority::load(&place.folder, AuthorityKind::Cluster)?;
+    let connection = Connection {
+        cluster: "bench".to_owned(),
+        cluster_uid: CLUSTER_UID.to_owned(),
+        endpoints: vec![place.api().to_string()],
+        ca: authority.certificate_pem().to_owned(),
+        token,
+    };
+    let client = Client::from_connection(&connection, Options::default())?;
+    let ready = async || {
+        let nodes = client
+            .nodes()
+            .await
+            .map(|list| list.items)
+            .unwrap_or_default();
+        let ready = nodes
+            .iter()
+            .filter(|node| node.status.phase == kat::api::types::NodePhase::Ready);
+        Ok((ready.count() == MACHINES).then_some(()))
+    };
+    until("every machine is Ready", ready).await?;
+    let begun = Instant::now();
+    apply_all(&client).await?;
+    let applied = begun.elapsed();
+    let whole = async || {
+        let list = client.workloads(None).await?;
+        let ready: u32 = list.items.iter().map(|item| item.status.ready).sum();
+        Ok((usize::try_from(ready)? == WORKLOADS * REPLICAS).then_some(()))
+    };
+    until("every instance is ready", whole).await?;
+    say(&format!(
+        "{MACHINES} machines, {} instances: applied in {:.1} s, all ready after {:.1} s",
+        WORKLOADS * REPLICAS,
+        applied.as_secs_f64(),
+        begun.elapsed().as_secs_f64()
+    ))?;
+
+    tokio::time::sleep(settle).await;
+    let before = (
+        leader.usage()?,
+        etcd.usage()?,
+        etcd_admin::status(&store).await?,
+    );
+    let begun = Instant::now();
+    tokio::time::sleep(window).await;
+    let took = begun.elapsed().as_secs_f64();
+    let after = (
+        leader.usage()?,
+        etcd.usage()?,
+        etcd_admin::status(&store).await?,
+    );
+    say(&format!(
+        "at rest for {took:.0} s        % of a core   PSS MiB"
+    ))?;
+    for (name, before, after) in [("leader", before.0, after.0), ("etcd", before.1, after.1)] {
+        say(&format!(
+            "  {name:<20} {:>13.2} {:>9.1}",
+            100.0 * (after.processor - before.processor) / took,
+            after.memory as f64 / 1024.0
+        ))?;
+    }
+    let hour = 3600.0 / took;
+    let mib = |bytes: f64| bytes / 1024.0 / 1024.0;
+    say(&format!(
+        "  an hour of that: {:.0} revisions, {:.1} MiB written to the disk by etcd; {:.1} MiB in use, file {:.1} MiB",
+        (after.2.revision - before.2.revision) as f64 * hour,
+        mib((after.1.written - before.1.written) as f64 * hour),
+        mib(after.2.db_size_in_use as f64),
+        mib(after.2.db_size as f64),
+    ))?;
+    latencies(&store, &restarts).await?;
+    agents.abort_all();
+    Ok(())
+}
+
+/// One machine after the other reports a restart.
+async fn latencies(store: &EtcdStore, restarts: &[watch::Sender<u32>]) -> anyhow::Result<()> {
+    let store: Arc<dyn StateStore> = Arc::new(store.clone());
+    let mut mirror = Mirror::start(store, keys::NODE_STATUS, CancellationToken::new());
+    let mut state = mirror.changed().await?;
+    let mut times = Vec::new();
+    for (number, sender) in restarts.iter().enumerate().take(REPORTS) {
+        let key = keys::node_status(&machine(number));
+        let known = state.get(&key).map_or(0, |entry| entry.mod_revision);
+        let begun = Instant::now();
+        sender.send_modify(|restarts| *restarts += 1);
+        loop {
+            state = tokio::time::timeout(LIMIT, mirror.changed()).await??;
+            if state
+                .get(&key)
+                .is_some_and(|entry| entry.mod_revision > known)
+            {
+                break;
+            }
+        }
+        times.push(begun.elapsed());
+    }
+    times.sort();
+    let milliseconds = |part: usize| {
+        let time = times.get((times.len() * part / 100).min(times.len().saturating_sub(1)));
+        time.map_or(0.0, |time| time.as_secs_f64() * 1000.0)
+    };
+    say(&format!(
+        "report to status, {} reports: median {:.1} ms, 99 of 100 within {:.1} ms",
+        times.len(),
+        milliseconds(50),
+        milliseconds(99)
+    ))
+}
