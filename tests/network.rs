@@ -15,6 +15,9 @@
 #[path = "network/world.rs"]
 mod world;
 
+#[path = "network/hosts.rs"]
+mod hosts;
+
 #[path = "network/hook.rs"]
 mod hook;
 

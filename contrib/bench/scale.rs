@@ -24,7 +24,10 @@ use kat::{
     },
     bundle::{SourceFile, pack},
     leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start},
-    pki::{Authorities, Authority, AuthorityKind, Identity, LeafKind, tls},
+    pki::{
+        Authority, AuthorityKind, Identity, LeafKind, load_recovery_key, seal::RecoveryKey,
+        store_recovery_key, tls,
+    },
     plan::{Assignment, DesiredMeta, InstanceEntry, NamespaceRecord, NodeRegistration},
     pulse::Pulses,
     resource::{Bytes, MilliCpu, ResourceList},
@@ -78,12 +81,14 @@ struct Place {
 
 impl Place {
     fn new(folder: &Path) -> anyhow::Result<Self> {
+        let recovery = RecoveryKey::generate()?;
+        store_recovery_key(folder, &recovery)?;
         for kind in [
             AuthorityKind::Cluster,
             AuthorityKind::EtcdClients,
             AuthorityKind::EtcdPeers,
         ] {
-            Authority::generate(kind, CLUSTER_UID, Timestamp::now())?.store(folder)?;
+            Authority::generate(kind, CLUSTER_UID, Timestamp::now())?.store(folder, &recovery)?;
         }
         let mut ports = [0_u16; 3];
         for port in &mut ports {
@@ -106,14 +111,19 @@ impl Place {
         })
     }
 
+    fn authority(&self, kind: AuthorityKind) -> anyhow::Result<Authority> {
+        let recovery = load_recovery_key(&self.folder)?;
+        Ok(Authority::load(&self.folder, kind, &recovery)?)
+    }
+
     fn leaf(&self, authority: AuthorityKind, kind: &LeafKind) -> anyhow::Result<Identity> {
-        let authority = Authority::load(&self.folder, authority)?;
+        let authority = self.authority(authority)?;
         Ok(authority.issue(kind, Timestamp::now())?)
     }
 
     fn etcd_options(&self, kind: &LeafKind) -> anyhow::Result<EtcdOptions> {
         let identity = self.leaf(AuthorityKind::EtcdClients, kind)?;
-        let authority = Authority::load(&self.folder, AuthorityKind::EtcdClients)?;
+        let authority = self.authority(AuthorityKind::EtcdClients)?;
         let tls = EtcdTls {
             authority: authority.certificate_pem().to_owned(),
             certificate: identity.certificate_pem,
@@ -283,7 +293,10 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         LeaderConfig {
             candidate: machine(0),
             lease: Duration::from_secs(5),
-            endpoint: place.api().to_string(),
+            endpoint: Arc::new({
+                let endpoint = place.api().to_string();
+                move || endpoint.clone()
+            }),
             clock: Arc::clone(&clock),
             pulses: pulses.clone(),
         },
@@ -309,14 +322,14 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         pulses: pulses.clone(),
     };
     tokio::spawn(keep_members(handle.clone(), members, cancel.clone()));
-    let authorities = Authorities::load(&place.folder)?;
     let kind = LeafKind::Node {
         name: machine(0),
         cluster_uid: CLUSTER_UID.to_owned(),
         addresses: vec![IpAddr::V4(ADDRESS)],
     };
     let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
-    let authority = authorities.cluster.certificate_pem();
+    let authority = place.authority(AuthorityKind::Cluster)?;
+    let authority = authority.certificate_pem();
     let identity = tls::CurrentIdentity::new(&leaf, authority)?;
     let config = tls::server_config(identity, authority)?;
     let listeners = Listeners {
@@ -399,7 +412,7 @@ async fn agent(
         addresses: vec![IpAddr::V4(ADDRESS)],
     };
     let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
-    let authority = Authority::load(&place.folder, AuthorityKind::Cluster)?;
+    let authority = place.authority(AuthorityKind::Cluster)?;
     let client = Client::from_identity(
         &[place.api().to_string()],
         CLUSTER_UID,
@@ -566,7 +579,7 @@ async fn measure() -> anyhow::Result<()> {
         restarts.push(sender);
         agents.spawn(agent(Arc::clone(&place), number, receiver));
     }
-    let authority = Authority::load(&place.folder, AuthorityKind::Cluster)?;
+    let authority = place.authority(AuthorityKind::Cluster)?;
     let connection = Connection {
         cluster: "bench".to_owned(),
         cluster_uid: CLUSTER_UID.to_owned(),

@@ -91,6 +91,7 @@ impl Store {
                 no_etcd: false,
                 etcd_peer: false,
                 advertise: Vec::new(),
+                reach: Default::default(),
                 deleting: false,
                 created: Timestamp::UNIX_EPOCH,
             };

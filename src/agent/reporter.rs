@@ -254,7 +254,9 @@ mod tests {
             sink: sink.clone(),
             facts: facts.clone(),
             published: watch::Sender::default(),
+            reached: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
+            pulses: Pulses::default(),
         };
         let cancel = CancellationToken::new();
         let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));

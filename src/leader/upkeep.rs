@@ -97,6 +97,7 @@ impl Upkeep {
     ) -> Result<bool, StoreError> {
         let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
         let pressing = presses(&weight, &look.alarms);
+        self.stuck |= look.alarms.is_full() && self.done.disarmed;
         if !pressing
             || self
                 .since

@@ -357,6 +357,7 @@ fn the_store_has_certificates_on_both_sides() {
         ..unit
     };
     let text = renderer.etcd(&unit).unwrap().text;
-    let condition = "\nExecCondition=/usr/bin/test -e /var/lib/kat/etcd/member/wal\nExecStart=/usr/bin/etcd ";
+    let condition =
+        "\nExecCondition=/usr/bin/test -e /var/lib/kat/etcd/member/wal\nExecStart=/usr/bin/etcd ";
     assert!(text.contains(condition), "{text}");
 }

@@ -237,7 +237,10 @@ impl Cluster {
             LeaderConfig {
                 candidate: node.clone(),
                 lease: Duration::from_secs(5),
-                endpoint: SocketAddr::from((address(machine.number), self.api_port)).to_string(),
+                endpoint: {
+                    let api = SocketAddr::from((address(machine.number), self.api_port));
+                    Arc::new(move || api.to_string())
+                },
                 clock: Arc::clone(&clock),
                 pulses: Pulses::default(),
             },

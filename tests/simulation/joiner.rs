@@ -8,7 +8,10 @@ use hyper::{Request, header};
 use jiff::Timestamp;
 use kat::{
     api::{Joining, NewToken, NodeUsers, new_token, types::Scope},
-    pki::{Authorities, Authority, AuthorityKind, create_request},
+    pki::{
+        Authorities, Authority, AuthorityKind, create_request, seal::RecoveryKey,
+        store_recovery_key,
+    },
     store::{Operation, StoreError, keys},
 };
 use serde_json::json;
@@ -25,13 +28,15 @@ struct Secrets {
 
 static SECRETS: LazyLock<Secrets> = LazyLock::new(|| {
     let folder = tempfile::tempdir().unwrap();
+    let recovery = RecoveryKey::generate().unwrap();
+    store_recovery_key(folder.path(), &recovery).unwrap();
     for kind in [
         AuthorityKind::Cluster,
         AuthorityKind::EtcdClients,
         AuthorityKind::EtcdPeers,
     ] {
         let authority = Authority::generate(kind, "cluster", Timestamp::now()).unwrap();
-        authority.store(folder.path()).unwrap();
+        authority.store(folder.path(), &recovery).unwrap();
     }
     Secrets {
         authorities: Arc::new(Authorities::load(folder.path()).unwrap()),

@@ -222,6 +222,7 @@ mod tests {
             subnet: "10.100.0.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd: true,
+            reached: Default::default(),
         };
         LocalBackups::new(&Arc::new(identity), &Keys::new(None))
     }

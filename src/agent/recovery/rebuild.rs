@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
 use super::super::{
-    host_files, identity::Identity, keys::Keys, known::Known, paths, setup, stores,
+    host_files, identity::Identity, keys::Keys, known::Known, overlay, paths, setup, stores,
 };
 use crate::{
     api::types::{ObjectReference, StoreEpoch},
@@ -113,7 +113,7 @@ impl Data {
 
     /// Begins anew from the data of this machine's member; etcd must not run. Goes on where it was
     /// broken off: the old data is there until [`Self::forget`].
-    pub async fn from_own(&self, identity: &Identity, epoch: u64) -> anyhow::Result<()> {
+    pub async fn begin_from_own(&self, identity: &Identity, epoch: u64) -> anyhow::Result<()> {
         if !self.before().exists() {
             let source = self.member().join("snap/db");
             if !source.exists() {
@@ -130,7 +130,7 @@ impl Data {
     }
 
     /// Begins anew from a snapshot, whatever was there.
-    pub async fn from_snapshot(
+    pub async fn begin_from_snapshot(
         &self,
         snapshot: &Path,
         identity: &Identity,
@@ -250,10 +250,13 @@ pub async fn start_etcd(
     let alone = Known::default();
     setup::write_host_file(&host_files::etcd(&renderer, identity, &alone)?)?;
     system.reload().await?;
-    setup::start(system, host_files::ETCD).await?;
-    let store = stores::leader(identity, keys, &alone).await?;
     let limit = Duration::from_secs(60);
     let deadline = tokio::time::Instant::now() + limit;
+    overlay::wait_for_address(identity.overlay_address().into(), limit)
+        .await
+        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
+    setup::start(system, host_files::ETCD).await?;
+    let store = stores::leader(identity, keys, &alone).await?;
     loop {
         match store.health().await {
             Ok(_) => return Ok(store),
@@ -307,6 +310,7 @@ pub async fn settle(
         registration.etcd = own;
         if own {
             registration.advertise.clone_from(&identity.advertise);
+            registration.reach = identity.reached.told();
         }
         if registration != before {
             operations.push(Operation::Put(item.key, serde_json::to_vec(&registration)?));

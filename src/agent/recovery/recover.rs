@@ -85,7 +85,7 @@ pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     }
     say("beginning a store of one member with this machine's data");
     let data = Data::new();
-    data.from_own(&identity, epoch.epoch).await?;
+    data.begin_from_own(&identity, epoch.epoch).await?;
     say("starting etcd");
     let now = Timestamp::now();
     keys.renew(&identity, now)?;
@@ -190,6 +190,7 @@ mod tests {
             subnet: "10.100.0.0/23".parse().unwrap(),
             advertise: Vec::new(),
             etcd: true,
+            reached: Default::default(),
         };
         let mut known = Known::default();
         for (name, etcd) in [("n1", true), ("n2", true), ("n3", true), ("n4", false)] {

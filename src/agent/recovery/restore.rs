@@ -27,10 +27,10 @@ use crate::{
         look::check_machine,
         machine::wait_ready,
         paths,
+        reach::{Reached, wireguard_endpoints},
         setup::{
-            Earlier, Say, advertise_addresses, put_in_place, read_agent_config, refuse_second,
-            reload_bus_policy, render_settings, restart_journal, start, wireguard_endpoints,
-            write_network,
+            Earlier, Say, put_in_place, read_agent_config, refuse_second, reload_bus_policy,
+            render_settings, restart_journal, start, write_network,
         },
     },
     api::types::{MembershipAnswer, StoreEpoch},
@@ -89,7 +89,8 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
         header.cluster, header.node, header.created, header.version
     ));
     let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
-    let advertise = advertise_addresses(&options.advertise)?;
+    let reached = Reached::new(&options.advertise).await?;
+    let advertise = reached.addresses_now()?;
     let config = read_agent_config()?;
 
     let fresh = !Path::new(paths::STATE).exists();
@@ -107,6 +108,7 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     };
     let identity = Identity {
         advertise,
+        reached,
         etcd: true,
         ..facts.identity.clone()
     };
@@ -198,7 +200,8 @@ impl Restoring<'_> {
         say("beginning the store with the backup's data");
         super::recover::stop(system, crate::agent::host_files::ETCD).await?;
         let data = Data::new();
-        data.from_snapshot(self.snapshot, identity, epoch).await?;
+        data.begin_from_snapshot(self.snapshot, identity, epoch)
+            .await?;
         let store = rebuild::start_etcd(identity, &keys, system).await?;
         let epoch = self.epoch(&store, epoch).await?;
         let spec = &identity.cluster.spec;
@@ -206,6 +209,7 @@ impl Restoring<'_> {
             identity,
             epoch: &epoch,
             endpoints: Some(wireguard_endpoints(
+                &identity.reached.told(),
                 &identity.advertise,
                 self.config,
                 spec.wireguard_port,

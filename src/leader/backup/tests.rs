@@ -74,7 +74,7 @@ impl Cluster {
         let leader = LeaderConfig {
             candidate: "n1".to_owned(),
             lease: Duration::from_secs(600),
-            endpoint: "192.0.2.1:9115".to_owned(),
+            endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
             clock: Arc::clone(&clock),
             pulses: Pulses::default(),
         };

@@ -25,7 +25,9 @@ fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
             architecture: "amd64".to_owned(),
             etcd: false,
             no_etcd: false,
+            etcd_peer: false,
             advertise: Vec::new(),
+            reach: Default::default(),
             deleting: false,
             created: at(number.into()),
         };
@@ -106,6 +108,15 @@ fn machines_that_may_not_are_passed_over() {
     };
     set(&mut machines, "n2", |one| one.no_etcd = true);
     assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+    // Who asks goes before older ones, but not before who is a member, and does not make it two.
+    set(&mut machines, "n4", |one| one.etcd_peer = true);
+    let seen = [1, 3].map(|n| member(n, true, true));
+    assert_eq!(wanted(&machines, &seen, "n1"), ["n1", "n3", "n4"]);
+    let seen = [1, 2, 3].map(|n| member(n, true, true));
+    assert_eq!(wanted(&ready(4), &seen, "n1"), ["n1", "n2", "n3"]);
+    let mut two = ready(2);
+    set(&mut two, "n2", |one| one.etcd_peer = true);
+    assert_eq!(wanted(&two, &voters(1), "n1"), ["n1"]);
     set(&mut machines, "n3", |one| one.draining = true);
     assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1"]);
     set(&mut machines, "n1", |one| one.deleting = true);

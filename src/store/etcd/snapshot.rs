@@ -69,7 +69,7 @@ impl Check {
 
     fn finish(self) -> Result<u64, StoreError> {
         let data = self.bytes.saturating_sub(HASH as u64);
-        if data == 0 || data % SECTOR != 0 || self.tail.len() != HASH {
+        if data == 0 || !data.is_multiple_of(SECTOR) || self.tail.len() != HASH {
             return Err(broken("its length is wrong"));
         }
         if self.hash.finalize().as_slice() != self.tail {

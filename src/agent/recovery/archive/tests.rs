@@ -11,6 +11,7 @@ fn facts() -> BackupFacts {
         subnet: "10.100.0.0/23".parse().unwrap(),
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
+        reached: Default::default(),
     };
     let keys = AuthorityKeys {
         certificate: "a certificate".to_owned(),

@@ -1,0 +1,306 @@
+//! Machines on threads, joined by cables and userspace WireGuard.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    os::unix::{fs::PermissionsExt, net::UnixListener},
+    path::PathBuf,
+    sync::{Arc, Mutex, mpsc},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use kat::network::{
+    self,
+    kat0::{Overlay, StartUserspace},
+    links::Links,
+    namespaces::NetworkNamespace,
+    service::{self, Config},
+    state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
+    verify::CgroupReader,
+    wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
+};
+use tokio::runtime::{Builder, Handle};
+use tokio_util::sync::CancellationToken;
+
+use super::world::{Container, as_user, fetch_in, node, run, write};
+
+pub const UID: u32 = 20001;
+
+/// Runs userspace WireGuard in the same namespace, in place of `kat-wg.service`.
+pub struct InProcess {
+    pub socket: PathBuf,
+    pub cancel: CancellationToken,
+    pub started: Mutex<Vec<CancellationToken>>,
+}
+
+#[async_trait]
+impl StartUserspace for InProcess {
+    async fn start(&self) -> Result<(), String> {
+        let (socket, cancel) = (self.socket.clone(), self.cancel.child_token());
+        self.started.lock().unwrap().push(cancel.clone());
+        tokio::spawn(async move {
+            userspace::serve("kat0", &socket, cancel, || ())
+                .await
+                .unwrap();
+        });
+        Ok(())
+    }
+}
+
+/// A machine on a thread, in a namespace and with a runtime of its own.
+pub struct Host {
+    pub number: u8,
+    pub folder: tempfile::TempDir,
+    pub namespace: NetworkNamespace,
+    pub handle: Handle,
+    pub end: CancellationToken,
+    pub thread: Option<std::thread::JoinHandle<()>>,
+    pub key: PrivateKey,
+    pub starter: Arc<InProcess>,
+    pub claimed: Arc<Mutex<Vec<(i32, String)>>>,
+}
+
+impl Host {
+    pub fn start(number: u8) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let end = CancellationToken::new();
+        let stop = end.clone();
+        let thread = std::thread::spawn(move || {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            run("ip link set lo up");
+            std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            let namespace = NetworkNamespace::own().unwrap();
+            sender.send((namespace, runtime.handle().clone())).unwrap();
+            runtime.block_on(stop.cancelled());
+        });
+        let (namespace, handle) = receiver.recv().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let key = generate_key().unwrap();
+        std::fs::write(folder.path().join("wireguard.key"), key.to_base64()).unwrap();
+        let starter = Arc::new(InProcess {
+            socket: folder.path().join("wireguard/kat0.sock"),
+            cancel: end.clone(),
+            started: Mutex::default(),
+        });
+        let host = Self {
+            number,
+            folder,
+            namespace,
+            handle,
+            end,
+            thread: Some(thread),
+            key,
+            starter,
+            claimed: Arc::default(),
+        };
+        host.write("node.json", &host.node());
+        host
+    }
+
+    pub fn node(&self) -> NodeNetwork {
+        NodeNetwork {
+            node: format!("n{}", self.number),
+            subnet: format!("10.90.{}.0/24", self.number).parse().unwrap(),
+            address: self.address(1),
+            ..node()
+        }
+    }
+
+    pub fn address(&self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 90, self.number, last)
+    }
+
+    pub fn write(&self, name: &str, value: &impl serde::Serialize) {
+        write(self.folder.path(), name, value);
+    }
+
+    pub fn command(&self, line: &str) -> String {
+        self.namespace.run(|| run(line)).unwrap()
+    }
+
+    pub fn namespace(&self) -> NetworkNamespace {
+        let (sender, receiver) = mpsc::channel();
+        self.namespace
+            .run(|| sender.send(NetworkNamespace::own().unwrap()).unwrap())
+            .unwrap();
+        receiver.recv().unwrap()
+    }
+
+    /// This machine as a peer of others.
+    pub fn as_peer(&self, endpoints: &[&str]) -> Peer {
+        Peer {
+            public_key: self.key.public().to_string(),
+            endpoints: endpoints.iter().map(|text| (*text).to_owned()).collect(),
+            subnet: self.node().subnet,
+            keepalive: 1,
+            via: None,
+        }
+    }
+
+    /// It hears no announcement.
+    pub fn deafen(&self) {
+        self.command("nft add table inet deaf");
+        self.command("nft add chain inet deaf in { type filter hook input priority 0 ; }");
+        self.command("nft add rule inet deaf in udp dport 9117 drop");
+    }
+
+    pub async fn fetches(&self, address: Ipv4Addr) -> bool {
+        fetch_in(self.namespace(), (address, 8080).into())
+            .await
+            .is_ok()
+    }
+
+    /// Where its WireGuard has another machine.
+    pub async fn endpoint_of(&self, other: &Self) -> Option<SocketAddr> {
+        let device = self.wireguard().read().await.ok()?;
+        device.peers.get(&other.key.public())?.endpoint
+    }
+
+    pub fn set_peers(&self, peers: &[(&str, Peer)]) {
+        let peers = peers
+            .iter()
+            .map(|(name, peer)| ((*name).to_owned(), peer.clone()))
+            .collect();
+        self.write("peers.json", &Peers { schema: 1, peers });
+    }
+
+    pub fn set_instances(&self, names: &[(&str, u8)]) {
+        let instance = |host: u8, name: &str| InstanceNetwork {
+            namespace: "default".into(),
+            workload: "web".into(),
+            uid: UID,
+            unit: format!("kat-default-{name}.service"),
+            address: self.address(host),
+            gate: Gate::Open,
+        };
+        let instances = names
+            .iter()
+            .map(|(name, host)| ((*name).to_owned(), instance(*host, name)))
+            .collect();
+        self.write(
+            "instances.json",
+            &Instances {
+                schema: 1,
+                instances,
+            },
+        );
+    }
+
+    /// Runs the service until the given token is cancelled.
+    pub fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+        let cancel = CancellationToken::new();
+        let claimed = Arc::clone(&self.claimed);
+        let cgroups: CgroupReader = Arc::new(move |pid| {
+            let claimed = claimed.lock().unwrap();
+            let found = claimed.iter().find(|(known, _)| *known == pid);
+            Ok(found.map_or("/".into(), |(_, path)| path.clone()))
+        });
+        let socket = self.socket();
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o666)).unwrap();
+        let (folder, stop) = (self.folder.path().to_owned(), cancel.clone());
+        let starter = Arc::clone(&self.starter);
+        let task = self.handle.spawn(async move {
+            let userspace = starter.socket.clone();
+            let overlay = Overlay::with_userspace(Links::open().unwrap(), starter, userspace);
+            let config = Config {
+                folder,
+                root: None,
+                listener: Some(listener),
+                cgroups,
+                overlay: Some(overlay),
+                dns: None,
+                resolved: false,
+                report: None,
+                cancel: stop,
+            };
+            service::run(config).await.unwrap();
+        });
+        (cancel, task)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("net.sock")
+    }
+
+    pub fn wireguard(&self) -> Uapi {
+        Uapi::new(&self.starter.socket)
+    }
+
+    /// Starts a container of an instance and calls the hook for it.
+    pub async fn container(&self, instance: &str) -> Container {
+        let container = Container::start(UID);
+        let path = format!(
+            "/user.slice/user-{UID}.slice/user@{UID}.service/app.slice/kat-default-{instance}.service"
+        );
+        self.claimed.lock().unwrap().push((container.pid(), path));
+        self.hook(instance, container.pid()).await.unwrap();
+        container
+    }
+
+    pub async fn hook(&self, instance: &str, pid: i32) -> Result<(), String> {
+        let options = network::hook::Options {
+            socket: self.socket(),
+            journal: "/nowhere".into(),
+            cgroup: "/proc/self/cgroup".into(),
+            timeout: Duration::from_secs(20),
+        };
+        let state =
+            format!(r#"{{"pid":{pid},"annotations":{{"rip.dws.kat.instance":"{instance}"}}}}"#);
+        as_user(UID, move || {
+            network::hook::run(state.as_bytes(), &options).map_err(|error| error.to_string())
+        })
+        .await
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.end.cancel();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Two machines with a cable between them: 192.0.2.1 and 192.0.2.2.
+pub fn pair() -> (Host, Host) {
+    let (one, two) = (Host::start(1), Host::start(2));
+    cable("cable0", [(&one, "192.0.2.1"), (&two, "192.0.2.2")]);
+    (one, two)
+}
+
+/// Plugs a cable into two machines.
+pub fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
+    // `ip link` takes a namespace by a path or by a process.
+    let holder = two.0.namespace.run(|| {
+        std::process::Command::new("sleep")
+            .arg("5")
+            .spawn()
+            .unwrap()
+    });
+    let mut holder = holder.unwrap();
+    one.0.command(&format!(
+        "ip link add {name} type veth peer name {name} netns {}",
+        holder.id()
+    ));
+    let _ = holder.kill();
+    let _ = holder.wait();
+    for (host, address) in [one, two] {
+        host.command(&format!(
+            "ip address add {address}/24 broadcast + dev {name}"
+        ));
+        host.command(&format!("ip link set {name} up"));
+    }
+}
+
+pub fn block_on(work: impl Future<Output = ()>) {
+    Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+        .block_on(work);
+}
