@@ -41,6 +41,7 @@ pub fn zone() -> Arc<Zone> {
         mtu: 1420,
         upstream_dns: Vec::new(),
         hold_seconds: 60,
+        relay: false,
     };
     let instance = InstanceNetwork {
         namespace: "foo".to_owned(),

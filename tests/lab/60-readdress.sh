@@ -36,7 +36,7 @@ wait_for 30 reaches "$leader"
 wait_for 60 nodes_are_ready
 wait_for 60 members_are_well 3
 equal "$pid" "$(process "$leader")" "the process on the machine that led"
-writes() { kat create namespace moved; }
+writes() { kat create namespace moved || kat get namespace moved; }
 wait_for 30 writes
 kat delete namespace moved
 lab readdress "$leader" "$before"

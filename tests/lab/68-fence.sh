@@ -1,6 +1,6 @@
 # A workload with onPartition stop has ended on a machine that is cut off before it starts elsewhere, and comes back once
 # machines: 3
-# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 20
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3

@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 on n2 kat-agent reset --yes
-refused kat get nodes n2
+wait_for 10 refused kat get nodes n2
 join() { on n2 kat-agent join --leader-api 192.168.77.11:9115 --insecure-trust-network 2>&1; }
 output=$(join) && exit 1
 contains "$output" "no machine without a token"

@@ -23,7 +23,7 @@ wait_for 60 is_whole web 4
 # It comes back, finds itself no member, and works on, without the keys of one.
 lab start n2
 wait_for 90 nodes_are_ready
-no_member() { on n2 sh -c '! systemctl is-active --quiet kat-etcd.service && [ ! -e /var/lib/kat/pki/cluster-ca.key ] && [ ! -e /var/lib/kat/etcd/member ]'; }
+no_member() { on n2 sh -c '! systemctl is-active --quiet kat-etcd.service && [ ! -e /var/lib/kat/pki/cluster-ca.key.sealed ] && [ ! -e /var/lib/kat/pki/recovery.key ] && [ ! -e /var/lib/kat/etcd/member ]'; }
 wait_for 60 no_member
 are '["n1","n3","n4"]'
 kat delete workload web --wait
