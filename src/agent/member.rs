@@ -196,6 +196,13 @@ impl EtcdKeeper {
             let mut known = self.known.clone();
             loop {
                 let now = known.borrow_and_update().clone();
+                if membership::is_out(&self.identity, &now) {
+                    drop(started.take());
+                    if known.changed().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
                 self.write_unit(&now).await;
                 let changed = tokio::select! {
                     () = self.start(&now) => {

@@ -61,6 +61,12 @@ fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
     }
 }
 
+/// The leader has written down that this machine is no member, or another one than it was: its etcd
+/// is being stopped for good, and must not be started meanwhile.
+pub fn is_out(identity: &Identity, known: &Known) -> bool {
+    turn(identity, known, read_own().as_deref()) == Turn::End
+}
+
 /// Returns when the agent must start anew; with `cancel` too.
 pub async fn follow(
     identity: Arc<Identity>,
@@ -74,9 +80,9 @@ pub async fn follow(
     let work = async {
         // What an unfinished change left: a machine without etcd has no authority.
         if !identity.etcd
-            && let Err(error) = keys.forget_authorities()
+            && let Err(error) = clear(&keys, managers.system().as_ref()).await
         {
-            tracing::error!(%error, "keys that this machine must not have are left");
+            tracing::error!("what only a member has is left on this machine: {error:#}");
         }
         let lookout = Lookout {
             identity: Arc::clone(&identity),
@@ -165,12 +171,22 @@ pub async fn give_up_outdated(
 /// Stops etcd, removes what only a member has, and is a worker at the next start.
 async fn end(identity: &Identity, keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
     tracing::info!("this machine holds the cluster's store no more");
-    match system.stop(host_files::ETCD, STOP_LIMIT).await {
-        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => {}
-        Err(error) => return Err(error.into()),
-    }
+    stop(system).await?;
     // First: whatever fails after this, the machine does not start with keys it must not have.
     write_role(identity, false)?;
+    clear(keys, system).await
+}
+
+async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
+    match system.stop(host_files::ETCD, STOP_LIMIT).await {
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Leaves nothing that only a member has, whatever an earlier end was broken off at.
+async fn clear(keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+    stop(system).await?;
     files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
     files::remove(Path::new(paths::MEMBER))?;
     empty_data()?;
