@@ -239,7 +239,17 @@ impl LeaderApi {
     /// A client with the present certificate.
     fn connect(&self) -> Result<Client, LeaderApiError> {
         let known = self.known.borrow().clone();
-        client_of(&self.identity, &known, &self.keys)
+        let client = client_of(&self.identity, &known, &self.keys)?;
+        // The reporter tries again itself: with a new report, and on a new connection, which may
+        // lead to another leader.
+        let tick = u64::from(self.identity.cluster.spec.agent_tick_seconds);
+        let options = Options {
+            request_timeout: Duration::from_secs(tick.clamp(1, 5)),
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..client.options()
+        };
+        Ok(client.with_options(options))
     }
 }
 

@@ -268,8 +268,8 @@ async fn write_down(
 ) -> Result<bool, StoreError> {
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
-    let members = ClusterMembers::of(seen);
     let stored = snapshot.members.as_ref();
+    let members = ClusterMembers::of(seen, stored.map(|stored| &stored.value));
     if stored.is_none_or(|stored| stored.value != members) {
         let revision = stored.map_or(0, |stored| stored.revision);
         conditions.push(Compare::ModRevision(keys::MEMBERS.to_owned(), revision));

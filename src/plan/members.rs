@@ -100,9 +100,19 @@ pub enum MemberStep {
 }
 
 impl ClusterMembers {
-    /// As etcd lists them. Members whose machine is gone are left out.
-    pub fn of(seen: &[SeenMember]) -> Self {
-        let members = seen.iter().filter_map(|member| {
+    /// As etcd lists them. Members whose machine is gone are left out. Of two at one machine, the
+    /// one that was written down `before` counts, else the one that answers: a machine that found
+    /// itself under the other's id would remove its data.
+    pub fn of(seen: &[SeenMember], before: Option<&Self>) -> Self {
+        let same = |member: &SeenMember| {
+            let known = member.node.as_ref().zip(before);
+            let known = known.and_then(|(node, before)| before.members.get(node));
+            known.is_some_and(|record| record.id == format!("{:x}", member.id))
+        };
+        let mut seen: Vec<_> = seen.iter().collect();
+        // The last of a machine is kept.
+        seen.sort_by_key(|member| (same(member), member.healthy, member.id));
+        let members = seen.into_iter().filter_map(|member| {
             let record = MemberRecord {
                 id: format!("{:x}", member.id),
                 voting: member.voting,

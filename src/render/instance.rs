@@ -8,7 +8,10 @@ use super::{
 use crate::{
     network::state::ANNOTATION,
     plan::{Assignment, WorkloadUser},
-    resource::{Container, ImagePullPolicy, MilliCpu, ResourceList, Resources, RestartCondition},
+    resource::{
+        Container, ImagePullPolicy, MilliCpu, OnPartition, ResourceList, Resources,
+        RestartCondition,
+    },
 };
 
 /// Seconds from the end of the hook's hold to the end of a start.
@@ -64,6 +67,8 @@ struct InstanceValues<'a> {
     stop_timeout: u32,
     memory_max: Option<u64>,
     cpu_quota: Option<String>,
+    /// Without the agent; what must ask first is started by it.
+    starts_at_boot: bool,
 }
 
 /// A name and a value.
@@ -224,7 +229,7 @@ fn values_of<'a>(
         ports: _,
         restart_policy: _,
         created: _,
-        on_partition: _,
+        on_partition,
         wanted: _,
         not_understood: _,
     } = assignment;
@@ -311,6 +316,7 @@ fn values_of<'a>(
         stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
         memory_max: memory.map(|size| size.0),
         cpu_quota: cpu.map(cpu_quota),
+        starts_at_boot: *on_partition == OnPartition::Keep,
     })
 }
 

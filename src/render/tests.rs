@@ -54,6 +54,19 @@ fn lines<'a>(files: &'a [UnitFile], key: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn what_stops_without_a_leader_does_not_start_at_boot() {
+    let mut one = assignment();
+    assert_eq!(
+        lines(&render(&one).unwrap(), "WantedBy"),
+        ["default.target"]
+    );
+    one.on_partition = OnPartition::Stop;
+    let files = render(&one).unwrap();
+    assert!(lines(&files, "WantedBy").is_empty());
+    assert!(!files[0].text.contains("[Install]"));
+}
+
+#[test]
 fn compiled_in_templates_are_those_of_the_folder() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("unit-templates");
     let mut names: Vec<String> = std::fs::read_dir(&folder)

@@ -87,10 +87,28 @@ pub async fn is_outdated(identity: &Identity, keys: &Keys, known: &Known, patien
     later.is_some()
 }
 
+/// Whether a machine that held etcd says that somebody leads the cluster.
+///
+/// # Errors
+/// This machine's keys can't be used.
+pub async fn is_led(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<bool> {
+    let others = clients(identity, keys, known)?;
+    let until = Instant::now() + START_LIMIT;
+    let asked = others.iter().map(|client| {
+        let ask = move || async move {
+            let health = client.healthz().await;
+            health.map(|health| (health.leader && !health.stale).then_some(()))
+        };
+        heard(until, true, ask)
+    });
+    let heard = join_all(asked).await;
+    Ok(heard.into_iter().flatten().next().is_some())
+}
+
 /// What one machine says; nothing where it says nothing in time.
-async fn heard<Asked>(until: Instant, patient: bool, ask: impl Fn() -> Asked) -> Option<StoreEpoch>
+async fn heard<T, Asked>(until: Instant, patient: bool, ask: impl Fn() -> Asked) -> Option<T>
 where
-    Asked: Future<Output = Result<Option<StoreEpoch>, ClientError>>,
+    Asked: Future<Output = Result<Option<T>, ClientError>>,
 {
     loop {
         let answer = timeout(ANSWER_LIMIT, ask()).await;
@@ -104,7 +122,7 @@ where
     }
 }
 
-/// A client for each other machine that holds etcd, as far as is known.
+/// A client for each way to each other machine that holds etcd, as far as is known.
 fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Vec<Client>> {
     let leaf = keys.leaf("node")?;
     let pem = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
@@ -123,11 +141,14 @@ fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Ve
             continue;
         }
         let overlay = machine.overlay.map(|address| format!("{address}:{port}"));
-        let endpoints: Vec<String> = machine.api.iter().cloned().chain(overlay).collect();
         let uid = &identity.cluster_uid;
-        clients.push(Client::from_identity(
-            &endpoints, uid, &authority, &pem, options,
-        )?);
+        // One for each way: an address that is silent must not use up the time of the others.
+        for endpoint in machine.api.iter().cloned().chain(overlay) {
+            let endpoints = [endpoint];
+            clients.push(Client::from_identity(
+                &endpoints, uid, &authority, &pem, options,
+            )?);
+        }
     }
     Ok(clients)
 }

@@ -111,6 +111,29 @@ impl Data {
         self.folder.join("made")
     }
 
+    /// Whether the old data was put aside already.
+    pub fn has_begun(&self) -> bool {
+        self.before().exists()
+    }
+
+    /// Looks for what is needed to begin from this machine's data, before anything is stopped.
+    ///
+    /// # Errors
+    /// The data is gone, or etcd's tool is not installed.
+    pub fn check_own(&self) -> anyhow::Result<()> {
+        let source = self.member().join("snap/db");
+        if !source.exists() {
+            bail!(
+                "{} is missing: this machine has no data of the store; recover on another that holds it, or `kat-agent restore` begins from a backup",
+                source.display()
+            );
+        }
+        if !Path::new(ETCDUTL).exists() {
+            bail!("{ETCDUTL} is missing; it comes with `sudo apt install etcd-client`");
+        }
+        Ok(())
+    }
+
     /// Begins anew from the data of this machine's member; etcd must not run. Goes on where it was
     /// broken off: the old data is there until [`Self::forget`].
     pub async fn begin_from_own(&self, identity: &Identity, epoch: u64) -> anyhow::Result<()> {
@@ -308,7 +331,7 @@ pub async fn settle(
         }
         let before = registration.clone();
         registration.etcd = own;
-        if own {
+        if own && beginning.endpoints.is_some() {
             registration.advertise.clone_from(&identity.advertise);
             registration.reach = identity.reached.told();
         }
@@ -324,6 +347,9 @@ pub async fn settle(
     if let Some(endpoints) = &beginning.endpoints {
         let key = keys::network_node(&identity.node, "wg_endpoints");
         operations.push(Operation::Put(key, serde_json::to_vec(endpoints)?));
+        let key = keys::network_node(&identity.node, "reach");
+        let reach = identity.reached.told();
+        operations.push(Operation::Put(key, serde_json::to_vec(&reach)?));
     }
     operations.push(Operation::Put(
         keys::STORE_EPOCH.to_owned(),

@@ -51,6 +51,14 @@ pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
 
     let epoch = match Marker::read()? {
         Some(marker) if marker.command == "recover" => {
+            // Nothing was changed yet, or all is done: the others may have come back meanwhile.
+            if !Data::new().has_begun()
+                && let Err(error) = refuse_if_answered(&identity, &keys, &known, system).await
+            {
+                Marker::remove()?;
+                setup::start(system, "kat-agent.service").await?;
+                return Err(error);
+            }
             say("going on with the recover that was broken off");
             marker.epoch
         }
@@ -59,6 +67,7 @@ pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
             marker.command
         ),
         None => {
+            Data::new().check_own()?;
             if !yes {
                 prompt::need_terminal("this makes a store of one member")?;
             }

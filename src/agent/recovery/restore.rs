@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 use super::{
     archive::{Archive, BackupFacts},
-    epoch::prove,
+    epoch::{is_led, prove},
     prompt,
     rebuild::{self, Beginning, Data, Marker, next_epoch},
 };
@@ -24,6 +24,7 @@ use crate::{
         forwarding,
         identity::Identity,
         keys::Keys,
+        known::Known,
         look::check_machine,
         machine::wait_ready,
         paths,
@@ -41,7 +42,7 @@ use crate::{
     },
     network::state::{self, Peers},
     pki::seal::RecoveryKey,
-    plan::node_address,
+    plan::{ClusterEndpoints, node_address},
     render::Renderer,
     resource::AgentConfig,
     store::{EtcdStore, StateStore, keys},
@@ -105,6 +106,11 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
             }
             return Err(error);
         }
+    };
+    // Whether it is behind NAT or a relay is as it was: the others go by that.
+    let reached = Reached {
+        by: reached.by,
+        ..facts.identity.reached.clone()
     };
     let identity = Identity {
         advertise,
@@ -203,6 +209,7 @@ impl Restoring<'_> {
         data.begin_from_snapshot(self.snapshot, identity, epoch)
             .await?;
         let store = rebuild::start_etcd(identity, &keys, system).await?;
+        self.refuse_if_led(&store, &keys).await?;
         let epoch = self.epoch(&store, epoch).await?;
         let spec = &identity.cluster.spec;
         let beginning = Beginning {
@@ -224,6 +231,24 @@ impl Restoring<'_> {
         data.forget()?;
         self.start_agent(system, say).await?;
         greet(&store, identity).await;
+        Ok(())
+    }
+
+    /// Machines of a living cluster would hear of the later epoch, and give up what they hold.
+    async fn refuse_if_led(&self, store: &EtcdStore, keys: &Keys) -> anyhow::Result<()> {
+        let endpoints = match store.get(keys::ENDPOINTS).await? {
+            Some(stored) => serde_json::from_slice(&stored.value)?,
+            None => ClusterEndpoints::default(),
+        };
+        let known = Known {
+            endpoints,
+            ..Known::default()
+        };
+        if is_led(self.identity, keys, &known).await? {
+            bail!(
+                "other machines lead this cluster, and a restore would take it back to the backup; `kat-agent reset` here, and `kat-agent join` it"
+            );
+        }
         Ok(())
     }
 

@@ -123,7 +123,9 @@ impl Tracker {
             state.answered(status, now);
             return None;
         }
-        let sent = status.keepalive > 0 || status.sent > state.sent;
+        // Without an endpoint WireGuard drops what is to be sent, and counts nothing.
+        let stuck = state.unresolved && status.endpoint.is_none();
+        let sent = status.keepalive > 0 || status.sent > state.sent || stuck;
         let waited = now.duration_since(state.since) >= state.patience()
             // Within a round: a list of nothing but unknown names is asked no more often than others.
             || (state.unresolved && state.next > 0);

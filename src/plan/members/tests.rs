@@ -362,3 +362,22 @@ fn who_leads_does_not_take_its_own_member_out() {
     // Alone, or with too few others, it leads on.
     assert!(matches!(step(&ready(2), &seen[..2]), MemberStep::Wait(_)));
 }
+
+#[test]
+fn of_two_members_at_one_machine_the_known_one_is_written_down() {
+    let seen = |first: u64, second: u64| {
+        [first, second].map(|id| SeenMember {
+            node: Some("n1".to_owned()),
+            ..member(id, true, true)
+        })
+    };
+    let id = |members: &ClusterMembers| members.members["n1"].id.clone();
+    let known = ClusterMembers::of(&seen(7, 7), None);
+    for seen in [seen(7, 9), seen(9, 7), seen(7, 3), seen(3, 7)] {
+        assert_eq!(id(&ClusterMembers::of(&seen, Some(&known))), "7");
+    }
+    // Where none is known, the one that answers.
+    let [mut silent, other] = seen(9, 3);
+    silent.healthy = false;
+    assert_eq!(id(&ClusterMembers::of(&[silent, other], None)), "3");
+}
