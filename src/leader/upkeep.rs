@@ -98,10 +98,11 @@ impl Upkeep {
         let weight = StoreWeight::of(&look.seen, &look.alarms, config.quota);
         let pressing = presses(&weight, &look.alarms);
         self.stuck |= look.alarms.is_full() && self.done.disarmed;
-        // What was done under pressure is forgotten with it; a file that was tried, after a while.
-        let relieved = !pressing && (self.done.compacted || self.done.disarmed);
-        let over = |since: Instant| since.elapsed() >= config.retry;
-        if relieved || self.since.is_some_and(over) {
+        if !pressing
+            || self
+                .since
+                .is_some_and(|since| since.elapsed() >= config.retry)
+        {
             self.done = UpkeepDone::default();
             self.since = None;
         }
