@@ -223,9 +223,7 @@ impl HookServer {
         let (reading, mut writing) = stream.into_split();
         let mut reader = BufReader::with_capacity(1024, reading);
         let outcome = self.handle(&mut reader, uid).await;
-        let answer = HookAnswer {
-            error: outcome.as_ref().err().map(ToString::to_string),
-        };
+        let answer = HookAnswer::of(&outcome);
         self.tell(uid, &outcome);
         let mut line = serde_json::to_vec(&answer).unwrap_or_default();
         line.push(b'\n');
@@ -396,6 +394,20 @@ mod tests {
         cancel.cancel();
         serving.await.unwrap();
         assert!(pulses.watched().is_empty());
+    }
+
+    /// What is refused is quoted, and what is quoted is escaped.
+    #[test]
+    fn every_refusal_fits_what_the_hook_reads() {
+        let limit = 16 << 10;
+        for unit in ["\u{7f}", "\\u0001", "\\\"", "\u{1f600}"] {
+            let name = unit.repeat((MAXIMUM_REQUEST - 10) / unit.len());
+            let outcome = parse_request(format!("{{\"pid\":\"{name}\"}}").as_bytes());
+            let error = outcome.as_ref().unwrap_err().to_string();
+            assert!(error.contains("invalid type"), "{error}");
+            let written = serde_json::to_vec(&HookAnswer::of(&outcome)).unwrap();
+            assert!(written.len() < limit, "{unit}: {}", written.len());
+        }
     }
 
     #[test]

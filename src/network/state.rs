@@ -190,6 +190,22 @@ pub struct HookAnswer {
     pub error: Option<String>,
 }
 
+impl HookAnswer {
+    /// Longest reason, bytes. Six times as long when each is escaped, it still fits what the hook
+    /// reads.
+    const LONGEST: usize = 2048;
+
+    /// The network is in place, or why it is not, cut to what the hook reads.
+    pub fn of<T, E: std::fmt::Display>(outcome: &Result<T, E>) -> Self {
+        let error = outcome.as_ref().err().map(|reason| {
+            let mut reason = reason.to_string();
+            reason.truncate(reason.floor_char_boundary(Self::LONGEST));
+            reason
+        });
+        Self { error }
+    }
+}
+
 /// Annotation that names the instance and makes the hook run.
 pub const ANNOTATION: &str = "rip.dws.kat.instance";
 /// Message-id field that marks the hook's own journal lines, so that the agent can tell its
