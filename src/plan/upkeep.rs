@@ -67,6 +67,9 @@ pub enum UpkeepStep {
     Disarm,
 }
 
+/// By so much a file may be larger than the quota before the alarm is raised, bytes.
+const OVERSHOOT: u64 = 64 << 20;
+
 /// What the store weighs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreWeight {
@@ -80,12 +83,14 @@ pub struct StoreWeight {
 
 impl StoreWeight {
     /// `default_quota` is what KAT gives etcd. Somebody may have given it more: etcd before 3.6 does
-    /// not say, but a larger file without an alarm does.
+    /// not say, but a much larger file without an alarm does. Somewhat larger is no sign: a write
+    /// copies the pages that it touches, and the alarm comes with the next one.
     pub fn of(seen: &[SeenMember], alarms: &StoreAlarms, default_quota: u64) -> Self {
         let stores = || seen.iter().filter_map(|member| member.store);
         let file = stores().map(|store| store.file).max().unwrap_or(0);
         let told = stores().map(|store| store.quota).filter(|quota| *quota > 0);
-        let default = Some(default_quota).filter(|quota| file <= *quota || alarms.is_full());
+        let default = Some(default_quota)
+            .filter(|quota| file <= quota.saturating_add(OVERSHOOT) || alarms.is_full());
         Self {
             file,
             used: stores().map(|store| store.used).max().unwrap_or(0),

@@ -116,7 +116,6 @@ async fn files_that_are_mostly_empty_are_made_smaller_one_after_the_other() {
     }
 }
 
-#[ignore = "failed three times while files that were tried waited for their turn; run by name until it has stood for long"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_full_of_what_is_in_use_says_what_a_person_can_do() {
     let cluster = Cluster {
