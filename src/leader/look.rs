@@ -38,6 +38,8 @@ pub(super) struct Memory {
     silent: BTreeMap<u64, Instant>,
     /// Machines whose member was taken out because it was lost.
     pub(super) given_up: BTreeSet<String>,
+    /// Why it took out the member of a machine, until that is told.
+    pub(super) why: BTreeMap<String, String>,
 }
 
 impl Memory {

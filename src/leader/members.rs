@@ -5,7 +5,7 @@
 //! key is read again, and each step starts from what etcd says now: a deposed leader is stopped but
 //! for the moment between the two, and a step that two leaders take is the same.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -15,13 +15,14 @@ use tokio_util::sync::CancellationToken;
 use super::{
     LeaderHandle,
     look::{Look, Memory, look, note_lost_data},
+    member_events::member_events,
     upkeep::{EtcdUpkeep, Upkeep},
 };
 use crate::{
     api::types::ObjectReference,
     plan::{
-        ClusterMembers, EventKind, EventLog, MemberStep, SeenMember, Snapshot, lost_members,
-        next_step, node_address, wanted_members,
+        ClusterMembers, MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address,
+        wanted_members,
     },
     pulse::Pulses,
     store::{
@@ -171,7 +172,8 @@ async fn round(
         // Nothing can be written down before there is room.
         return upkeep.round(handle, config, Some(leadership), &look).await;
     }
-    if write_down(handle, config, leadership, &snapshot, &look.seen).await? {
+    let found = (&*snapshot, look.seen.as_slice());
+    if write_down(handle, config, leadership, found, memory).await? {
         // What is decided next stands on what was just written.
         return Ok(true);
     }
@@ -202,6 +204,9 @@ async fn round(
                 (true, true) => ": its data is gone",
                 (true, false) => ": it does not answer, although its machine does",
             };
+            if let Some(node) = node {
+                memory.why.insert(node.clone(), why.to_owned());
+            }
             let node = node.as_deref().unwrap_or("a machine that is gone");
             format!("etcd of {node} is no member any more{why}")
         }
@@ -223,7 +228,6 @@ async fn round(
         memory.given_up.insert(node.clone());
     }
     take(config, &snapshot, &look, &step).await?;
-    tell(handle, config, leadership, &step, message).await?;
     Ok(true)
 }
 
@@ -263,8 +267,8 @@ async fn write_down(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: &Leadership,
-    snapshot: &Snapshot,
-    seen: &[SeenMember],
+    (snapshot, seen): (&Snapshot, &[SeenMember]),
+    memory: &mut Memory,
 ) -> Result<bool, StoreError> {
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
@@ -275,7 +279,10 @@ async fn write_down(
         conditions.push(Compare::ModRevision(keys::MEMBERS.to_owned(), revision));
         operations.push(put(keys::MEMBERS.to_owned(), &members)?);
         let before = stored.map(|stored| &stored.value);
-        operations.extend(health_events(config, snapshot, before, &members));
+        if let Some(before) = before {
+            let ways = (before, &members);
+            operations.extend(member_events(snapshot, (config.clock)(), ways, &memory.why));
+        }
     }
     for (name, node) in &snapshot.nodes {
         let voting = members.members.get(name).is_some_and(|one| one.voting);
@@ -295,37 +302,12 @@ async fn write_down(
     }
     let committed = handle.store.transact(&conditions, &operations).await?;
     if let Committed::Yes(revision) = committed {
+        memory
+            .why
+            .retain(|name, _| members.members.contains_key(name));
         handle.wait_for_revision(revision, BUSY).await;
     }
     Ok(true)
-}
-
-/// A member that answers no more, or again, is told once.
-fn health_events(
-    config: &MembersConfig,
-    snapshot: &Snapshot,
-    before: Option<&ClusterMembers>,
-    now: &ClusterMembers,
-) -> Vec<Operation> {
-    let mut log = EventLog::new(&snapshot.events, (config.clock)());
-    let none = BTreeMap::new();
-    let before = before.map_or(&none, |before| &before.members);
-    let changed = now.members.iter().filter(|(name, member)| {
-        let earlier = before.get(*name);
-        member.voting && earlier.is_some_and(|one| one.voting && one.healthy != member.healthy)
-    });
-    let mut operations = Vec::new();
-    for (name, member) in changed {
-        let (kind, reason, message) = if member.healthy {
-            let message = format!("etcd of machine {name} answers again");
-            (EventKind::Normal, "MemberHealthy", message)
-        } else {
-            let message = format!("etcd of machine {name} does not answer");
-            (EventKind::Warning, "MemberUnhealthy", message)
-        };
-        operations.extend(log.record(kind, reason, object(snapshot, name), message));
-    }
-    operations
 }
 
 pub(super) fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
@@ -349,29 +331,6 @@ pub(super) async fn still_leads(
         return Ok(());
     }
     Err(StoreError::Denied("this machine no longer leads".into()))
-}
-
-async fn tell(
-    handle: &LeaderHandle,
-    config: &MembersConfig,
-    leadership: &Leadership,
-    step: &MemberStep,
-    message: String,
-) -> Result<(), StoreError> {
-    let (node, reason) = match step {
-        MemberStep::Add { node } => (Some(node), "MemberAdded"),
-        MemberStep::Promote { node, .. } => (Some(node), "MemberVotes"),
-        MemberStep::Remove { node, .. } => (node.as_ref(), "MemberRemoved"),
-        _ => return Ok(()),
-    };
-    let Some(snapshot) = handle.snapshot.borrow().clone() else {
-        return Ok(());
-    };
-    let object = object(&snapshot, node.map_or("", String::as_str));
-    let mut log = EventLog::new(&snapshot.events, (config.clock)());
-    let operations = log.record(EventKind::Normal, reason, object, message);
-    let fence = [leadership.fence()];
-    handle.store.transact(&fence, &operations).await.map(drop)
 }
 
 fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {

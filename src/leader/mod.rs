@@ -4,6 +4,7 @@ mod backup;
 mod clients;
 mod handle;
 mod look;
+mod member_events;
 mod members;
 mod run;
 mod state;

@@ -1,0 +1,142 @@
+//! What is told of etcd's members: what differs between what was written down of them and what is.
+//!
+//! Told in the transaction that writes it down, so once, also when the answer to a step was lost or
+//! when another machine leads by then.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::members::object;
+use crate::{
+    plan::{ClusterMembers, EventKind, EventLog, MemberRecord, Snapshot},
+    store::Operation,
+};
+
+/// Events for the way from `before` to `now`. `why` says of machines why their member was taken out,
+/// as far as this leader did it.
+pub(super) fn member_events(
+    snapshot: &Snapshot,
+    clock: Timestamp,
+    (before, now): (&ClusterMembers, &ClusterMembers),
+    why: &BTreeMap<String, String>,
+) -> Vec<Operation> {
+    let mut log = EventLog::new(&snapshot.events, clock);
+    let mut operations = Vec::new();
+    let mut tell = |kind, reason, name: &String, message| {
+        operations.extend(log.record(kind, reason, object(snapshot, name), message));
+    };
+    let same = |name: &String, one: &MemberRecord, other: &ClusterMembers| {
+        let other = other.members.get(name);
+        other.is_some_and(|other| other.id == one.id)
+    };
+    for (name, member) in &before.members {
+        if !same(name, member, now) {
+            let why = why.get(name).map_or("", String::as_str);
+            let message = format!("etcd of {name} is no member any more{why}");
+            tell(EventKind::Normal, "MemberRemoved", name, message);
+        }
+    }
+    for (name, member) in &now.members {
+        let known = before.members.get(name).filter(|one| one.id == member.id);
+        if known.is_none() {
+            let message = format!("machine {name} becomes a member of etcd");
+            tell(EventKind::Normal, "MemberAdded", name, message);
+        }
+        if member.voting && !known.is_some_and(|one| one.voting) {
+            let message = format!("etcd of machine {name} gets its vote");
+            tell(EventKind::Normal, "MemberVotes", name, message);
+        }
+        match known.filter(|one| one.voting && member.voting) {
+            Some(one) if one.healthy && !member.healthy => {
+                let message = format!("etcd of machine {name} does not answer");
+                tell(EventKind::Warning, "MemberUnhealthy", name, message);
+            }
+            Some(one) if !one.healthy && member.healthy => {
+                let message = format!("etcd of machine {name} answers again");
+                tell(EventKind::Normal, "MemberHealthy", name, message);
+            }
+            _ => {}
+        }
+    }
+    operations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::Event;
+
+    fn members(listed: &[(&str, &str, bool, bool)]) -> ClusterMembers {
+        let member = |(name, id, voting, healthy): &(&str, &str, bool, bool)| {
+            let record = MemberRecord {
+                id: (*id).to_owned(),
+                voting: *voting,
+                healthy: *healthy,
+            };
+            ((*name).to_owned(), record)
+        };
+        ClusterMembers {
+            schema: 1,
+            members: listed.iter().map(member).collect(),
+        }
+    }
+
+    fn told(before: &ClusterMembers, now: &ClusterMembers) -> Vec<String> {
+        let why = BTreeMap::from([("n2".to_owned(), ": its data is gone".to_owned())]);
+        let snapshot = Snapshot::default();
+        let operations = member_events(&snapshot, Timestamp::UNIX_EPOCH, (before, now), &why);
+        let event = |operation: &Operation| match operation {
+            Operation::Put(_, value) => {
+                let event: Event = serde_json::from_slice(value).unwrap();
+                format!("{}: {}", event.reason, event.message)
+            }
+            other => panic!("{other:?}"),
+        };
+        operations.iter().map(event).collect()
+    }
+
+    #[test]
+    fn what_became_of_members_is_told_once() {
+        let one = members(&[("n1", "a", true, true)]);
+        assert!(told(&one, &one).is_empty());
+        let added = members(&[("n1", "a", true, true), ("n2", "b", false, false)]);
+        assert_eq!(
+            told(&one, &added),
+            ["MemberAdded: machine n2 becomes a member of etcd"]
+        );
+        let votes = members(&[("n1", "a", true, true), ("n2", "b", true, true)]);
+        assert_eq!(
+            told(&added, &votes),
+            ["MemberVotes: etcd of machine n2 gets its vote"]
+        );
+        let silent = members(&[("n1", "a", true, true), ("n2", "b", true, false)]);
+        assert_eq!(
+            told(&votes, &silent),
+            ["MemberUnhealthy: etcd of machine n2 does not answer"]
+        );
+        assert_eq!(
+            told(&silent, &votes),
+            ["MemberHealthy: etcd of machine n2 answers again"]
+        );
+        assert_eq!(
+            told(&silent, &one),
+            ["MemberRemoved: etcd of n2 is no member any more: its data is gone"]
+        );
+    }
+
+    /// Whoever looks next may find several steps done.
+    #[test]
+    fn steps_that_nobody_saw_are_told_too() {
+        let before = members(&[("n1", "a", true, true), ("n2", "b", true, false)]);
+        let now = members(&[("n1", "a", true, true), ("n2", "c", true, true)]);
+        assert_eq!(
+            told(&before, &now),
+            [
+                "MemberRemoved: etcd of n2 is no member any more: its data is gone",
+                "MemberAdded: machine n2 becomes a member of etcd",
+                "MemberVotes: etcd of machine n2 gets its vote",
+            ]
+        );
+    }
+}
