@@ -23,3 +23,4 @@ wait_for 60 alone
 wait_for 60 whole
 on n3 katcall create namespace later
 equal "$(members)" "[\"$(leader_at n3)\"]" "the leader"
+wait_for 60 invariants_hold n3

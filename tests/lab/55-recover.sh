@@ -54,3 +54,4 @@ wait_for 90 all_run
 wait_for 60 really_runs 3
 runs_on
 for node in n2 n3; do equal "$key" "$(on "$node" kat-agent recovery-key)" "recovery key of $node"; done
+wait_for 60 invariants_hold

@@ -35,3 +35,4 @@ wait_for 90 nodes_are_ready
 wait_for 60 members_are_well 3
 writes() { kat create namespace later || kat get namespace later; }
 wait_for 30 writes
+wait_for 60 invariants_hold

@@ -127,6 +127,33 @@ really_runs() {
     }
 }
 
+# invariants_hold [MACHINE]: what must be so at the end of a test, whatever was pulled, cut or drained in it. As MACHINE (n1) says,
+# each workload has one instance for each slot and no other, and no address is there twice; and each machine runs the containers
+# of the instances that are on it, and none beside them.
+invariants_hold() {
+    local workloads instances nodes faults='' node listed running
+    workloads=$(on "${1:-n1}" katcall get workloads -A -o json)
+    instances=$(on "${1:-n1}" katcall get instances -A -o json)
+    nodes=$(on "${1:-n1}" katcall get nodes -o json | jq -c '[.items[].metadata.name]')
+    faults=$(jq -nr --argjson workloads "$workloads" --argjson instances "$instances" '
+        ($workloads.items[] | . as $workload
+            | [$instances.items[] | select(.metadata.namespace == $workload.metadata.namespace and .status.workload == $workload.metadata.name)]
+            | select(([.[].status.slot] | sort) != [range($workload.spec.replicas // 1)])
+            | "\($workload.metadata.name) has \([.[] | [.metadata.name, .status.slot, .status.phase]])"),
+        ([$instances.items[].status | .ip // empty] | sort | select(. != unique) | "an address is there twice: \(.)")')
+    for ((node = 1; node <= ${LAB_MACHINES:-1}; node++)); do
+        listed=''
+        ! jq -e --arg node "n$node" 'index($node)' <<<"$nodes" >/dev/null ||
+            listed=$(jq -r --arg node "n$node" '.items[].status | select(.node == $node and .phase == "Running") | .unit | rtrimstr(".service")' <<<"$instances" | sort)
+        running=$(on "n$node" ps -C conmon -o args= | sed -n 's/.* -n \([^ ]*\) .*/\1/p' | sort || true)
+        [[ $listed == "$running" ]] || faults+=$'\n'"n$node runs ${running//$'\n'/ }, and should ${listed//$'\n'/ }"
+    done
+    [[ ! $faults ]] || {
+        echo "$faults" >&2
+        return 1
+    }
+}
+
 # page URL: what answers at it, from n1 itself.
 page() { n1 curl --silent --show-error --fail --max-time 3 "$1"; }
 answers() { page "$1" | grep -q '^host='; }

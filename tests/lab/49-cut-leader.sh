@@ -1,0 +1,46 @@
+# The machine that leads is cut off: another leads, its part is whole elsewhere, it takes no change, and obeys when it is back
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+old=$(leader_at n1)
+other=$([[ $old == n1 ]] && echo n2 || echo n1)
+third=$(printf '%s\n' n1 n2 n3 | grep -v -e "$old" -e "$other")
+lost=$(on_node web "$old" .metadata.name) pid=$(on "$old" pgrep -x web)
+lab cut "$old"
+writes() { on "$other" timeout 2 katcall create namespace "after-$RANDOM$RANDOM"; }
+wait_for 30 writes
+leads() { [[ $(leader_at "$other") == @("$other"|"$third") ]]; }
+wait_for 10 leads
+replaced() {
+    on "$other" katcall get instances -o json | jq -e --arg old "$old" \
+        '[.items[].status | select(.workload == "web" and .phase == "Running") | .node] | length == 3 and index($old) == null' >/dev/null
+}
+wait_for 60 replaced
+# On the machine alone: what it runs, it runs on; what it shows is old, and it says so; what it is told, it refuses.
+equal "$pid" "$(on "$old" pgrep -x web)" "the process on the machine that is cut off"
+shown=$(on "$old" katcall get instances -o name 2>"$LAB_WORK/stale")
+contains "$shown" "$lost"
+contains "$(<"$LAB_WORK/stale")" "no machine leads"
+code=0
+said=$(on "$old" timeout 20 katcall create namespace lonely 2>&1) || code=$?
+equal 1 "$code" "exit code of a change"
+contains "$said" "no machine leads the cluster"
+# It comes back as one of three: what was accepted meanwhile stands, what it had refused does not.
+on "$other" katcall create namespace kept
+lab heal "$old"
+wait_for 60 nodes_are_ready
+wait_for 60 members_are_well 3
+gone() { [[ $(on "$old" katcall get instances -o name) != *"$lost"* ]]; }
+wait_for 60 gone
+spaces=$(on "$old" katcall get namespaces -o name)
+contains "$spaces" namespace/kept
+lacks "$spaces" lonely
+wait_for 30 really_runs 3
+equal "$(leader_at "$other")" "$(leader_at "$old")" "the leader"
+for name in $(on "$other" katcall get namespaces -o json | jq -r '.items[].metadata.name | select(startswith("after-") or . == "kept")'); do
+    on "$other" katcall delete namespace "$name"
+done
