@@ -146,6 +146,18 @@ impl Client {
         Ok(Self::new(vec![transport::unix(path, options)?], options))
     }
 
+    /// The same client, which asks a Unix socket of this machine where no other endpoint answers; the
+    /// socket gets no token.
+    ///
+    /// # Errors
+    /// As [`Client::from_unix_socket`].
+    pub fn or_unix_socket(mut self, path: &Path) -> Result<Self, ClientError> {
+        let mut endpoints = self.endpoints.to_vec();
+        endpoints.push(transport::unix(path, self.options)?);
+        self.endpoints = endpoints.into();
+        Ok(self)
+    }
+
     fn new(endpoints: Vec<Endpoint>, options: Options) -> Self {
         Self {
             endpoints: endpoints.into(),

@@ -14,7 +14,8 @@ pub fn command() -> clap::Command {
 /// Runs workloads on your machines.
 ///
 /// Connects by --connection, --context, the variable KAT_CONNECTION, the current context of
-/// `katcall context`, /etc/kat/admin.conf, or /run/kat/api.sock, whichever is first.
+/// `katcall context`, /etc/kat/admin.conf, or /run/kat/api.sock, whichever is first; over the socket
+/// too where nothing of /etc/kat/admin.conf answers.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
 /// out waiting, 130 interrupted.

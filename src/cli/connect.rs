@@ -53,6 +53,9 @@ pub(super) enum Way {
     Remote(Box<Connection>),
     /// Over a socket of this machine.
     Socket(PathBuf),
+    /// Over TLS, and over a socket of this machine where nothing answers: a machine that lost its
+    /// network has lost its own address too.
+    Either(Box<Connection>, PathBuf),
 }
 
 /// A client of the cluster that the user means.
@@ -61,6 +64,9 @@ pub(super) fn client(global: &Global) -> Result<Client, CliError> {
     Ok(match find(global, &Places::of_process())? {
         Way::Remote(connection) => Client::from_connection(&connection, options)?,
         Way::Socket(path) => Client::from_unix_socket(&path, options)?,
+        Way::Either(connection, path) => {
+            Client::from_connection(&connection, options)?.or_unix_socket(&path)?
+        }
     })
 }
 
@@ -84,11 +90,15 @@ pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
             .get(name)
             .map(|connection| Way::Remote(Box::new(connection.clone())));
     }
-    if access(&places.admin, AccessFlags::R_OK).is_ok() {
-        return at(&places.admin);
-    }
     let usable = AccessFlags::R_OK | AccessFlags::W_OK;
-    if access(&places.socket, usable).is_ok() {
+    let local = access(&places.socket, usable).is_ok();
+    if access(&places.admin, AccessFlags::R_OK).is_ok() {
+        return Ok(match at(&places.admin)? {
+            Way::Remote(connection) if local => Way::Either(connection, places.socket.clone()),
+            way => way,
+        });
+    }
+    if local {
         return Ok(Way::Socket(places.socket.clone()));
     }
     Err(nothing(places))
@@ -170,6 +180,11 @@ mod tests {
         match way {
             Way::Remote(connection) => connection.cluster.clone(),
             Way::Socket(path) => path.file_name().unwrap().to_string_lossy().into_owned(),
+            Way::Either(connection, path) => format!(
+                "{} or {}",
+                connection.cluster,
+                path.file_name().unwrap().to_string_lossy()
+            ),
         }
     }
 
@@ -190,7 +205,7 @@ mod tests {
         assert_eq!(found(&find(&global, &places).unwrap()), "api.sock");
 
         fs::write(&places.admin, connection("admin")).unwrap();
-        assert_eq!(found(&find(&global, &places).unwrap()), "admin");
+        assert_eq!(found(&find(&global, &places).unwrap()), "admin or api.sock");
 
         let contexts = format!(
             r#"{{"current":"home","contexts":{{"home":{},"work":{}}}}}"#,

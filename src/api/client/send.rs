@@ -188,7 +188,7 @@ impl Client {
     async fn start(&self, endpoint: &Endpoint, request: &Request) -> Result<Response, Miss> {
         let url = format!("{}{}", endpoint.base, request.route.as_str());
         let mut builder = endpoint.http.request(request.method.clone(), url);
-        if let Some(authorization) = &self.authorization {
+        if let Some(authorization) = self.authorization.as_ref().filter(|_| !endpoint.local) {
             let mut value = header::HeaderValue::from_str(authorization).map_err(|_| Miss {
                 error: ClientError::Configuration {
                     reason: "the token has characters that no token has".to_owned(),

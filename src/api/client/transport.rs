@@ -11,12 +11,15 @@ use super::{ClientError, Options, error::PERMISSION};
 use crate::pki;
 
 /// One server.
+#[derive(Clone)]
 pub(super) struct Endpoint {
     /// `host:port`, or the socket's path.
     pub(super) label: String,
     /// Scheme and authority of its URLs.
     pub(super) base: String,
     pub(super) http: reqwest::Client,
+    /// It is a socket of this machine, which knows its callers without a token.
+    pub(super) local: bool,
 }
 
 /// Endpoints under TLS that are all known by the cluster's own name.
@@ -68,6 +71,7 @@ pub(super) fn tls(
             label: endpoint.clone(),
             base: format!("https://kat.{}", cluster_uid.to_ascii_lowercase()),
             http: build(builder)?,
+            local: false,
         });
     }
     Ok(found)
@@ -96,6 +100,7 @@ pub(super) fn pinned(
         // The name is not compared: what counts is the authority.
         base: "https://kat.join".to_owned(),
         http: build(builder)?,
+        local: false,
     })
 }
 
@@ -105,6 +110,7 @@ pub(super) fn unix(path: &Path, options: Options) -> Result<Endpoint, ClientErro
         label: path.display().to_string(),
         base: "http://localhost".to_owned(),
         http: build(common(options).unix_socket(path))?,
+        local: true,
     })
 }
 

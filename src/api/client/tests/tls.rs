@@ -174,6 +174,34 @@ async fn the_clusters_name_and_authority_count_and_not_the_address() {
     server.abort();
 }
 
+/// A machine that lost its network has lost its own address, and its agent is still there.
+#[tokio::test]
+async fn the_socket_answers_without_the_token_where_no_endpoint_does() {
+    let authority = Authority::new();
+    let (endpoint, task) = serve(&authority, UID).await;
+    let told = async |headers: HeaderMap| {
+        let token = headers.contains_key("authorization");
+        Json(
+            json!({"kind": "Node", "metadata": {"name": "socket"}, "spec": {"draining": token}, "status": {}}),
+        )
+    };
+    let server = super::Server::start(Router::new().route("/v1alpha1/nodes/a", get(told)));
+    let connection = connection(&authority, &[&endpoint], UID);
+    let client = Client::from_connection(&connection, quick()).unwrap();
+    let client = client.or_unix_socket(&server.path()).unwrap();
+    let name = async || client.node("a").await.unwrap().metadata.name;
+    assert_eq!(name().await, "Bearer kat1.a.b");
+    task.abort();
+    let _ = task.await;
+    let client = Client::from_connection(&connection, quick()).unwrap();
+    let client = client.or_unix_socket(&server.path()).unwrap();
+    let node = client.node("a").await.unwrap();
+    assert_eq!(
+        (node.metadata.name.as_str(), node.spec.draining),
+        ("socket", false)
+    );
+}
+
 #[tokio::test]
 async fn a_node_shows_its_certificate() {
     let authority = Authority::new();
