@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 # The clock is the host's and can't be set for a machine. What the time does to a cluster that is off is done instead:
 # every leaf is signed anew by its own authority, for the same key, valid from 90 to 60 days ago. So this shows all
-# that hangs on certificates. Tokens and their ends, and times in the store, are compared with the wall clock in unit tests.
+# that hangs on certificates, of several machines. tests/vm/run does set one machine's clock ninety days on.
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 equal '["worker"]' "$(kat get nodes n4 -o json | jq -c .status.roles)" "roles of n4"

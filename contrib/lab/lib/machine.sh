@@ -54,12 +54,12 @@ leader_pid() {
     return 1
 }
 
-# Starts a machine and returns; wait_machine waits until it is up.
+# boot_machine NODE [CLOCK]: starts a machine and returns; wait_machine waits until it is up.
 boot_machine() {
     local node=$1 dir root
     dir=$(node_dir "$node")
     if lab_is_vm; then
-        boot_vm "$node"
+        boot_vm "$@"
         return
     fi
     nspawn_pid "$node" >/dev/null && return

@@ -209,11 +209,22 @@ verb_kill() {
 }
 
 verb_start() {
-    (($# == 1)) || usage_error "start NODE"
+    local node=${1:-} clock=''
+    if (($# == 3)) && [[ $2 == --clock ]]; then
+        [[ $3 =~ ^[+-][1-9][0-9]{0,4}[dhm]$ ]] ||
+            usage_error "--clock takes what to add to the time, in days, hours or minutes: +90d, -3h, +15m"
+        clock=$3
+    elif (($# != 1)); then
+        usage_error "start NODE [--clock +90d]"
+    fi
     lock_lab
-    need_node "$1"
-    boot_machine "$1"
-    wait_machine "$1"
+    need_node "$node"
+    if [[ $clock ]]; then
+        lab_is_vm || die "the clock of $node is this machine's own: --clock is for virtual machines ('up --vm')"
+        ! leader_pid "$node" >/dev/null || die "$node is running, and has its clock from its start: 'kat-lab kill $node' first"
+    fi
+    boot_machine "$node" "$clock"
+    wait_machine "$node"
 }
 
 boot_changed() {

@@ -31,21 +31,29 @@ vm_mac() { printf '52:54:00:77:00:%02x\n' $((10 + ${1#n})); }
 
 vm_pid() { recorded_pid "$(node_dir "$1")/supervisor.pid"; }
 
+# vm_clock CLOCK: what the battery-backed clock shows at the start: the time, with CLOCK such as +90d added. It goes on
+# from there, over reboots too; the next start without CLOCK has the time again.
+vm_clock() {
+    local -A units=([d]=days [h]=hours [m]=minutes)
+    date --utc --date="${1%?} ${units[${1: -1}]}" +%Y-%m-%dT%H:%M:%S
+}
+
 boot_vm() {
-    local node=$1 dir root kernel speed=(-accel 'tcg,thread=multi' -cpu 'max,-cx16')
+    local node=$1 dir root kernel speed=(-accel 'tcg,thread=multi' -cpu 'max,-cx16') clock=()
     dir=$(node_dir "$node")
     root=$(<"$dir/created")
     vm_pid "$node" >/dev/null && return
     # -cx16: emulated, this kernel ends in a panic with it. KVM only where asked for: in machines that are virtual
     # themselves it may be there and not work.
     [[ ! ${KAT_LAB_KVM:-} ]] || speed=(-accel kvm -cpu host)
+    [[ ! ${2:-} ]] || clock=(-rtc "base=$(vm_clock "$2")")
     kernel=$(find "$root/boot" -name 'vmlinuz-*' | sort -V | tail -n 1)
     link_exists "$node" || in_lab ip tuntap add dev "$(link_of "$node")" mode tap
     in_lab ip link set dev "$(link_of "$node")" master "$LAB_BRIDGE"
     [[ -e $dir/cut ]] || heal_link "$node"
     printf -- '---- boots ----\n' >>"$dir/console.log"
     launch "$node" "$dir/console.log" "$dir/supervisor.pid" -- \
-        qemu-system-x86_64 "${speed[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
+        qemu-system-x86_64 "${speed[@]}" "${clock[@]}" -smp 2 -m "$VM_MEMORY" -nodefaults -no-user-config -display none -serial stdio \
         -kernel "$kernel" -initrd "${kernel/vmlinuz-/initrd.img-}" \
         -append 'root=/dev/vda rw console=ttyS0 panic=5 systemd.show_status=yes' \
         -drive "file=$dir/disk,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
