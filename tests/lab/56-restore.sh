@@ -48,8 +48,43 @@ output=$(restore /root/foreign --recovery-key-file /root/key) && false
 contains "$output" "no sealed file of KAT"
 refused n3 test -e /var/lib/kat
 
-output=$(restore /root/backup --recovery-key-file /root/key) || { echo "$output" >&2; false; }
+# at_terminal KEYS: restores at a terminal of n3's own, types KEYS when the recovery key is asked for, and prints all that
+# the terminal showed. The word before proves that it does show what is typed.
+screen=$LAB_WORK/screen
+shows() { grep -qF "$1" "$screen"; }
+at_terminal() {
+    : >"$screen"
+    {
+        printf 'echoed\n'
+        wait_for 30 shows "recovery key (it is not shown)"
+        printf '%b' "$1"
+        wait_for 150 shows "exit code"
+    } | lab exec n3 -- script --quiet --echo always --command 'read -r word; before=$(stty -g)
+        kat-agent restore /root/backup; code=$?
+        if [ "$(stty -g)" = "$before" ]; then after="as it was"; else after=changed; fi
+        echo "exit code $code, the terminal is $after"' /dev/null >"$screen" 2>&1
+    contains "$(<"$screen")" echoed || return
+    cat "$screen"
+}
+key=$(<"$LAB_WORK/key")
+output=$(at_terminal "${key:0:30}\003")
+contains "$output" "interrupted; nothing was changed"
+contains "$output" "exit code 1, the terminal is as it was"
+lacks "$output" "${key:18:9}"
+output=$(at_terminal '\004')
+contains "$output" "no recovery key was given"
+contains "$output" "exit code 1, the terminal is as it was"
+# Another last character than the right one.
+output=$(at_terminal "${key%?}$(tail -c 2 <<<"$key" | tr '0-9A-Z' 10)\r")
+contains "$output" "mistyped"
+contains "$output" "exit code 1, the terminal is as it was"
+lacks "$output" "${key:18:9}"
+refused n3 test -e /var/lib/kat
+
+output=$(at_terminal "${key,,}\r")
 contains "$output" "machine n1 is Ready"
+contains "$output" "exit code 0, the terminal is as it was"
+lacks "${output^^}" "${key:18:9}"
 identity_there() { n3 katcall get nodes -o json | jq -c '[.items[] | [.metadata.name, .metadata.uid, .status.subnet]] | sort'; }
 equal "$known" "$(identity_there)" "machines"
 equal "$(<"$LAB_WORK/key")" "$(n3 kat-agent recovery-key)" "recovery key"

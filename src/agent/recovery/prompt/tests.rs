@@ -1,0 +1,129 @@
+use std::{
+    fs::File,
+    io::Write,
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    pty::openpty,
+};
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What came of a question at a terminal of its own.
+struct Answered {
+    line: Result<String, String>,
+    /// All that the terminal showed of what was typed.
+    shown: String,
+    /// The terminal is as it was.
+    restored: bool,
+}
+
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Types `keys` when the question is there.
+fn answer(keys: &[u8], typing: Typing, change: impl Fn(&mut Termios)) -> Answered {
+    let pty = openpty(None, None).unwrap();
+    let (mut hands, terminal): (File, OwnedFd) = (pty.master.into(), pty.slave);
+    let mut before = tcgetattr(&terminal).unwrap();
+    change(&mut before);
+    tcsetattr(&terminal, SetArg::TCSANOW, &before).unwrap();
+    let before = tcgetattr(&terminal).unwrap();
+    let given = File::from(terminal.try_clone().unwrap());
+    let asked = thread::spawn(move || {
+        ask(&given, "a question: ", typing).map_err(|error| error.to_string())
+    });
+    let flags = || tcgetattr(&terminal).unwrap().local_flags;
+    wait_until("nothing was asked", || !flags().contains(LocalFlags::ISIG));
+    hands.write_all(keys).unwrap();
+    wait_until("the question waits on", || asked.is_finished());
+    let line = asked.join().unwrap();
+    let mut shown = Vec::new();
+    // What is echoed is there at once.
+    while poll(
+        &mut [PollFd::new(hands.as_fd(), PollFlags::POLLIN)],
+        PollTimeout::from(50_u8),
+    )
+    .unwrap()
+        > 0
+    {
+        let mut piece = [0; 256];
+        let length = hands.read(&mut piece).unwrap();
+        shown.extend(&piece[..length]);
+    }
+    Answered {
+        line,
+        shown: String::from_utf8(shown).unwrap(),
+        restored: tcgetattr(&terminal).unwrap() == before,
+    }
+}
+
+fn as_it_is(_: &mut Termios) {}
+
+#[test]
+fn a_hidden_line_is_read_and_not_shown() {
+    let typed = answer(b"kat-secret\r", Typing::Hidden, as_it_is);
+    assert_eq!(typed.line.unwrap(), "kat-secret\n");
+    assert!(!typed.shown.contains("secret"), "{:?}", typed.shown);
+    assert!(typed.restored);
+}
+
+#[test]
+fn what_may_be_seen_is_shown() {
+    let typed = answer(b"yes\r", Typing::Shown, as_it_is);
+    assert_eq!(typed.line.unwrap(), "yes\n");
+    assert!(typed.shown.contains("yes"), "{:?}", typed.shown);
+    assert!(typed.restored);
+}
+
+#[test]
+fn a_line_is_mended_as_everywhere() {
+    let typed = answer(b"wrong\x15kab\x7ft\n", Typing::Hidden, as_it_is);
+    assert_eq!(typed.line.unwrap(), "kat\n");
+}
+
+#[test]
+fn an_interrupt_ends_it_with_a_sentence_and_the_terminal_as_it_was() {
+    for typing in [Typing::Hidden, Typing::Shown] {
+        for keys in [&b"\x03"[..], b"kat-sec\x03", b"\x1c"] {
+            let typed = answer(keys, typing, as_it_is);
+            let said = typed.line.unwrap_err();
+            assert_eq!(said, "interrupted; nothing was changed", "{keys:?}");
+            assert!(typed.restored, "{keys:?}");
+        }
+    }
+    // Whatever key interrupts here.
+    let typed = answer(b"\x18", Typing::Hidden, |terminal| {
+        terminal.control_chars[Key::VINTR as usize] = 0x18;
+    });
+    assert!(typed.line.is_err() && typed.restored);
+}
+
+#[test]
+fn the_end_of_the_input_is_an_empty_line() {
+    let typed = answer(b"\x04", Typing::Hidden, as_it_is);
+    assert_eq!(typed.line.unwrap(), "");
+    assert!(typed.restored);
+}
+
+#[test]
+fn a_terminal_that_shows_keys_as_they_come_is_asked_for_lines() {
+    let raw = |terminal: &mut Termios| {
+        terminal.local_flags.remove(LocalFlags::ICANON);
+        terminal.input_flags.remove(InputFlags::ICRNL);
+    };
+    let typed = answer(b"kat\r", Typing::Hidden, raw);
+    assert_eq!(typed.line.unwrap(), "kat\n");
+    assert!(typed.restored);
+}
