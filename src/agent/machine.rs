@@ -8,6 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::{
@@ -152,8 +153,8 @@ impl MachineFacts for ThisMachine {
         Present::of(&self.identity, &self.config)
     }
 
-    async fn moved(&self) {
-        address_change().await;
+    fn moved(&self) -> BoxFuture<'static, ()> {
+        Box::pin(address_change())
     }
 
     fn conditions(&self) -> Vec<Condition> {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -48,9 +49,9 @@ pub trait MachineFacts: Send + Sync {
     fn present(&self) -> Present {
         Present::default()
     }
-    /// Waits until that may be another.
-    async fn moved(&self) {
-        std::future::pending().await
+    /// Waits until that may be another than when this was called.
+    fn moved(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
     }
 }
 
@@ -174,15 +175,12 @@ impl Reporter {
 mod tests {
     use std::sync::Mutex;
 
-    use tokio::{sync::Notify, time::Instant};
-
     use super::*;
 
     /// A machine whose address changes when it is told to.
     #[derive(Default)]
     struct Moving {
-        moved: Notify,
-        address: Mutex<u8>,
+        address: watch::Sender<u8>,
     }
 
     #[async_trait]
@@ -203,32 +201,39 @@ mod tests {
             OverlayReport::default()
         }
         fn present(&self) -> Present {
-            let last = *self.address.lock().unwrap();
+            let last = *self.address.borrow();
             Present {
                 addresses: vec![[192, 0, 2, last].into()],
                 endpoints: vec![format!("192.0.2.{last}:51820")],
             }
         }
-        async fn moved(&self) {
-            self.moved.notified().await;
+        fn moved(&self) -> BoxFuture<'static, ()> {
+            let mut address = self.address.subscribe();
+            Box::pin(async move { address.changed().await.unwrap() })
         }
     }
 
     #[derive(Default)]
-    struct Sent(Mutex<Vec<(Duration, Vec<String>)>>, Mutex<Option<Instant>>);
+    struct Sent {
+        reports: Mutex<Vec<(Duration, Vec<String>)>>,
+        begin: Mutex<Option<Instant>>,
+        /// How long a report is on its way.
+        takes: Duration,
+    }
 
     #[async_trait]
     impl ReportSink for Sent {
         async fn send(&self, report: &NodeReport) -> Result<(), String> {
-            let begin = *self.1.lock().unwrap().get_or_insert_with(Instant::now);
+            let begin = *self.begin.lock().unwrap().get_or_insert_with(Instant::now);
             let sent = (begin.elapsed(), report.endpoints.clone());
-            self.0.lock().unwrap().push(sent);
+            self.reports.lock().unwrap().push(sent);
+            tokio::time::sleep(self.takes).await;
             Ok(())
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_machine_that_moved_says_so_before_its_next_tick() {
+    /// The seconds of the reports of a machine that moves at this one, and the last one's endpoints.
+    async fn reports(moves_at: u64, takes: u64) -> (Vec<u64>, Vec<String>) {
         let identity = Identity {
             schema: 1,
             node: "n1".to_owned(),
@@ -241,7 +246,10 @@ mod tests {
             reached: Default::default(),
         };
         let facts = Arc::new(Moving::default());
-        let sink = Arc::new(Sent::default());
+        let sink = Arc::new(Sent {
+            takes: Duration::from_secs(takes),
+            ..Sent::default()
+        });
         let listed = Listed {
             known: true,
             ..Listed::default()
@@ -260,15 +268,27 @@ mod tests {
         };
         let cancel = CancellationToken::new();
         let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        *facts.address.lock().unwrap() = 7;
-        facts.moved.notify_one();
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(moves_at)).await;
+        facts.address.send_replace(7);
+        tokio::time::sleep(Duration::from_secs(takes + 1)).await;
         cancel.cancel();
         task.await.unwrap();
-        let sent = sink.0.lock().unwrap().clone();
-        let seconds: Vec<u64> = sent.iter().map(|(at, _)| at.as_secs()).collect();
+        let sent = sink.reports.lock().unwrap().clone();
+        let seconds = sent.iter().map(|(at, _)| at.as_secs()).collect();
+        (seconds, sent.last().unwrap().1.clone())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_moved_says_so_before_its_next_tick() {
+        let (seconds, last) = reports(20, 0).await;
         assert_eq!(seconds, [0, 15, 20]);
-        assert_eq!(sent[2].1, ["192.0.2.7:51820"]);
+        assert_eq!(last, ["192.0.2.7:51820"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_moves_during_a_report_says_so_in_the_next_at_once() {
+        let (seconds, last) = reports(2, 3).await;
+        assert_eq!(seconds, [0, 3]);
+        assert_eq!(last, ["192.0.2.7:51820"]);
     }
 }

@@ -9,13 +9,14 @@ use std::{
 
 use kat::network::{
     self,
+    links::address_change,
     state::{NodeNetwork, Peer},
     wireguard::{Device, WireGuard},
 };
 
 use super::{
     hosts::{Host, UID, block_on, cable, pair},
-    world::{Container, eventually, fetch_in, serve_in},
+    world::{Container, eventually, fetch_in, in_new_namespace, run, serve_in},
 };
 
 async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
@@ -226,6 +227,18 @@ fn a_machine_that_moved_tells_its_peers_at_once() {
         .await;
         stop.cancel();
         stop_two.cancel();
+    });
+}
+
+/// It may come while the one who wants to know is still busy with the one before.
+#[test]
+fn a_change_of_addresses_is_seen_also_where_it_comes_before_anybody_waits() {
+    in_new_namespace(|| async {
+        run("ip link add lan0 type veth peer name lan1");
+        let change = address_change();
+        run("ip address add 192.0.2.7/24 dev lan0");
+        let seen = tokio::time::timeout(Duration::from_secs(10), change).await;
+        assert!(seen.is_ok(), "not within 10 s");
     });
 }
 

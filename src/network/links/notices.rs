@@ -31,15 +31,18 @@ pub async fn removal(name: &str) -> Result<(), LinkError> {
     Err(LinkError::Socket(io::ErrorKind::UnexpectedEof.into()))
 }
 
-/// Waits until the machine's own addresses are others than now, and are so for a moment: a new lease
-/// takes one away before it brings another. Without the kernel's messages it waits for good.
-pub async fn address_change() {
+/// Waits until the machine's own addresses are others than when this was called, also where they
+/// change before anybody waits, and are so for a moment: a new lease takes one away before it brings
+/// another. Without the kernel's messages it waits for good.
+pub fn address_change() -> impl Future<Output = ()> + Send + 'static {
     let before = local::addresses();
-    if let Err(error) = wait_for_other_addresses(&before).await {
-        tracing::warn!("changes of addresses are seen late: {error}");
-        std::future::pending::<()>().await;
+    async move {
+        if let Err(error) = wait_for_other_addresses(&before).await {
+            tracing::warn!("changes of addresses are seen late: {error}");
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(SETTLING).await;
     }
-    tokio::time::sleep(SETTLING).await;
 }
 
 async fn wait_for_other_addresses(before: &[local::Local]) -> Result<(), LinkError> {
