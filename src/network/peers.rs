@@ -17,7 +17,7 @@ use super::{
     overlay_state,
     state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
     wireguard::{
-        Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
+        Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
         WireGuardError, difference, read_private_key, resolve,
     },
 };
@@ -86,9 +86,9 @@ impl PeerKeeper {
             let keys = by_key.keys().copied();
             self.announcer.set(&private_key, node, keys);
         }
-        let (wanted, attempts) = match &by_key {
+        let (wanted, asked) = match &by_key {
             Some(by_key) => self.choose(by_key, &actual).await,
-            None => (BTreeMap::new(), Vec::new()),
+            None => (BTreeMap::new(), BTreeSet::new()),
         };
         let wanted = Wanted {
             private_key,
@@ -102,7 +102,7 @@ impl PeerKeeper {
         wireguard.apply(&change).await?;
         let by_key = by_key.unwrap_or_default();
         let moved = self.has_moved();
-        nudge(&by_key, &attempts, moved);
+        nudge(&by_key, &asked, moved);
         self.announce(node, &by_key, moved);
         self.tell(&by_key, &actual);
         let status = |key: &PublicKey| actual.peers.get(key);
@@ -119,14 +119,16 @@ impl PeerKeeper {
         })
     }
 
-    /// What each peer should be, and where those that do not answer are looked for now.
+    /// What each peer should be, with where those that do not answer are looked for now; and who is
+    /// to be asked something.
     async fn choose(
         &mut self,
         by_key: &ByKey<'_>,
         actual: &Device,
-    ) -> (BTreeMap<PublicKey, WantedPeer>, Vec<(PublicKey, Attempt)>) {
+    ) -> (BTreeMap<PublicKey, WantedPeer>, BTreeSet<PublicKey>) {
         let moment = Moment::now();
         let mut wanted = BTreeMap::new();
+        let mut asked = BTreeSet::new();
         let mut attempts = Vec::new();
         let mut relayed = relayed(by_key);
         for (key, (name, peer)) in by_key {
@@ -141,8 +143,9 @@ impl PeerKeeper {
                     endpoints.push(endpoint.clone());
                 }
             }
-            let attempt = self.tracker.choose(*key, &endpoints, status, moment);
-            attempts.extend(attempt.map(|attempt| (*key, attempt)));
+            let choice = self.tracker.choose(*key, &endpoints, status, moment);
+            asked.extend(choice.ask.then_some(*key));
+            attempts.extend(choice.attempt.map(|attempt| (*key, attempt)));
             let mut allowed = relayed.remove(name).unwrap_or_default();
             allowed.insert(peer.subnet.trunc());
             let one = WantedPeer {
@@ -164,7 +167,7 @@ impl PeerKeeper {
                 peer.endpoint = endpoint;
             }
         }
-        (wanted, attempts)
+        (wanted, asked)
     }
 
     fn tell(&self, by_key: &ByKey<'_>, actual: &Device) {
@@ -211,15 +214,12 @@ impl PeerKeeper {
     }
 }
 
-/// Sends a byte to peers over the overlay. From a machine that moved it tells every peer where the
-/// machine is now, since WireGuard follows who sends; and where an endpoint is tried for the first
-/// time, it makes WireGuard ask there without waiting for somebody's packet.
-fn nudge(by_key: &ByKey<'_>, attempts: &[(PublicKey, Attempt)], moved: bool) {
-    let first = |key: &PublicKey| {
-        let mut of_key = attempts.iter().filter(|(tried, _)| tried == key);
-        of_key.any(|(_, attempt)| attempt.round == 0)
-    };
-    let chosen = by_key.iter().filter(|(key, _)| moved || first(key));
+/// Sends a byte to peers over the overlay, whose machine answers that nobody listens there. From a
+/// machine that moved it tells every peer where the machine is now, since WireGuard follows who sends.
+fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
+    let chosen = by_key
+        .iter()
+        .filter(|(key, _)| moved || asked.contains(key));
     let addresses: Vec<Ipv4Addr> = chosen
         .filter_map(|(_, (_, peer))| peer.subnet.trunc().hosts().next())
         .collect();

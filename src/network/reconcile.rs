@@ -27,6 +27,8 @@ pub(super) struct Outcome {
     pub status: String,
     /// Whether everything is as it should be; if not, the next round comes soon.
     pub settled: bool,
+    /// Whether there are peers to look after.
+    pub peers: bool,
     /// Where DNS can be served now.
     pub dns_address: Option<Ipv4Addr>,
 }
@@ -81,6 +83,7 @@ impl Reconciler {
         let mut parts = Vec::new();
         let mut dns_address = None;
         let mut peers_settled = true;
+        let mut has_peers = false;
         match self.overlay.ensure(node).await {
             Err(error) => problems.push(error.to_string()),
             Ok((link, wireguard)) => {
@@ -91,6 +94,7 @@ impl Reconciler {
                     Err(error) => problems.push(error.to_string()),
                     Ok(overview) => {
                         peers_settled = overview.settled;
+                        has_peers = overview.all > 0;
                         parts.push(format!(
                             "{} of {} peers connected",
                             overview.connected, overview.all
@@ -114,6 +118,7 @@ impl Reconciler {
         Outcome {
             status,
             settled,
+            peers: has_peers,
             dns_address,
         }
     }

@@ -1,7 +1,7 @@
 //! The body of `kat-net.service`.
 //!
 //! It serves the hook from the first moment, and keeps everything else as the agent's files say:
-//! on every change, and every thirty seconds. When it ends it leaves all of it in place
+//! on every change, and every thirty seconds, or ten where there are peers. When it ends it leaves all of it in place
 //! (ARCHITECTURE.md, invariant 5).
 
 use std::{
@@ -41,6 +41,8 @@ use crate::pulse::{Pulse, Pulses};
 
 /// Everything is looked at again after this time.
 const INTERVAL: Duration = Duration::from_secs(30);
+/// The same where there are peers: one that has fallen silent is noticed by then.
+const PEERS_INTERVAL: Duration = Duration::from_secs(10);
 /// The same while something is not as it should be.
 const SHORT_INTERVAL: Duration = Duration::from_secs(5);
 /// A round that takes longer is given up, well before it counts as hanging.
@@ -211,10 +213,10 @@ async fn keep(
             notify(&[sd_notify::NotifyState::Status(&outcome.status)]);
             shown = outcome.status;
         }
-        let wait = if outcome.settled {
-            INTERVAL
-        } else {
-            SHORT_INTERVAL
+        let wait = match (outcome.settled, outcome.peers) {
+            (false, _) => SHORT_INTERVAL,
+            (true, true) => PEERS_INTERVAL,
+            (true, false) => INTERVAL,
         };
         pulse.beat();
         tokio::select! {

@@ -169,6 +169,47 @@ fn a_dead_endpoint_is_left_for_the_next() {
     });
 }
 
+/// The way to a machine breaks while something is said, and there is another one: it is found long
+/// before the session is over, also where a keepalive goes on being sent.
+#[test]
+fn a_machine_that_falls_silent_is_looked_for_where_else_it_may_be() {
+    let (one, two) = pair();
+    cable("cable1", [(&one, "198.51.100.1"), (&two, "198.51.100.2")]);
+    block_on(async {
+        one.deafen();
+        two.deafen();
+        let endpoints = ["192.0.2.2:51820", "198.51.100.2:51820"];
+        one.set_peers(&[("n2", two.as_peer(&endpoints))]);
+        let mute = Peer {
+            keepalive: 0,
+            ..one.as_peer(&[])
+        };
+        two.set_peers(&[("n1", mute)]);
+        let (stop, _) = one.serve();
+        let (stop_two, _) = two.serve();
+        serve_in(&two.namespace, 8080);
+        eventually("there is a session", async || {
+            one.fetches(two.address(1)).await
+        })
+        .await;
+        two.command("nft add table inet broken");
+        two.command("nft add chain inet broken in { type filter hook input priority 0 ; }");
+        two.command("nft add rule inet broken in ip daddr 192.0.2.2 drop");
+        two.command("nft add chain inet broken out { type filter hook output priority 0 ; }");
+        two.command("nft add rule inet broken out ip saddr 192.0.2.2 drop");
+        let start = Instant::now();
+        let mut reached = false;
+        while !reached && start.elapsed() < Duration::from_secs(90) {
+            reached = one.fetches(two.address(1)).await;
+        }
+        assert!(reached, "not within 90 s");
+        let found = one.endpoint_of(&two).await;
+        assert_eq!(found, "198.51.100.2:51820".parse().ok());
+        stop.cancel();
+        stop_two.cancel();
+    });
+}
+
 /// As after a power cut with new leases for all: what the files say is of no use.
 #[test]
 fn machines_whose_addresses_all_changed_find_each_other() {

@@ -4,6 +4,12 @@
 //! has no session, or has not answered for a while what was sent to it, has its endpoints tried in
 //! their order, each for a while that gets longer from round to round; names are resolved again
 //! for each try. Nothing is tried while there is nothing to send.
+//!
+//! What needs an answer is known from the counters alone. WireGuard answers data within 10 s, with a
+//! keepalive where the other side has nothing to say, and sends handshakes for 90 s to one that does
+//! not answer. A keepalive itself is not answered, so as many as WireGuard may have sent by itself
+//! do not count. The one in a program does not count the keepalives that it receives either: a peer
+//! that seems to owe an answer is asked something that it answers with data, before it is looked for.
 
 use std::{
     collections::BTreeMap,
@@ -25,6 +31,14 @@ const DOUBLINGS: u32 = 3;
 const SILENCE: Duration = Duration::from_secs(20);
 /// A session ends this long after its handshake (the protocol's Reject-After-Time).
 const SESSION: Duration = Duration::from_secs(180);
+/// Bytes of a keepalive; the smallest packet makes a message of 64.
+const KEEPALIVE: u64 = 32;
+/// Most keepalives after the last that was received, without being told to keep a way open: the
+/// kernel sends a second one for what came while the first was due.
+const IN_ANSWER: u64 = 2;
+/// Handshakes are further apart than this; the one in a program tells the time of the same one
+/// each time a little differently.
+const SAME_HANDSHAKE: Duration = Duration::from_secs(1);
 const RESOLVE_LIMIT: Duration = Duration::from_secs(3);
 
 /// One moment by both clocks: WireGuard tells times of the wall clock, waits are measured by the
@@ -45,6 +59,15 @@ impl Moment {
             wall: SystemTime::now(),
         }
     }
+}
+
+/// What is to be done about a peer now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Nothing leaves it where it is.
+    pub attempt: Option<Attempt>,
+    /// It is to be sent something that it answers with data.
+    pub ask: bool,
 }
 
 /// An endpoint to try now.
@@ -74,12 +97,13 @@ struct State {
 }
 
 /// The counters when something last came from a peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Heard {
     received: u64,
     sent: u64,
     handshake: Option<SystemTime>,
-    /// Since when something more was sent.
+    at: Instant,
+    /// Since when it is known that something was sent that needs an answer.
     unanswered: Option<Instant>,
 }
 
@@ -95,22 +119,21 @@ impl Tracker {
         self.peers.retain(|key, _| keep(key));
     }
 
-    /// The endpoint to try now; nothing leaves the peer as it is. `status` is nothing for a peer
-    /// that is not on the link yet.
+    /// What to do about a peer. `status` is nothing for one that is not on the link yet.
     pub fn choose(
         &mut self,
         key: PublicKey,
         endpoints: &[String],
         status: Option<&PeerStatus>,
         moment: Moment,
-    ) -> Option<Attempt> {
+    ) -> Choice {
         let now = moment.now;
         let Some((state, status)) = self.peers.get_mut(&key).zip(status) else {
             let mut state = State::new(endpoints, status, now);
             let connected = status.is_some_and(|status| has_session(status, moment.wall));
             let attempt = (!connected).then(|| state.attempt(status)).flatten();
             self.peers.insert(key, state);
-            return attempt;
+            return Choice::trying(attempt, 0);
         };
         let changed = state.endpoints != endpoints;
         if changed {
@@ -118,22 +141,29 @@ impl Tracker {
             (state.next, state.round) = (0, 0);
         }
         state.heard.look(status, now);
-        let silent = status.keepalive == 0 && state.heard.is_unanswered_for(SILENCE, now);
+        let silent = state.heard.is_unanswered_for(SILENCE, now);
         if has_session(status, moment.wall) && !silent {
             state.answered(status, now);
-            return None;
+            return Choice {
+                attempt: None,
+                // One that is said to be elsewhere may not be able to call from there.
+                ask: changed || state.heard.unanswered.is_some(),
+            };
         }
         // Without an endpoint WireGuard drops what is to be sent, and counts nothing.
         let stuck = state.unresolved && status.endpoint.is_none();
-        let sent = status.keepalive > 0 || status.sent > state.sent || stuck;
+        let by_itself = keepalives(status.keepalive, now.duration_since(state.since));
+        let sent = status.sent.saturating_sub(state.sent) > by_itself
+            || stuck
+            || (state.trying && status.keepalive > 0);
         let waited = now.duration_since(state.since) >= state.patience()
             // Within a round: a list of nothing but unknown names is asked no more often than others.
             || (state.unresolved && state.next > 0);
         if changed || (silent && !state.trying) || (sent && waited) {
             (state.since, state.sent) = (now, status.sent);
-            return state.attempt(Some(status));
+            return Choice::trying(state.attempt(Some(status)), status.keepalive);
         }
-        None
+        Choice::default()
     }
 
     /// The name of the endpoint that was chosen last is not known now: the next one's turn comes
@@ -157,6 +187,18 @@ impl Tracker {
     }
 }
 
+impl Choice {
+    /// Where an endpoint is tried for the first time, WireGuard is made to ask there without waiting
+    /// for somebody's packet. One that keeps a way open is made to each time: the WireGuard in a
+    /// program sends no keepalive any more when nobody has answered for 90 s.
+    fn trying(attempt: Option<Attempt>, keepalive: u16) -> Self {
+        let ask = attempt
+            .as_ref()
+            .is_some_and(|attempt| attempt.round == 0 || keepalive > 0);
+        Self { attempt, ask }
+    }
+}
+
 impl State {
     fn new(endpoints: &[String], status: Option<&PeerStatus>, now: Instant) -> Self {
         let status = status.cloned().unwrap_or_default();
@@ -168,12 +210,7 @@ impl State {
             since: now,
             sent: status.sent,
             unresolved: false,
-            heard: Heard {
-                received: status.received,
-                sent: status.sent,
-                handshake: status.last_handshake,
-                unanswered: None,
-            },
+            heard: Heard::new(&status, now),
         }
     }
 
@@ -209,16 +246,22 @@ impl State {
 }
 
 impl Heard {
+    fn new(status: &PeerStatus, now: Instant) -> Self {
+        Self {
+            received: status.received,
+            sent: status.sent,
+            handshake: status.last_handshake,
+            at: now,
+            unanswered: None,
+        }
+    }
+
     fn look(&mut self, status: &PeerStatus, now: Instant) {
-        let more = status.received != self.received || status.last_handshake != self.handshake;
-        if more {
-            *self = Self {
-                received: status.received,
-                sent: status.sent,
-                handshake: status.last_handshake,
-                unanswered: None,
-            };
-        } else if status.sent > self.sent && self.unanswered.is_none() {
+        let shook_hands = !is_same(status.last_handshake, self.handshake);
+        let by_itself = keepalives(status.keepalive, now.duration_since(self.at));
+        if status.received != self.received || shook_hands {
+            *self = Self::new(status, now);
+        } else if status.sent.saturating_sub(self.sent) > by_itself && self.unanswered.is_none() {
             self.unanswered = Some(now);
         }
     }
@@ -226,6 +269,26 @@ impl Heard {
     fn is_unanswered_for(&self, limit: Duration, now: Instant) -> bool {
         self.unanswered
             .is_some_and(|since| now.duration_since(since) >= limit)
+    }
+}
+
+/// Most bytes that WireGuard sends in this time where nobody asks it to and no answer is due;
+/// `every` is the seconds between two keepalives, 0 for none.
+fn keepalives(every: u16, time: Duration) -> u64 {
+    let kept = match every {
+        0 => 0,
+        every => time.as_secs() / u64::from(every) + 1,
+    };
+    KEEPALIVE * (IN_ANSWER + kept)
+}
+
+fn is_same(one: Option<SystemTime>, other: Option<SystemTime>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => {
+            let apart = one.duration_since(other);
+            apart.unwrap_or_else(|error| error.duration()) < SAME_HANDSHAKE
+        }
+        (one, other) => one == other,
     }
 }
 

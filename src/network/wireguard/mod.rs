@@ -13,7 +13,7 @@ pub mod userspace;
 use async_trait::async_trait;
 
 pub use diff::{Change, Device, PeerChange, PeerStatus, Wanted, WantedPeer, difference};
-pub use endpoints::{Attempt, Moment, Tracker, resolve};
+pub use endpoints::{Attempt, Choice, Moment, Tracker, resolve};
 pub use kernel::{Kernel, set_messages};
 pub use keys::{KeyError, PrivateKey, PublicKey, generate_key, read_private_key};
 pub use uapi::{Uapi, parse_device, set_text};

@@ -28,14 +28,17 @@ impl World {
         SystemTime::UNIX_EPOCH + EPOCH + self.begin.elapsed()
     }
 
-    fn choose(&mut self) -> Option<String> {
+    fn choice(&mut self) -> Choice {
         let moment = Moment {
             now: Instant::now(),
             wall: self.wall(),
         };
         let status = Some(&self.status);
-        let attempt = self.tracker.choose(KEY, &self.endpoints, status, moment);
-        attempt.map(|attempt| attempt.endpoint)
+        self.tracker.choose(KEY, &self.endpoints, status, moment)
+    }
+
+    fn choose(&mut self) -> Option<String> {
+        self.choice().attempt.map(|attempt| attempt.endpoint)
     }
 
     /// A look before the peer is on the link.
@@ -44,8 +47,8 @@ impl World {
             now: Instant::now(),
             wall: self.wall(),
         };
-        let attempt = self.tracker.choose(KEY, &self.endpoints, None, moment);
-        attempt.map(|attempt| attempt.endpoint)
+        let choice = self.tracker.choose(KEY, &self.endpoints, None, moment);
+        choice.attempt.map(|attempt| attempt.endpoint)
     }
 
     fn shakes_hands(&mut self) {
@@ -158,21 +161,136 @@ async fn a_peer_that_answers_is_left_alone_wherever_it_is() {
     assert!(tried.is_empty(), "{tried:?}");
 }
 
-/// What keeps a way through NAT open is not answered.
+/// What keeps a way through NAT open is not answered. When the session is over WireGuard asks
+/// instead.
 #[tokio::test(start_paused = true)]
 async fn keepalives_are_no_questions() {
-    let mut world = World::new(&["a:1"]);
+    let mut world = World::new(&["a:1", "b:1"]);
     world.status.keepalive = 25;
     world.shakes_hands();
     assert_eq!(world.choose(), None);
     let tried = world
-        .watch(400, |world| {
-            if world.begin.elapsed().as_secs() % 25 == 0 {
-                world.status.sent += 32;
-            }
+        .watch(3600, |world| match world.begin.elapsed().as_secs() % 200 {
+            0 => world.shakes_hands(),
+            second if second % 25 == 0 => world.status.sent += 32,
+            _ => {}
         })
         .await;
-    assert_eq!(tried.first().map(|(at, _)| *at), Some(189), "{tried:?}");
+    assert!(tried.is_empty(), "{tried:?}");
+    let tried = world
+        .watch(245, |world| match world.begin.elapsed().as_secs() - 3600 {
+            second if second >= 200 && second % 5 == 0 => asks(world),
+            second if second % 25 == 0 => world.status.sent += 32,
+            _ => {}
+        })
+        .await;
+    let tried: Vec<_> = named(&tried).iter().map(|(at, _)| at - 3600).collect();
+    assert_eq!(tried, [200, 210, 230]);
+}
+
+/// A machine behind NAT keeps its way open, and somebody sends something, or the kernel asks for a
+/// new session: silence shows long before the old one is over.
+#[tokio::test(start_paused = true)]
+async fn a_peer_to_which_a_way_is_kept_open_is_looked_for_as_soon_as_any() {
+    for (first, at) in [(5, 25), (120, 140)] {
+        let mut world = World::new(&["192.0.2.1:1", "192.0.2.2:1"]);
+        world.status.endpoint = "192.0.2.1:1".parse().ok();
+        world.status.keepalive = 25;
+        world.shakes_hands();
+        assert_eq!(world.choose(), None);
+        let tried = world
+            .watch(at, |world| {
+                let second = world.begin.elapsed().as_secs();
+                if second % 25 == 0 {
+                    world.status.sent += 32;
+                }
+                if second >= first && second % 5 == 0 {
+                    asks(world);
+                }
+            })
+            .await;
+        assert_eq!(named(&tried), [(at, "192.0.2.2:1")]);
+    }
+}
+
+/// Who was sent something last answers with a keepalive, or two, and is not answered.
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_no_question() {
+    let mut world = World::new(&["a:1", "b:1"]);
+    world.shakes_hands();
+    assert_eq!(world.choose(), None);
+    let tried = world
+        .watch(170, |world| match world.begin.elapsed().as_secs() {
+            3 => world.status.received += 128,
+            13 | 23 => world.status.sent += 32,
+            _ => {}
+        })
+        .await;
+    assert!(tried.is_empty(), "{tried:?}");
+    assert!(world.tracker.is_settled());
+}
+
+/// The WireGuard in a program counts the time of a handshake anew for each answer.
+#[tokio::test(start_paused = true)]
+async fn the_same_handshake_told_a_little_differently_is_no_sign_of_life() {
+    let mut world = World::new(&["192.0.2.1:1", "192.0.2.2:1"]);
+    world.status.endpoint = "192.0.2.1:1".parse().ok();
+    world.shakes_hands();
+    assert_eq!(world.choose(), None);
+    let mut aside = Duration::from_nanos(700);
+    let tried = world
+        .watch(25, |world| {
+            let told = world.status.last_handshake.unwrap();
+            world.status.last_handshake = Some(told + aside);
+            aside += Duration::from_nanos(300);
+            asks(world);
+        })
+        .await;
+    assert_eq!(named(&tried), [(21, "192.0.2.2:1")]);
+}
+
+/// An answer to that counts in every WireGuard, which a keepalive does not.
+#[tokio::test(start_paused = true)]
+async fn who_seems_silent_or_is_said_to_be_elsewhere_is_asked_first() {
+    let mut world = World::new(&["a:1"]);
+    world.shakes_hands();
+    assert_eq!(world.choice(), Choice::default());
+    asks(&mut world);
+    let asked = Choice {
+        attempt: None,
+        ask: true,
+    };
+    assert_eq!(world.choice(), asked);
+    world.status.received += 57;
+    assert_eq!(world.choice(), Choice::default());
+    world.endpoints = list(&["b:1"]);
+    assert_eq!(world.choice(), asked);
+    assert_eq!(world.choice(), Choice::default());
+}
+
+/// The WireGuard in a program gives its keepalives up after a while, and who is behind NAT is the
+/// one that has to call.
+#[tokio::test(start_paused = true)]
+async fn where_a_way_is_kept_open_something_is_sent_with_every_try() {
+    for keepalive in [0, 25] {
+        let mut world = World::new(&["a:1", "b:1"]);
+        assert_eq!(world.add().as_deref(), Some("a:1"));
+        world.status.keepalive = keepalive;
+        let mut asked = Vec::new();
+        for _ in 0..600 {
+            advance(Duration::from_secs(1)).await;
+            if keepalive == 0 {
+                asks(&mut world);
+            }
+            let choice = world.choice();
+            asked.extend(choice.attempt.map(|_| choice.ask));
+        }
+        assert_eq!(asked.len(), 10);
+        assert_eq!(
+            asked.iter().filter(|asked| **asked).count(),
+            if keepalive == 0 { 1 } else { 10 }
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]
