@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::{Ipv4Addr, SocketAddrV4, UdpSocket},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     path::PathBuf,
     sync::Arc,
 };
@@ -17,7 +17,7 @@ use super::{
     overlay_state,
     state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
     wireguard::{
-        Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
+        Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
         WireGuardError, difference, read_private_key, resolve,
     },
 };
@@ -45,6 +45,16 @@ pub(super) struct Overview {
     pub connected: usize,
     /// None is looked for, and none owes an answer.
     pub settled: bool,
+}
+
+/// What is to be done about the peers.
+#[derive(Default)]
+struct Chosen {
+    wanted: BTreeMap<PublicKey, WantedPeer>,
+    /// Those that are to be sent something.
+    asked: BTreeSet<PublicKey>,
+    /// Names were resolved, which takes its time.
+    looked_up: bool,
 }
 
 /// Keeps the peers as they should be, and looks for those that do not answer.
@@ -86,14 +96,31 @@ impl PeerKeeper {
             let keys = by_key.keys().copied();
             self.announcer.set(&private_key, node, keys);
         }
-        let (wanted, asked) = match &by_key {
+        let chosen = match &by_key {
             Some(by_key) => self.choose(by_key, &actual).await,
-            None => (BTreeMap::new(), BTreeSet::new()),
+            None => Chosen::default(),
         };
+        let Chosen {
+            wanted: mut peers,
+            asked,
+            looked_up,
+        } = chosen;
+        let before = actual;
+        let actual = match looked_up {
+            // Who called meanwhile is where it called from.
+            true => wireguard.read().await?,
+            false => before.clone(),
+        };
+        for (key, peer) in &mut peers {
+            let received = |device: &Device| device.peers.get(key).map(|status| status.received);
+            peer.endpoint = peer
+                .endpoint
+                .filter(|_| received(&before) == received(&actual));
+        }
         let wanted = Wanted {
             private_key,
             listen_port: node.wireguard_port,
-            peers: wanted,
+            peers,
         };
         let mut change = difference(&wanted, &actual);
         if by_key.is_none() {
@@ -119,13 +146,8 @@ impl PeerKeeper {
         })
     }
 
-    /// What each peer should be, with where those that do not answer are looked for now; and who is
-    /// to be asked something.
-    async fn choose(
-        &mut self,
-        by_key: &ByKey<'_>,
-        actual: &Device,
-    ) -> (BTreeMap<PublicKey, WantedPeer>, BTreeSet<PublicKey>) {
+    /// What each peer should be, and where those that do not answer are looked for now.
+    async fn choose(&mut self, by_key: &ByKey<'_>, actual: &Device) -> Chosen {
         let moment = Moment::now();
         let mut wanted = BTreeMap::new();
         let mut asked = BTreeSet::new();
@@ -156,6 +178,8 @@ impl PeerKeeper {
             wanted.insert(*key, one);
         }
         self.tracker.keep(|key| wanted.contains_key(key));
+        let is_name = |attempt: &Attempt| attempt.endpoint.parse::<SocketAddr>().is_err();
+        let looked_up = attempts.iter().any(|(_, attempt)| is_name(attempt));
         let resolving = attempts
             .iter()
             .map(|(key, attempt)| async move { (*key, resolve(attempt).await) });
@@ -167,7 +191,11 @@ impl PeerKeeper {
                 peer.endpoint = endpoint;
             }
         }
-        (wanted, asked)
+        Chosen {
+            wanted,
+            asked,
+            looked_up,
+        }
     }
 
     fn tell(&self, by_key: &ByKey<'_>, actual: &Device) {
@@ -287,8 +315,12 @@ fn send_to_each(addresses: &[Ipv4Addr]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use async_trait::async_trait;
+
     use super::*;
-    use crate::network::wireguard::PrivateKey;
+    use crate::network::wireguard::{Change, PeerStatus, PrivateKey};
 
     fn peers(list: &[(&str, u8, Option<&str>)]) -> Peers {
         let peers = list.iter().map(|(name, number, via)| {
@@ -313,8 +345,9 @@ mod tests {
         let by_key = by_key(peers, own);
         let folder = PathBuf::new();
         let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
-        let (wanted, _) = keeper.choose(&by_key, &Device::default()).await;
-        let mut found: Vec<_> = wanted
+        let chosen = keeper.choose(&by_key, &Device::default()).await;
+        let mut found: Vec<_> = chosen
+            .wanted
             .iter()
             .map(|(key, peer)| {
                 let third = |net: &Ipv4Net| net.addr().octets()[2];
@@ -336,6 +369,91 @@ mod tests {
         ]);
         let expected = [("n1".to_owned(), vec![1, 2, 3]), ("n4".to_owned(), vec![4])];
         assert_eq!(allowed(&list).await, expected);
+    }
+
+    /// A WireGuard that is called by the peer after its state was read for the first time.
+    #[derive(Default)]
+    struct Called {
+        peer: Option<PublicKey>,
+        reads: Mutex<u64>,
+        changes: Mutex<Vec<Change>>,
+    }
+
+    #[async_trait]
+    impl WireGuard for Called {
+        async fn read(&self) -> Result<Device, WireGuardError> {
+            let mut reads = self.reads.lock().unwrap();
+            *reads += 1;
+            let status = PeerStatus {
+                endpoint: "198.51.100.9:4000".parse().ok(),
+                received: 148 * (*reads - 1),
+                ..PeerStatus::default()
+            };
+            Ok(Device {
+                peers: self.peer.map(|peer| (peer, status)).into_iter().collect(),
+                ..Device::default()
+            })
+        }
+
+        async fn apply(&self, change: &Change) -> Result<(), WireGuardError> {
+            self.changes.lock().unwrap().push(change.clone());
+            Ok(())
+        }
+
+        fn kind(&self) -> &'static str {
+            "a test's"
+        }
+    }
+
+    /// In a network namespace of its own, for peers are told where this machine is: it needs root.
+    #[test]
+    fn who_calls_while_its_name_is_looked_up_is_where_it_called_from() {
+        let thread = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(calls_while_looked_up());
+        });
+        thread.join().unwrap();
+    }
+
+    async fn calls_while_looked_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = PrivateKey::from_bytes([99; 32]);
+        std::fs::write(folder.path().join(PRIVATE_KEY_FILE), own.to_base64()).unwrap();
+        let mut list = peers(&[("n1", 1, None)]);
+        let node = NodeNetwork {
+            schema: 1,
+            node: "n9".into(),
+            cluster_cidr: "10.90.0.0/16".parse().unwrap(),
+            service_cidr: "10.91.0.0/16".parse().unwrap(),
+            subnet: "10.90.9.0/24".parse().unwrap(),
+            address: Ipv4Addr::new(10, 90, 9, 1),
+            cluster_domain: "cluster.kat".into(),
+            wireguard_port: 51820,
+            mtu: 1420,
+            upstream_dns: Vec::new(),
+            hold_seconds: 60,
+            relay: false,
+        };
+        for (endpoint, expected) in [
+            ("192.0.2.1:51820", "192.0.2.1:51820".parse().ok()),
+            ("localhost:51820", None),
+        ] {
+            for peer in list.peers.values_mut() {
+                peer.endpoints = vec![endpoint.to_owned()];
+            }
+            let wireguard = Called {
+                peer: Some(PrivateKey::from_bytes([1; 32]).public()),
+                ..Called::default()
+            };
+            let folder = folder.path().to_owned();
+            let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+            keeper.set(&node, Some(&list), &wireguard).await.unwrap();
+            let changes = wireguard.changes.lock().unwrap();
+            assert_eq!(changes[0].peers[0].endpoint, expected, "{endpoint}");
+        }
     }
 
     #[tokio::test]

@@ -103,6 +103,8 @@ struct Heard {
     sent: u64,
     handshake: Option<SystemTime>,
     at: Instant,
+    /// When the last handshake was seen first; nothing for one from before.
+    shook: Option<Instant>,
     /// Since when it is known that something was sent that needs an answer.
     unanswered: Option<Instant>,
 }
@@ -142,7 +144,7 @@ impl Tracker {
         }
         state.heard.look(status, now);
         let silent = state.heard.is_unanswered_for(SILENCE, now);
-        if has_session(status, moment.wall) && !silent {
+        if state.heard.has_session(status, moment) && !silent {
             state.answered(status, now);
             return Choice {
                 attempt: None,
@@ -252,17 +254,31 @@ impl Heard {
             sent: status.sent,
             handshake: status.last_handshake,
             at: now,
+            shook: None,
             unanswered: None,
         }
     }
 
     fn look(&mut self, status: &PeerStatus, now: Instant) {
-        let shook_hands = !is_same(status.last_handshake, self.handshake);
+        let shook_hands =
+            status.last_handshake.is_some() && !is_same(status.last_handshake, self.handshake);
         let by_itself = keepalives(status.keepalive, now.duration_since(self.at));
         if status.received != self.received || shook_hands {
-            *self = Self::new(status, now);
+            let shook = shook_hands.then_some(now).or(self.shook);
+            *self = Self {
+                shook,
+                ..Self::new(status, now)
+            };
         } else if status.sent.saturating_sub(self.sent) > by_itself && self.unanswered.is_none() {
             self.unanswered = Some(now);
+        }
+    }
+
+    /// Whether there is a session, also where the wall clock was set since it began.
+    fn has_session(&self, status: &PeerStatus, moment: Moment) -> bool {
+        match self.shook.filter(|_| status.last_handshake.is_some()) {
+            Some(shook) => moment.now.duration_since(shook) < SESSION,
+            None => has_session(status, moment.wall),
         }
     }
 
@@ -292,7 +308,7 @@ fn is_same(one: Option<SystemTime>, other: Option<SystemTime>) -> bool {
     }
 }
 
-/// Whether a peer has a session.
+/// Whether a peer has a session, by the wall clock.
 fn has_session(status: &PeerStatus, wall: SystemTime) -> bool {
     status.last_handshake.is_some_and(|time| {
         // A clock that was set back makes the age unknown: then it counts as recent.

@@ -12,6 +12,8 @@ struct World {
     endpoints: Vec<String>,
     status: PeerStatus,
     begin: Instant,
+    /// By how much the wall clock was set.
+    set: Duration,
 }
 
 impl World {
@@ -21,11 +23,12 @@ impl World {
             endpoints: list(endpoints),
             status: PeerStatus::default(),
             begin: Instant::now(),
+            set: Duration::ZERO,
         }
     }
 
     fn wall(&self) -> SystemTime {
-        SystemTime::UNIX_EPOCH + EPOCH + self.begin.elapsed()
+        SystemTime::UNIX_EPOCH + EPOCH + self.begin.elapsed() + self.set
     }
 
     fn choice(&mut self) -> Choice {
@@ -155,6 +158,26 @@ async fn a_peer_that_answers_is_left_alone_wherever_it_is() {
             }
             if second == 1800 {
                 world.endpoints = list(&["c:1"]);
+            }
+        })
+        .await;
+    assert!(tried.is_empty(), "{tried:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_ends_no_session() {
+    let mut world = World::new(&["a:1", "b:1"]);
+    assert_eq!(world.add().as_deref(), Some("a:1"));
+    world.shakes_hands();
+    let tried = world
+        .watch(170, |world| {
+            let second = world.begin.elapsed().as_secs();
+            asks(world);
+            if second % 11 == 0 {
+                world.status.received += 32;
+            }
+            if second == 60 {
+                world.set = Duration::from_secs(3600);
             }
         })
         .await;
