@@ -118,7 +118,6 @@ fn snapshot(
         no_etcd: false,
         etcd_peer: false,
         advertise: identity.advertise.clone(),
-        reach: identity.reached.told(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
     };
@@ -128,6 +127,7 @@ fn snapshot(
         subnet: Some(identity.subnet),
         public_key: None,
         endpoints: Vec::new(),
+        reach: identity.reached.told(),
         desired: stored(revision, Default::default()),
     };
     let instances = listed.desired.assignments.iter().map(|(id, assignment)| {

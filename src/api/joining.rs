@@ -409,7 +409,7 @@ fn answer(
             public_key: node.public_key.clone()?,
             endpoints: node.endpoints.clone(),
             subnet: node.subnet?,
-            reach: node.registration.value.reach.clone(),
+            reach: node.reach.clone(),
         };
         Some((other.clone(), peer))
     });

@@ -129,6 +129,7 @@ impl SnapshotBuilder {
                 .and_then(|entry| self.json::<DesiredMeta>(entry));
             let endpoints =
                 field("wg_endpoints").and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            let reach = field("reach").and_then(|entry| serde_json::from_slice(&entry.value).ok());
             snapshot.nodes.insert(
                 name.to_owned(),
                 NodeEntry {
@@ -137,6 +138,7 @@ impl SnapshotBuilder {
                     subnet: field("subnet").and_then(|entry| text(entry).parse().ok()),
                     public_key: field("wg_pubkey").map(|entry| text(entry)),
                     endpoints: endpoints.unwrap_or_default(),
+                    reach: reach.unwrap_or_default(),
                     desired: desired.unwrap_or(Stored {
                         revision: 0,
                         value: DesiredMeta::default(),

@@ -196,7 +196,6 @@ mod tests {
             no_etcd: false,
             etcd_peer: false,
             advertise: Vec::new(),
-            reach: Default::default(),
             deleting: false,
             created: Timestamp::UNIX_EPOCH,
         };
@@ -209,6 +208,7 @@ mod tests {
             subnet: Some("127.78.1.0/24".parse().unwrap()),
             public_key: None,
             endpoints: Vec::new(),
+            reach: Default::default(),
             desired: stored(DesiredMeta::default()),
         }
     }

@@ -111,7 +111,6 @@ impl Applicant {
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
             advertise: self.advertise.clone(),
-            reach: self.reach.clone(),
             deleting: false,
             created: now,
         }
@@ -217,7 +216,6 @@ impl Applicant {
         let registration = NodeRegistration {
             architecture: self.architecture.clone(),
             advertise: self.advertise.clone(),
-            reach: self.reach.clone(),
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
             ..before.clone()

@@ -34,9 +34,9 @@ impl ClusterEndpoints {
         let port = snapshot.cluster.spec.api_port;
         let machines = snapshot.nodes.iter().map(|(name, node)| {
             let registration = &node.registration.value;
-            let names = registration.reach.names.iter();
+            let names = node.reach.names.iter();
             let overlay = node.subnet.map(node_address).map(IpAddr::V4);
-            let addresses = match (registration.reach.behind_nat, overlay) {
+            let addresses = match (node.reach.behind_nat, overlay) {
                 (true, Some(overlay)) => vec![overlay],
                 _ => registration.advertise.clone(),
             };

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     api::types::{
-        Condition, Health, InstancePhase, NodePhase, Reach, Scope, Taint, WorkloadStatus, newer,
+        Condition, Health, InstancePhase, NodePhase, Scope, Taint, WorkloadStatus, newer,
     },
     resource::ResourceList,
 };
@@ -69,9 +69,6 @@ pub struct NodeRegistration {
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
-    /// How it is reached beside them.
-    #[serde(default)]
-    pub reach: Reach,
     /// It is to go, with all that was written for it.
     #[serde(default)]
     pub deleting: bool,

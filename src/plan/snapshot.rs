@@ -10,7 +10,7 @@ use super::{
     WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
-    api::types::{Event, NodeReport, StoreEpoch},
+    api::types::{Event, NodeReport, Reach, StoreEpoch},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
 };
 
@@ -83,6 +83,8 @@ pub struct NodeEntry {
     pub public_key: Option<String>,
     /// `host:port` of its WireGuard.
     pub endpoints: Vec<String>,
+    /// How it is reached beside its addresses.
+    pub reach: Reach,
     /// Confirms its list of assignments.
     pub desired: Stored<DesiredMeta>,
 }

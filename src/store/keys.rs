@@ -130,7 +130,7 @@ pub fn archive_file(namespace: &str, workload: &str, generation: u64, file: &str
     format!("{ARCHIVE}{namespace}/{workload}/{generation}/{file}")
 }
 
-/// A machine's network entry: `subnet`, `wg_pubkey` or `wg_endpoints`.
+/// A machine's network entry: `subnet`, `wg_pubkey`, `wg_endpoints` or `reach`.
 pub fn network_node(node: &str, field: &str) -> String {
     format!("{NETWORK_NODES}{node}/{field}")
 }

@@ -435,7 +435,6 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
             no_etcd: false,
             etcd_peer: false,
             advertise: Vec::new(),
-            reach: Default::default(),
             deleting: false,
             created: Timestamp::UNIX_EPOCH,
         };

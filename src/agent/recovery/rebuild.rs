@@ -333,7 +333,6 @@ pub async fn settle(
         registration.etcd = own;
         if own && beginning.endpoints.is_some() {
             registration.advertise.clone_from(&identity.advertise);
-            registration.reach = identity.reached.told();
         }
         if registration != before {
             operations.push(Operation::Put(item.key, serde_json::to_vec(&registration)?));

@@ -49,7 +49,6 @@ fn seed(store: &MemoryStore) {
                 no_etcd: false,
                 etcd_peer: false,
                 advertise: Vec::new(),
-                reach: Default::default(),
                 deleting: false,
                 created,
             },

@@ -167,6 +167,7 @@ fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snaps
             subnet: Some("10.100.2.0/23".parse().unwrap()),
             public_key: None,
             endpoints: Vec::new(),
+            reach: Default::default(),
             desired: Stored {
                 revision: 0,
                 value: Default::default(),

@@ -27,7 +27,6 @@ fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
             no_etcd: false,
             etcd_peer: false,
             advertise: Vec::new(),
-            reach: Default::default(),
             deleting: false,
             created: at(number.into()),
         };
@@ -42,6 +41,7 @@ fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
             subnet: Some(format!("10.0.{number}.0/24").parse().unwrap()),
             public_key: None,
             endpoints: Vec::new(),
+            reach: Default::default(),
             desired: stored(DesiredMeta::default()),
         };
         (name, entry)

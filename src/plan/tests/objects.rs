@@ -33,7 +33,6 @@ impl World {
             no_etcd: false,
             etcd_peer: false,
             advertise: Vec::new(),
-            reach: Default::default(),
             deleting: false,
             created: self.now,
         };

@@ -285,7 +285,6 @@ fn registration(name: &str, machine: &Machine) -> NodeRegistration {
         no_etcd: false,
         etcd_peer: false,
         advertise: Vec::new(),
-        reach: Default::default(),
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
     }
