@@ -156,15 +156,14 @@ impl Present {
     /// to it over the overlay alone.
     pub fn api(&self, identity: &Identity) -> Option<String> {
         let port = identity.cluster.spec.api_port;
+        let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
+        if identity.reached.behind_nat {
+            return Some(at(identity.overlay_address().into()));
+        }
         let names = identity.reached.told().names;
         let name = names.first().map(|name| format!("{name}:{port}"));
-        let overlay = IpAddr::V4(identity.overlay_address());
-        let outside = self.addresses.first().or(identity.advertise.first());
-        let address = match identity.reached.behind_nat {
-            true => Some(&overlay),
-            false => outside,
-        };
-        name.or_else(|| address.map(|address| SocketAddr::new(*address, port).to_string()))
+        let address = self.addresses.first().or(identity.advertise.first());
+        name.or_else(|| address.copied().map(at))
     }
 }
 
@@ -263,6 +262,39 @@ mod tests {
         config.endpoints = vec!["192.0.2.1:7".to_owned()];
         let found = wireguard_endpoints(&reach, &[], &config, 51820);
         assert_eq!(found, ["192.0.2.1:7"]);
+    }
+
+    #[test]
+    fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
+        let identity = |behind_nat: bool, by: &[Given]| Identity {
+            schema: 1,
+            node: "n2".to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: crate::resource::ClusterConfiguration::default(),
+            subnet: "10.100.2.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: true,
+            reached: Reached {
+                by: Some(by.to_vec()),
+                behind_nat,
+                relay: false,
+            },
+        };
+        let present = Present {
+            addresses: ips(&["192.0.2.7", "198.51.100.7"]),
+            endpoints: Vec::new(),
+        };
+        let named = [Given::Name("home.example.org".to_owned())];
+        for (behind_nat, by, expected) in [
+            (false, &named[..], "home.example.org:9115"),
+            (false, &[], "192.0.2.7:9115"),
+            (true, &[], "10.100.2.1:9115"),
+            (true, &named, "10.100.2.1:9115"),
+        ] {
+            let found = present.api(&identity(behind_nat, by));
+            assert_eq!(found.as_deref(), Some(expected));
+        }
     }
 
     #[tokio::test]

@@ -35,21 +35,20 @@ impl ClusterEndpoints {
         let machines = snapshot.nodes.iter().map(|(name, node)| {
             let registration = &node.registration.value;
             let names = node.reach.names.iter();
-            let overlay = node.subnet.map(node_address).map(IpAddr::V4);
-            let addresses = match (node.reach.behind_nat, overlay) {
-                (true, Some(overlay)) => vec![overlay],
-                _ => registration.advertise.clone(),
+            let names = names.map(|name| format!("{name}:{port}"));
+            let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
+            let overlay = node.subnet.map(node_address);
+            let api = match overlay.filter(|_| node.reach.behind_nat) {
+                // Its name is that of a router, or is known in its own network alone.
+                Some(overlay) => std::iter::once(at(overlay.into())).chain(names).collect(),
+                None => {
+                    let addresses = registration.advertise.iter().copied();
+                    names.chain(addresses.map(at)).collect()
+                }
             };
             let endpoints = MachineEndpoints {
-                api: names
-                    .map(|name| format!("{name}:{port}"))
-                    .chain(
-                        addresses
-                            .iter()
-                            .map(|one| SocketAddr::new(*one, port).to_string()),
-                    )
-                    .collect(),
-                overlay: node.subnet.map(node_address),
+                api,
+                overlay,
                 etcd: registration.etcd,
             };
             (name.clone(), endpoints)
@@ -71,12 +70,22 @@ impl ClusterEndpoints {
             .collect()
     }
 
-    /// Where the API answers: of the machines that may lead, each first address before any second.
+    /// Where the API answers: of the machines that may lead, each first address before any second;
+    /// those that only the cluster's own machines reach come last.
     pub fn api(&self) -> Vec<String> {
-        let members = || self.machines.values().filter(|machine| machine.etcd);
-        let first = members().filter_map(|machine| machine.api.first());
-        let others = members().flat_map(|machine| machine.api.iter().skip(1));
-        first.chain(others).cloned().collect()
+        let members = self.machines.values().filter(|machine| machine.etcd);
+        let (hidden, open): (Vec<_>, Vec<_>) = members.partition(|machine| machine.is_hidden());
+        let first = |machines: &[&MachineEndpoints]| {
+            let first = machines.iter().filter_map(|machine| machine.api.first());
+            first.cloned().collect::<Vec<_>>()
+        };
+        let others = |machines: &[&MachineEndpoints]| {
+            let others = machines
+                .iter()
+                .flat_map(|machine| machine.api.iter().skip(1));
+            others.cloned().collect::<Vec<_>>()
+        };
+        [first(&open), others(&open), first(&hidden), others(&hidden)].concat()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
 use ipnet::Ipv4Net;
@@ -110,13 +110,23 @@ pub struct JoinPeer {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MachineEndpoints {
-    /// `host:port` of its API, outside the overlay.
+    /// `host:port` of its API, outside the overlay; of a machine behind NAT, the one on it first.
     pub api: Vec<String>,
     /// Its address on the overlay.
     #[schemars(with = "Option<String>")]
     pub overlay: Option<Ipv4Addr>,
     /// It holds etcd.
     pub etcd: bool,
+}
+
+impl MachineEndpoints {
+    /// Only the cluster's own machines reach it.
+    pub fn is_hidden(&self) -> bool {
+        let first = self.api.first();
+        let first = first.and_then(|first| first.parse::<SocketAddr>().ok());
+        let overlay = self.overlay.map(IpAddr::V4);
+        first.is_some_and(|first| Some(first.ip()) == overlay)
+    }
 }
 
 /// Asks for new certificates for a key that the cluster knows.

@@ -207,6 +207,26 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     world.plan_out();
     let stored = world.snapshot().endpoints.unwrap().value;
     assert_eq!(stored.api(), ["10.100.0.1:9115"]);
+    // It has a name, and another machine may lead that others reach from everywhere.
+    let named = Applicant {
+        reach: Reach {
+            names: vec!["home.example.org".to_owned()],
+            ..hidden.reach.clone()
+        },
+        ..hidden.clone()
+    };
+    join(&mut world, &named).unwrap();
+    let open = Applicant {
+        etcd: true,
+        ..applicant("n2", 2)
+    };
+    join(&mut world, &open).unwrap();
+    world.plan_out();
+    let stored = world.snapshot().endpoints.unwrap().value;
+    let expected = ["192.0.2.2:9115", "10.100.0.1:9115", "home.example.org:9115"];
+    assert_eq!(stored.api(), expected);
+    join(&mut world, &hidden).unwrap();
+    world.remove_machine("n2");
     // Everybody's `kat-net` has to know: it is among the keys that all machines read.
     let key = keys::network_node("n1", "reach");
     let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
