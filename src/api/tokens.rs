@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     pki::token::{Token, TokenError},
-    plan::TokenRecord,
+    plan::{TokenRecord, endpoint_for_joining},
     store::{Compare, Operation, keys},
 };
 
@@ -175,7 +175,7 @@ pub(super) async fn create(
     // Nobody needs its secret.
     view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
     if joining {
-        view.leader_api = api.snapshot()?.leader_endpoint.clone();
+        view.leader_api = endpoint_for_joining(&*api.snapshot()?);
     }
     Ok((StatusCode::CREATED, Json(view)).into_response())
 }

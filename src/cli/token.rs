@@ -17,6 +17,9 @@ use crate::api::types::{Scope, TokenRequest, TokenView};
 /// How long a token for joining lives, unless something else is said.
 const JOIN_TTL: Duration = Duration::from_secs(3600);
 
+/// Stands in the line to paste where no machine is known that others reach.
+const SOMEWHERE: &str = "HOST:PORT";
+
 /// Reads `admin`, `read` or `deploy:NAMESPACE`.
 pub(super) fn parse_scope(text: &str) -> Result<Scope, String> {
     match text.split_once(':') {
@@ -79,7 +82,8 @@ async fn create(
 ) -> Result<(), CliError> {
     let console = session.console;
     let made = session.client.create_token(request).await?;
-    if let (true, None, Some(leader)) = (made.insecure_trust_network, format, &made.leader_api) {
+    let leader = made.leader_api.as_deref().unwrap_or(SOMEWHERE);
+    if made.insecure_trust_network && format.is_none() {
         console.line(&format!(
             "sudo kat-agent join --leader-api {leader} --insecure-trust-network"
         ))?;
@@ -95,12 +99,12 @@ async fn create(
         ))
         .hinted(format!("`katcall token revoke {}` ends it", made.id)));
     };
-    match (format, &made.leader_api) {
+    match (format, &request.scope) {
         (Some(format), _) => output::document(console, format, &made)?,
-        (None, Some(leader)) => console.line(&format!(
+        (None, Scope::Join) => console.line(&format!(
             "sudo kat-agent join --leader-api {leader} --token {secret}"
         ))?,
-        (None, None) => console.line(secret)?,
+        (None, _) => console.line(secret)?,
     }
     if made.uses.is_some() {
         return note_joining(session, request, &made);
@@ -129,6 +133,11 @@ fn note_joining(
         console.note(&format!(
             "{machines} may join with it; it expires in {until}, and `katcall token revoke {}` ends it earlier",
             made.id
+        ));
+    }
+    if made.leader_api.is_none() {
+        console.note(&format!(
+            "no machine that others reach from outside is Ready; in place of {SOMEWHERE} belongs where the new machine reaches the API of one, such as an address of its own network"
         ));
     }
     if made.insecure_trust_network {

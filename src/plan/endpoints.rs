@@ -14,7 +14,7 @@ use super::{
     node_address,
 };
 use crate::{
-    api::types::{MachineEndpoints, ObjectReference},
+    api::types::{MachineEndpoints, NodePhase, ObjectReference},
     store::{Compare, keys},
 };
 
@@ -87,6 +87,27 @@ impl ClusterEndpoints {
         };
         [first(&open), others(&open), first(&hidden), others(&hidden)].concat()
     }
+}
+
+/// `host:port` of an API for a machine that is not in the cluster yet, and so has no way over the
+/// overlay: the leader's, or where that is behind NAT another machine's, since all pass callers on. A
+/// relay goes before others, for it is meant to be reached. Nothing where no such machine is Ready.
+pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
+    let machines = ClusterEndpoints::of(snapshot).machines;
+    let leader = snapshot.leader_endpoint.as_ref()?;
+    let host = leader.parse::<SocketAddr>().ok().map(|leader| leader.ip());
+    let is_leader = |machine: &MachineEndpoints| host == machine.overlay.map(IpAddr::V4);
+    if host.is_none() || !machines.values().any(is_leader) {
+        return Some(leader.clone());
+    }
+    let open = snapshot.nodes.iter().filter_map(|(name, node)| {
+        let machine = machines.get(name).filter(|one| !one.is_hidden())?;
+        let status = node.status.as_ref().map(|stored| &stored.value);
+        let ready = status.is_some_and(|status| status.phase == NodePhase::Ready);
+        let order = (!node.reach.relay, !machine.etcd, name);
+        Some((order, machine.api.first()?)).filter(|_| ready)
+    });
+    open.min().map(|(_, endpoint)| endpoint.clone())
 }
 
 /// Writes where a machine is reached when its agent says something else than what is stored. An

@@ -107,6 +107,18 @@ fn a_cluster_that_trusts_the_network_says_what_that_means() {
 }
 
 #[test]
+fn where_nobody_is_reached_from_outside_it_is_said_what_is_missing() {
+    let fake = Fake::start();
+    let made = json!({"id": "t1", "name": "", "created": ago(1), "scope": {"kind": "join"},
+        "uses": 1, "token": "kat1.t1.secret"});
+    fake.reply("POST /v1alpha1/tokens", 201, made);
+    let shown = Program::of(&fake).run(&["token", "create", "--join"]);
+    let line = "sudo kat-agent join --leader-api HOST:PORT --token kat1.t1.secret\n";
+    assert!(shown.contains(line), "{shown}");
+    assert!(shown.contains("in place of HOST:PORT"), "{shown}");
+}
+
+#[test]
 fn the_configuration_is_shown_and_not_changed() {
     let fake = Fake::start();
     let configuration = json!({"metadata": {"name": "home"}, "spec": {"mtu": 1380}});

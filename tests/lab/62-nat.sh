@@ -33,6 +33,9 @@ lab kill n1
 lab start n1
 wait_for 90 nodes_are_ready
 wait_for 60 members_are_well 3
+# Who joins is sent to the one that is reached from outside, whoever leads.
+sends_to_n1() { kat token create --join | grep -q -- "--leader-api 192.168.77.11:9115 "; }
+wait_for 30 sends_to_n1
 writes() { kat create namespace later || kat get namespace later; }
 wait_for 30 writes
 wait_for 60 invariants_hold

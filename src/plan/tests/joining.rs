@@ -239,3 +239,46 @@ fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
     let told: Reach = serde_json::from_slice(&world.entries[key.as_str()].value).unwrap();
     assert_eq!(told, Reach::default());
 }
+
+/// A machine that joins has no way over the overlay yet.
+#[test]
+fn who_joins_is_sent_to_a_machine_that_is_reached_from_outside() {
+    let mut world = World::new();
+    let hidden = Reach {
+        behind_nat: true,
+        ..Reach::default()
+    };
+    let relay = Reach {
+        relay: true,
+        ..Reach::default()
+    };
+    for (number, reach) in [
+        (1, hidden),
+        (2, Reach::default()),
+        (3, relay),
+        (4, Reach::default()),
+    ] {
+        let machine = Applicant {
+            etcd: number == 4,
+            reach,
+            ..applicant(&format!("n{number}"), number)
+        };
+        join(&mut world, &machine).unwrap();
+    }
+    let leads = |world: &mut World, at: &str| {
+        let leader = Operation::Put(keys::LEADER_ENDPOINT.to_owned(), at.into());
+        world.apply(&[leader]);
+        endpoint_for_joining(&world.snapshot())
+    };
+    let of = |world: &mut World| leads(world, "10.100.0.1:9115");
+    assert_eq!(of(&mut world), None, "nobody else is Ready");
+    for (name, expected) in [("n2", 2), ("n4", 4), ("n3", 3)] {
+        world.at(name).speaks = true;
+        world.plan_out();
+        let expected = format!("192.0.2.{expected}:9115");
+        assert_eq!(of(&mut world), Some(expected));
+    }
+    for leader in ["192.0.2.4:9115", "home.example.org:9115"] {
+        assert_eq!(leads(&mut world, leader).as_deref(), Some(leader));
+    }
+}
