@@ -166,7 +166,8 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 /// The machines that are to hold etcd.
 ///
 /// Members stay members: the leading machine first, then the oldest; then others that are Ready,
-/// those first that ask for it, then the oldest; then those whose member is lost, or was
+/// those first that ask for it, then those that are not behind NAT, whom all others reach without a
+/// relay, then the oldest; then those whose member is lost, or was
 /// `given_up` lately; a member comes last whose machine has been away for long, so that it is
 /// replaced as soon as there is another machine and not before.
 pub fn wanted_members(
@@ -195,7 +196,9 @@ pub fn wanted_members(
             _ => continue,
         };
         let asks = rank == OTHER && registration.etcd_peer;
-        ranked.push((rank, !asks, registration.created, name));
+        // Members stay members: this is about those that could become one.
+        let hidden = (OTHER..AWAY).contains(&rank) && node.reach.behind_nat;
+        ranked.push((rank, !asks, hidden, registration.created, name));
     }
     ranked.sort();
     let there = ranked.iter().filter(|(rank, ..)| *rank < AWAY).count();

@@ -130,6 +130,23 @@ fn machines_that_may_not_are_passed_over() {
 }
 
 #[test]
+fn machines_behind_nat_come_last_of_those_that_could() {
+    let mut machines = ready(4);
+    machines.nodes.get_mut("n2").unwrap().reach.behind_nat = true;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+    // One that is a member already stays one, and one that asks is asked for by a person.
+    assert_eq!(wanted(&machines, &voters(3), "n1"), ["n1", "n2", "n3"]);
+    let two = machines.nodes.get_mut("n2").unwrap();
+    two.registration.value.etcd_peer = true;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
+    // Three with one behind NAT are better than one.
+    machines.nodes.remove("n4");
+    let two = machines.nodes.get_mut("n2").unwrap();
+    two.registration.value.etcd_peer = false;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
+}
+
+#[test]
 fn a_lost_member_is_replaced_when_there_is_another_machine() {
     let lost = |seconds, others: usize| {
         let mut phases = vec![(NodePhase::Ready, 0), (NodePhase::NotReady, seconds)];
