@@ -60,9 +60,7 @@ impl Known {
         let members = self.endpoints.machines.values().filter(|one| one.etcd);
         let overlay = members.filter_map(|one| one.overlay);
         found.extend(overlay.map(|address| SocketAddr::from((address, port)).to_string()));
-        let mut seen = std::collections::BTreeSet::new();
-        found.retain(|endpoint| seen.insert(endpoint.clone()));
-        found
+        in_order(found)
     }
 
     /// URLs of etcd for this machine: its own by loopback, if it holds one, then the others.
@@ -119,6 +117,25 @@ impl Known {
         (!named && !identity.advertise.iter().any(own)).then(|| leader.clone())
     }
 
+    /// `host:port` at which the leader's API may be had, unless this machine leads. Over the overlay
+    /// first: that way stays where the leader is behind NAT, or its addresses are others than they were.
+    pub fn ways_to_leader(&self, identity: &Identity) -> Vec<String> {
+        let Some(leader) = self.other_leader(identity) else {
+            return Vec::new();
+        };
+        let port = identity.cluster.spec.api_port;
+        let mut machines = self.endpoints.machines.iter();
+        let named =
+            machines.find(|(name, one)| **name != identity.node && one.api.contains(&leader));
+        let machine = named.map(|(_, machine)| machine);
+        let overlay = machine.and_then(|machine| machine.overlay);
+        let overlay = overlay.map(|address| SocketAddr::from((address, port)).to_string());
+        let others = machine.map(|machine| machine.api.clone());
+        let mut found: Vec<String> = overlay.into_iter().chain([leader]).collect();
+        found.extend(others.unwrap_or_default());
+        in_order(found)
+    }
+
     /// Keeps it on the disk.
     pub fn store(&self) -> Result<(), FileError> {
         let text = serde_json::to_vec(self).unwrap_or_default();
@@ -140,6 +157,13 @@ impl Known {
             Self::default()
         })
     }
+}
+
+/// Each once.
+fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    endpoints.retain(|endpoint| seen.insert(endpoint.clone()));
+    endpoints
 }
 
 /// The default where nothing is stored.
@@ -268,6 +292,31 @@ mod tests {
         let read = Known::read(&entries(members, ""), &before);
         assert_eq!(read.members.members["n1"].id, "c");
         assert!(read.endpoints.machines.is_empty(), "nothing is stored");
+    }
+
+    #[test]
+    fn callers_are_passed_on_over_the_overlay_before_any_address_outside() {
+        let mut known = known();
+        let worker = identity("n3", "10.100.4.0/23", false);
+        let second = identity("n2", "10.100.2.0/23", true);
+        assert_eq!(known.ways_to_leader(&second), [""; 0], "it leads");
+        assert_eq!(
+            known.ways_to_leader(&worker),
+            ["10.100.2.1:9115", "192.0.2.2:9115"]
+        );
+        known.leader = Some("[2001:db8::1]:9115".to_owned());
+        let expected = ["10.100.0.1:9115", "[2001:db8::1]:9115", "192.0.2.1:9115"];
+        assert_eq!(known.ways_to_leader(&second), expected);
+        // Behind NAT it is named by its place on the overlay.
+        let first = known.endpoints.machines.get_mut("n1").unwrap();
+        first.api = vec!["10.100.0.1:9115".to_owned()];
+        known.leader = Some("10.100.0.1:9115".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["10.100.0.1:9115"]);
+        // It has just moved: whose the address is was not told yet.
+        known.leader = Some("192.0.2.99:9115".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["192.0.2.99:9115"]);
+        known.leader = None;
+        assert_eq!(known.ways_to_leader(&second), [""; 0]);
     }
 
     #[test]

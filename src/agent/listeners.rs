@@ -31,16 +31,18 @@ pub fn leader_source(
     let known = known.clone();
     Arc::new(move || {
         if leadership.borrow().is_some() {
-            return None;
+            return Vec::new();
         }
         let known = known.borrow();
-        let worker = !identity.etcd;
+        let mut endpoints = known.ways_to_leader(&identity);
         // A machine without etcd has nothing to answer from, whatever it knows.
-        known
-            .other_leader(&identity)
-            .or_else(|| known.endpoints.api().into_iter().next().filter(|_| worker))
-            // Since that was written the address may have become this machine's.
-            .filter(|endpoint| !is_own(endpoint, &local::addresses()))
+        if endpoints.is_empty() && !identity.etcd {
+            endpoints = known.api(identity.cluster.spec.api_port);
+        }
+        // Since that was written an address may have become this machine's.
+        let locals = local::addresses();
+        endpoints.retain(|endpoint| !is_own(endpoint, &locals));
+        endpoints
     })
 }
 
@@ -63,9 +65,12 @@ fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Sock
         anyhow::Ok(Arc::new(config))
     };
     Arc::new(move || {
-        let endpoint = leader()?;
+        let endpoints = leader();
+        if endpoints.is_empty() {
+            return None;
+        }
         match config() {
-            Ok(config) => Some(TlsLeader { endpoint, config }),
+            Ok(config) => Some(TlsLeader { endpoints, config }),
             Err(error) => {
                 tracing::error!("the leader can't be asked: {error:#}");
                 None

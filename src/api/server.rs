@@ -230,12 +230,12 @@ impl Server {
                     let leader = leader();
                     self.tracker.spawn(async move {
                         let _held = (permit, slot);
-                        let leader = match leader {
-                            Some(leader) => match reach(&leader, &server.limits, stands_in).await {
+                        let leader = match leader.is_empty() {
+                            false => match reach(&leader, &server.limits, stands_in).await {
                                 Err(_) if stands_in => None,
                                 reached => Some(reached),
                             },
-                            None => None,
+                            true => None,
                         };
                         let done = match leader {
                             Some(Ok(leader)) => server.pass_on(stream, leader).await,

@@ -195,13 +195,13 @@ impl Server {
                 TlsListener {
                     listener,
                     config: Arc::new(move || Arc::clone(&config)),
-                    leader: Arc::new(|| None),
+                    leader: Arc::new(Vec::new),
                     stands_in: false,
                 },
                 TlsListener {
                     listener: passing,
                     config: Arc::new(move || Arc::clone(&opened)),
-                    leader: Arc::new(move || Some(format!("127.0.0.1:{port}"))),
+                    leader: Arc::new(move || vec![format!("127.0.0.1:{port}")]),
                     stands_in: false,
                 },
             ],
