@@ -4,9 +4,15 @@
 //! A leader moves what it has not heard of for `nodeLossTimeoutSeconds` since a report arrived.
 //! This machine counts from when it sent its last report that was taken, which was earlier, and
 //! ends the instance in time to have stopped by then ([`fence_after`]). It runs again when a leader
-//! has taken a report and the store has confirmed the list.
+//! has taken a report and the store has confirmed the list after that; an agent that starts anew
+//! meanwhile goes by the last report of before.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{
     sync::watch,
@@ -25,6 +31,9 @@ use crate::{
 const LIMIT: u64 = 32;
 /// Without anything to wait for.
 const LONG: Duration = Duration::from_secs(3600);
+/// A watch of the store that was cut off has ended after this (its keepalive: 2 s, and 2 s for the
+/// answer). Until then a list that seems to be followed may be of before.
+const WATCH_ENDS: Duration = Duration::from_secs(5);
 
 /// Keeps over a restart of the agent, and not over one of the machine, when a leader was reached.
 pub struct Memory {
@@ -69,12 +78,33 @@ impl Fence {
     /// Runs until `cancel`.
     pub async fn run(mut self, cancel: CancellationToken) {
         let mut stopped = BTreeSet::new();
+        let mut listed_at = Instant::now();
+        let mut listed_anew = true;
+        // Since when a leader takes reports again.
+        let mut back = None;
         loop {
+            if listed_anew || self.lists.has_changed().unwrap_or(false) {
+                listed_at = Instant::now();
+            }
             let listed = self.lists.borrow_and_update().clone();
             let reached = *self.reached.borrow_and_update();
-            let silent = reached.map(|reached| reached.elapsed());
-            let verdict = judge(&listed, silent, self.timeout, &stopped);
-            if let (Some(memory), Some(reached), true) = (&self.memory, reached, verdict.any) {
+            let silence = Silence::of(&listed, reached, self.timeout);
+            back = match silence.over.is_empty() {
+                true => back.or_else(|| Some(Instant::now())),
+                false => None,
+            };
+            let told = back.filter(|_| listed.current).map(|back| {
+                let at = if listed_at > back {
+                    listed_at
+                } else {
+                    back + WATCH_ENDS
+                };
+                at.saturating_duration_since(Instant::now())
+            });
+            let verdict = silence.judge(&stopped, told.unwrap_or(LONG));
+            // What waits for the list must wait for it in the next agent too.
+            let runs = verdict.any && verdict.stopped.is_empty();
+            if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
                 memory.keep(reached);
             }
             if verdict.stopped != stopped {
@@ -93,10 +123,14 @@ impl Fence {
                 *present = next;
                 differs
             });
+            listed_anew = false;
             let changed = tokio::select! {
                 biased;
                 () = cancel.cancelled() => return,
-                changed = self.lists.changed() => changed,
+                changed = self.lists.changed() => {
+                    listed_anew = true;
+                    changed
+                }
                 changed = self.reached.changed() => changed,
                 () = sleep(verdict.again) => Ok(()),
             };
@@ -107,45 +141,59 @@ impl Fence {
     }
 }
 
+/// The instances that this is about, by whether the machine has been silent for too long for them.
+struct Silence {
+    over: BTreeSet<String>,
+    /// With the time that is left.
+    running: BTreeMap<String, Duration>,
+}
+
+impl Silence {
+    /// `reached` is when a leader was last reached; nothing where that never was since the machine
+    /// started.
+    fn of(listed: &Listed, reached: Option<Instant>, timeout: Duration) -> Self {
+        let mut silence = Self {
+            over: BTreeSet::new(),
+            running: BTreeMap::new(),
+        };
+        for (id, assignment) in &listed.desired.assignments {
+            let asks = assignment.on_partition == OnPartition::Stop;
+            if !asks || assignment.wanted == Wanted::Stopped {
+                continue;
+            }
+            let grace = assignment.container.termination_grace_seconds;
+            // A grace that is too long is refused at apply.
+            let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
+            let left = reached.and_then(|reached| after.checked_sub(reached.elapsed()));
+            match left.filter(|left| !left.is_zero()) {
+                Some(left) => drop(silence.running.insert(id.clone(), left)),
+                None => drop(silence.over.insert(id.clone())),
+            }
+        }
+        silence
+    }
+
+    /// What was stopped `before` stays so until the list is `told` anew, so long from now.
+    fn judge(self, before: &BTreeSet<String>, told: Duration) -> Verdict {
+        let mut verdict = Verdict {
+            any: !self.over.is_empty() || !self.running.is_empty(),
+            stopped: self.over,
+            again: LONG,
+        };
+        for (id, left) in self.running {
+            verdict.again = verdict.again.min(left);
+            if before.contains(&id) && !told.is_zero() {
+                verdict.again = verdict.again.min(told);
+                verdict.stopped.insert(id);
+            }
+        }
+        verdict
+    }
+}
+
 struct Verdict {
     stopped: BTreeSet<String>,
     /// There are instances that this is about.
     any: bool,
     again: Duration,
-}
-
-/// `silent` is how long ago a leader was reached; nothing where that never was since the machine
-/// started. What is stopped stays so until the list is confirmed again.
-fn judge(
-    listed: &Listed,
-    silent: Option<Duration>,
-    timeout: Duration,
-    before: &BTreeSet<String>,
-) -> Verdict {
-    let mut verdict = Verdict {
-        stopped: BTreeSet::new(),
-        any: false,
-        again: LONG,
-    };
-    for (id, assignment) in &listed.desired.assignments {
-        let asks = assignment.on_partition == OnPartition::Stop;
-        if !asks || assignment.wanted == Wanted::Stopped {
-            continue;
-        }
-        verdict.any = true;
-        let grace = assignment.container.termination_grace_seconds;
-        // A grace that is too long is refused at apply.
-        let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
-        let left = silent.and_then(|silent| after.checked_sub(silent));
-        match left.filter(|left| !left.is_zero()) {
-            Some(_) if before.contains(id) && !listed.current => {
-                verdict.stopped.insert(id.clone());
-            }
-            Some(left) => verdict.again = verdict.again.min(left),
-            None => {
-                verdict.stopped.insert(id.clone());
-            }
-        }
-    }
-    verdict
 }

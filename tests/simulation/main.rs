@@ -36,7 +36,7 @@ use std::{
     thread,
 };
 
-use run::{Outcome, run, timed};
+use run::{Outcome, anew_before_its_list, run, timed};
 use world::Without;
 
 /// Seeds that every run of the tests tries.
@@ -155,6 +155,19 @@ fn it_is_found_when_addresses_are_not_held() {
 #[test]
 fn it_is_found_when_a_machine_that_is_cut_off_stops_nothing() {
     finds(Without::Partition, false, 50, "must not run on");
+}
+
+/// What was moved away from a machine that was cut off is in the list on its disk until it has read
+/// another one: an agent that starts anew before that starts none of it.
+#[test]
+fn an_agent_that_starts_anew_before_it_has_read_its_list_starts_nothing_of_before() {
+    for seed in 1..=5 {
+        let outcome = anew_before_its_list(seed, Without::Nothing);
+        let trace = outcome.trace.join("\n");
+        assert_eq!(outcome.violation, None, "seed {seed}\n{trace}");
+    }
+    let found = anew_before_its_list(1, Without::Partition).violation;
+    assert!(found.is_some(), "without a fence it runs twice");
 }
 
 #[test]

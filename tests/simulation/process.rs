@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use kat::{
     agent::{
         MachineFacts, NetworkFiles, ReportSink, Reporter, Statuses,
-        fence::Fence,
+        fence::{Fence, Memory},
         follow_desired,
         identity::Identity,
         supervisor::{Listed, Supervisor},
@@ -121,7 +121,18 @@ impl Process {
             }
         };
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
-        let (reached_now, reached) = watch::channel((!place.stops).then(tokio::time::Instant::now));
+        let boot = Arc::clone(&place.boot);
+        let run = place.root.join("run");
+        std::fs::create_dir_all(&run).unwrap();
+        let memory = Memory {
+            path: run.join("reached"),
+            monotonic: Arc::new(move || boot.monotonic()),
+        };
+        let last = match place.stops {
+            true => memory.recall(),
+            false => Some(tokio::time::Instant::now()),
+        };
+        let (reached_now, reached) = watch::channel(last);
         let (fenced_now, fenced) = watch::channel(Listed::default());
         let timeout = match place.stops {
             true => place.identity.cluster.spec.node_loss_timeout_seconds,
@@ -132,7 +143,7 @@ impl Process {
             lists: supervised,
             reached,
             fenced: fenced_now,
-            memory: None,
+            memory: place.stops.then_some(memory),
         };
         let node = place.identity.node.clone();
         let tick = place.identity.cluster.spec.agent_tick_seconds;

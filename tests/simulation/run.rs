@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    person::{AT_LAST, Wish},
+    person::{AT_LAST, FENCED, Wish},
     world::{Without, World},
 };
 
@@ -43,6 +43,21 @@ enum Repair {
 
 /// Runs a seed to its end, or to the first thing that must not be.
 pub fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
+    play(seed, without, async |scenario| {
+        scenario.world.addresses_only = addresses_only;
+        scenario.play().await;
+    })
+}
+
+/// A machine with [`FENCED`] is cut off until that was moved; then it reaches the leader and not yet the
+/// store, and its agent starts anew. It must not run there too.
+pub fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
+    play(seed, without, async |scenario| {
+        scenario.anew_before_its_list().await
+    })
+}
+
+fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -50,14 +65,12 @@ pub fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
         .unwrap();
     let folder = tempfile::tempdir_in(scratch()).unwrap();
     runtime.block_on(async {
-        let mut world = World::new(seed, without, folder.path()).await;
-        world.addresses_only = addresses_only;
         let mut scenario = Scenario {
-            world,
+            world: World::new(seed, without, folder.path()).await,
             repairs: Vec::new(),
             version: 0,
         };
-        scenario.play().await;
+        script(&mut scenario).await;
         let world = scenario.world;
         Outcome {
             violation: world.monitor.violation(),
@@ -116,6 +129,53 @@ impl Scenario {
             self.world.monitor.violated(text);
         }
         self.note_digest();
+    }
+
+    async fn anew_before_its_list(&mut self) {
+        self.pass(8 * SECOND).await;
+        let leader = self.world.leader().unwrap();
+        let to = self.world.machines[leader].name.clone();
+        let wish = Wish::Present {
+            version: 1,
+            replicas: 3,
+        };
+        self.world.person.wish(&to, FENCED, wish);
+        self.pass(20 * SECOND).await;
+        let on = |scenario: &Self, name: &str| {
+            let live = scenario.world.live().into_iter();
+            let units = live.filter(|(unit, on)| on == name && unit.contains(FENCED));
+            units.map(|(unit, _)| unit).collect::<Vec<_>>()
+        };
+        let others = (0..self.world.machines.len()).filter(|number| *number != leader);
+        let with = |number: &usize| !on(self, &self.world.machines[*number].name).is_empty();
+        let number = others.into_iter().find(with).unwrap();
+        let name = self.world.machines[number].name.clone();
+        let before = on(self, &name);
+        self.world.change_way(number, |way| {
+            way.store_cut = true;
+            way.machines_cut = true;
+        });
+        // Slow ends of programs count in too.
+        self.pass(60 * SECOND).await;
+        self.world
+            .change_way(number, |way| way.machines_cut = false);
+        let limit = Instant::now() + 30 * SECOND;
+        let silent = |scenario: &Self| scenario.world.monitor.silent(&name);
+        while silent(self).unwrap_or(HEALED_WITHIN) > SECOND && !self.is_over() {
+            assert!(Instant::now() < limit, "no report came");
+            self.pass(SLICE).await;
+        }
+        self.world
+            .monitor
+            .note(&format!("{name} is heard of, and starts anew"));
+        self.world.kill(number);
+        self.world.start(number);
+        self.pass(10 * SECOND).await;
+        let after = on(self, &name);
+        if after.iter().any(|unit| before.contains(unit)) {
+            let text = format!("{after:?} must not run on {name}: it was moved");
+            self.world.monitor.violated(text);
+        }
     }
 
     fn is_over(&self) -> bool {
