@@ -1,9 +1,9 @@
 //! `onPartition: stop`: what a machine that reaches no leader must not run any more, before the leader
 //! may replace it.
 //!
-//! A leader moves what it has not heard of for `nodeLossTimeoutSeconds` since a report arrived.
-//! This machine counts from when it sent its last report that was taken, which was earlier, and
-//! ends the instance in time to have stopped by then ([`fence_after`]). It runs again when a leader
+//! A leader moves what it has not heard of for `nodeLossTimeoutSeconds`, since a report arrived or
+//! since it began to lead. This machine counts from before either, and ends the instance in time to
+//! have stopped by then ([`fence_after`] has the arithmetic). It runs again when a leader
 //! has taken a report and the store has confirmed the list after that; an agent that starts anew
 //! meanwhile goes by the last report of before.
 
@@ -66,7 +66,7 @@ pub struct Fence {
     pub timeout: Duration,
     /// The list.
     pub lists: watch::Receiver<Listed>,
-    /// When the last report that a leader took was sent.
+    /// When this machine last counted as there.
     pub reached: watch::Receiver<Option<Instant>>,
     /// Where the list goes.
     pub fenced: watch::Sender<Listed>,

@@ -45,6 +45,24 @@ impl Identity {
     }
 }
 
+#[cfg(test)]
+impl Identity {
+    /// A machine without etcd, of a cluster with the defaults.
+    pub(crate) fn example(node: &str) -> Self {
+        Self {
+            schema: 1,
+            node: node.to_owned(),
+            node_uid: "7a1c".to_owned(),
+            cluster_uid: "3f0c".to_owned(),
+            cluster: ClusterConfiguration::default(),
+            subnet: "10.100.0.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: false,
+            reached: Reached::default(),
+        }
+    }
+}
+
 /// The name that every server certificate of a cluster bears: it names the cluster, not an address.
 pub fn cluster_server_name(cluster_uid: &str) -> String {
     format!("kat.{cluster_uid}")

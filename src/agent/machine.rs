@@ -3,7 +3,10 @@
 use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -224,6 +227,10 @@ pub struct LeaderApi {
     keys: Keys,
     known: KnownNow,
     client: tokio::sync::Mutex<Option<Client>>,
+    /// The leader that the last report was for.
+    leader: Mutex<Option<String>>,
+    /// Reports that did not arrive since one did.
+    failures: AtomicUsize,
 }
 
 impl LeaderApi {
@@ -234,41 +241,72 @@ impl LeaderApi {
             identity: Arc::clone(identity),
             keys: keys.clone(),
             client: tokio::sync::Mutex::default(),
+            leader: Mutex::default(),
+            failures: AtomicUsize::default(),
         }
     }
 
     /// A client with the present certificate.
     fn connect(&self) -> Result<Client, LeaderApiError> {
         let known = self.known.borrow().clone();
-        let client = client_of(&self.identity, &known, &self.keys)?;
+        let mut endpoints = client_endpoints(&self.identity, &known);
+        // Every machine passes reports on, and may know of a new leader before this one does.
+        let failures = self.failures.load(Ordering::Relaxed);
+        let first = failures.checked_rem(endpoints.len()).unwrap_or(0);
+        endpoints.rotate_left(first);
+        let client = client_at(&endpoints, &self.identity, &self.keys)?;
         // The reporter tries again itself: with a new report, and on a new connection, which may
         // lead to another leader.
-        let tick = u64::from(self.identity.cluster.spec.agent_tick_seconds);
+        let spec = &self.identity.cluster.spec;
+        let tick = spec
+            .agent_tick_seconds
+            .min(spec.node_loss_timeout_seconds / 5);
         let options = Options {
-            request_timeout: Duration::from_secs(tick.clamp(1, 5)),
+            request_timeout: Duration::from_secs(u64::from(tick).clamp(1, 5)),
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
             ..client.options()
         };
         Ok(client.with_options(options))
     }
+
+    /// The leader that is known now; true where the last report was for another.
+    fn turn_to_leader(&self) -> bool {
+        let now = self.known.borrow().leader.clone();
+        let mut leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner);
+        let differs = *leader != now;
+        *leader = now;
+        differs
+    }
 }
 
 /// A client of the leader's API with this machine's certificate. A machine that holds etcd asks
 /// its own port, which passes on what is not for it.
 fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
-    let leaf = keys.leaf("node")?;
-    let endpoints = if identity.etcd {
-        vec![SocketAddr::from(([127, 0, 0, 1], identity.cluster.spec.api_port)).to_string()]
+    client_at(&client_endpoints(identity, known), identity, keys)
+}
+
+fn client_endpoints(identity: &Identity, known: &Known) -> Vec<String> {
+    let port = identity.cluster.spec.api_port;
+    if identity.etcd {
+        vec![SocketAddr::from(([127, 0, 0, 1], port)).to_string()]
     } else {
-        known.api(identity.cluster.spec.api_port)
-    };
+        known.api(port)
+    }
+}
+
+fn client_at(
+    endpoints: &[String],
+    identity: &Identity,
+    keys: &Keys,
+) -> Result<Client, LeaderApiError> {
+    let leaf = keys.leaf("node")?;
     let options = Options {
         request_timeout: Duration::from_secs(5),
         ..Options::default()
     };
     Ok(Client::from_identity(
-        &endpoints,
+        endpoints,
         &identity.cluster_uid,
         &keys.cluster_authority()?,
         &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
@@ -289,9 +327,10 @@ pub enum LeaderApiError {
 
 #[async_trait]
 impl ReportSink for LeaderApi {
-    async fn send(&self, report: &NodeReport) -> Result<(), String> {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        let turned = self.turn_to_leader();
         let mut slot = self.client.lock().await;
-        if slot.is_none() {
+        if turned || slot.is_none() {
             *slot = Some(self.connect().map_err(|error| error.to_string())?);
         }
         let Some(client) = slot.as_ref() else {
@@ -299,10 +338,30 @@ impl ReportSink for LeaderApi {
         };
         let sent = client.report(&self.identity.node, report).await;
         if sent.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
             // A renewed certificate is read with the next client.
             *slot = None;
+        } else {
+            self.failures.store(0, Ordering::Relaxed);
         }
         sent.map_err(|error| error.to_string())
+    }
+
+    async fn elsewhere(&self) {
+        let mut known = self.known.clone();
+        let leader = || {
+            self.leader
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone()
+        };
+        if known
+            .wait_for(|known| known.leader != leader())
+            .await
+            .is_err()
+        {
+            std::future::pending::<()>().await;
+        }
     }
 }
 

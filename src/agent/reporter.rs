@@ -14,6 +14,7 @@ use crate::{
     api::types::{Condition, NodeReport, NodeResources, OverlayReport},
     plan::ASSIGNMENT_SCHEMA,
     pulse::Pulses,
+    resource::OnPartition,
 };
 
 /// Changes within this time go into one report.
@@ -25,11 +26,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Pause after a report that did not arrive.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
+/// A machine with what must stop when it is cut off reports at least so often in the time after which
+/// that is replaced.
+const REPORTS_IN_TIMEOUT: u32 = 10;
+
 /// Where reports go: the leader's API, or a simulated one.
 #[async_trait]
 pub trait ReportSink: Send + Sync {
-    /// Sends one report; an error is a sentence.
-    async fn send(&self, report: &NodeReport) -> Result<(), String>;
+    /// Sends one report; an error is a sentence. Gives back for how long the leader that took it has
+    /// not been sure that nobody else leads.
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String>;
+    /// Waits until there is another leader than the last report was sent to.
+    async fn elsewhere(&self) {
+        std::future::pending().await
+    }
 }
 
 /// What the machine itself is like; asked for every report.
@@ -69,7 +79,8 @@ pub struct Reporter {
     pub facts: Arc<dyn MachineFacts>,
     /// The last report, for KAT's own bus name.
     pub published: watch::Sender<Arc<NodeReport>>,
-    /// When the last report that a leader took was sent.
+    /// When this machine last counted as there, with every leader that may replace what it runs
+    /// (`plan/loss.rs`, `fence_after`).
     pub reached: watch::Sender<Option<Instant>>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -94,19 +105,29 @@ impl Reporter {
                 biased;
                 () = cancel.cancelled() => return,
                 sent = self.sink.send(&report) => sent,
+                () = self.sink.elsewhere() => Err("another machine leads now".to_owned()),
             };
-            if sent.is_ok() {
-                self.reached.send_replace(Some(began));
+            if let Ok(unsure) = &sent {
+                let counts = began.checked_sub(*unsure);
+                self.reached.send_if_modified(|before| {
+                    let later = counts > *before;
+                    *before = counts.max(*before);
+                    later
+                });
             }
             match &sent {
-                Ok(()) if failing => tracing::info!("the leader takes reports again"),
+                Ok(_) if failing => tracing::info!("the leader takes reports again"),
                 Err(error) if !failing => {
                     tracing::warn!(error, "a report did not reach the leader; trying again")
                 }
-                Ok(()) | Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
             failing = sent.is_err();
-            let pause = if failing { AFTER_FAILURE } else { tick };
+            let pause = if failing {
+                AFTER_FAILURE
+            } else {
+                self.tick(tick)
+            };
             let news = async {
                 tokio::select! {
                     biased;
@@ -117,6 +138,7 @@ impl Reporter {
                         moved = self.facts.moved();
                         true
                     }
+                    () = self.sink.elsewhere() => true,
                     () = tokio::time::sleep(pause) => true,
                 }
             };
@@ -125,6 +147,17 @@ impl Reporter {
             }
             tokio::time::sleep(GATHER).await;
         }
+    }
+
+    /// Where a cut has to be told from the loss of a leader, the last report is not to be old.
+    fn tick(&self, tick: Duration) -> Duration {
+        let lists = self.lists.borrow();
+        let mut assignments = lists.desired.assignments.values();
+        if !assignments.any(|one| one.on_partition == OnPartition::Stop) {
+            return tick;
+        }
+        let timeout = self.identity.cluster.spec.node_loss_timeout_seconds;
+        tick.min(Duration::from_secs(timeout.into()) / REPORTS_IN_TIMEOUT)
     }
 
     /// An agent that has just started knows nothing of the instances that run on: a report without
@@ -223,49 +256,49 @@ mod tests {
 
     #[async_trait]
     impl ReportSink for Sent {
-        async fn send(&self, report: &NodeReport) -> Result<(), String> {
+        async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
             let begin = *self.begin.lock().unwrap().get_or_insert_with(Instant::now);
             let sent = (begin.elapsed(), report.endpoints.clone());
             self.reports.lock().unwrap().push(sent);
             tokio::time::sleep(self.takes).await;
-            Ok(())
+            Ok(Duration::ZERO)
         }
     }
 
-    /// The seconds of the reports of a machine that moves at this one, and the last one's endpoints.
-    async fn reports(moves_at: u64, takes: u64) -> (Vec<u64>, Vec<String>) {
-        let identity = Identity {
-            schema: 1,
-            node: "n1".to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: crate::resource::ClusterConfiguration::default(),
-            subnet: "10.100.0.0/23".parse().unwrap(),
-            advertise: Vec::new(),
-            etcd: false,
-            reached: Default::default(),
-        };
-        let facts = Arc::new(Moving::default());
-        let sink = Arc::new(Sent {
-            takes: Duration::from_secs(takes),
-            ..Sent::default()
-        });
+    /// Reports at once: there is a list, and nothing in it to wait for.
+    fn reporter(
+        sink: Arc<dyn ReportSink>,
+        facts: Arc<Moving>,
+    ) -> (Reporter, watch::Sender<Listed>) {
         let listed = Listed {
             known: true,
             ..Listed::default()
         };
-        let (_lists, lists) = watch::channel(listed);
+        let (lists_now, lists) = watch::channel(listed);
+        let mut identity = Identity::example("n1");
+        identity.cluster.spec.node_loss_timeout_seconds = 10;
         let reporter = Reporter {
             identity: Arc::new(identity),
             statuses: Statuses::default(),
             lists,
-            sink: sink.clone(),
-            facts: facts.clone(),
+            sink,
+            facts,
             published: watch::Sender::default(),
             reached: watch::Sender::default(),
             clock: Arc::new(Timestamp::now),
             pulses: Pulses::default(),
         };
+        (reporter, lists_now)
+    }
+
+    /// The seconds of the reports of a machine that moves at this one, and the last one's endpoints.
+    async fn reports(moves_at: u64, takes: u64) -> (Vec<u64>, Vec<String>) {
+        let facts = Arc::new(Moving::default());
+        let sink = Arc::new(Sent {
+            takes: Duration::from_secs(takes),
+            ..Sent::default()
+        });
+        let (reporter, _lists) = reporter(sink.clone(), facts.clone());
         let cancel = CancellationToken::new();
         let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
         tokio::time::sleep(Duration::from_secs(moves_at)).await;
@@ -290,5 +323,75 @@ mod tests {
         let (seconds, last) = reports(2, 3).await;
         assert_eq!(seconds, [0, 3]);
         assert_eq!(last, ["192.0.2.7:51820"]);
+    }
+
+    /// Leaders that take reports, or hang, one after the other.
+    #[derive(Default)]
+    struct Leaders {
+        /// For how long the leader has not been sure; nothing while it is gone and says nothing.
+        sure: watch::Sender<Option<Duration>>,
+        leader: watch::Sender<u32>,
+        /// For whom the last report was.
+        sent_to: Mutex<u32>,
+        taken: Mutex<Vec<Instant>>,
+    }
+
+    #[async_trait]
+    impl ReportSink for Leaders {
+        async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
+            *self.sent_to.lock().unwrap() = *self.leader.borrow();
+            let unsure = *self.sure.borrow();
+            let Some(unsure) = unsure else {
+                return std::future::pending().await;
+            };
+            self.taken.lock().unwrap().push(Instant::now());
+            Ok(unsure)
+        }
+        async fn elsewhere(&self) {
+            let last = || *self.sent_to.lock().unwrap();
+            let mut leader = self.leader.subscribe();
+            leader.wait_for(|now| *now != last()).await.unwrap();
+        }
+    }
+
+    /// With a timeout of 10 s: the reports are a second apart, the one to a leader that is gone is
+    /// given up when another leads, and the time counts since which that one was sure.
+    #[tokio::test(start_paused = true)]
+    async fn where_a_cut_counts_reports_are_close_and_follow_the_leader() {
+        let sink = Arc::new(Leaders::default());
+        sink.sure.send_replace(Some(Duration::from_millis(300)));
+        let (reporter, lists) = reporter(sink.clone(), Arc::default());
+        let mut desired = crate::agent::desired::Desired::default();
+        let stops = crate::plan::Assignment {
+            on_partition: OnPartition::Stop,
+            ..crate::agent::tests::assignment(0, "web")
+        };
+        desired.assignments.insert(stops.instance.clone(), stops);
+        let reached = reporter.reached.subscribe();
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(reporter.run(Duration::from_secs(3), cancel.clone()));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        lists.send_modify(|listed| listed.desired = Arc::new(desired));
+        tokio::time::sleep(Duration::from_millis(5500)).await;
+        let taken = || sink.taken.lock().unwrap().clone();
+        let gone = Instant::now();
+        assert!(gone - *taken().last().unwrap() <= Duration::from_secs(1));
+        let counts = reached.borrow().unwrap();
+        assert_eq!(
+            *taken().last().unwrap() - counts,
+            Duration::from_millis(300)
+        );
+        sink.sure.send_replace(None);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(*taken().last().unwrap() <= gone);
+        // What the new one was last sure of is long ago: that takes nothing back.
+        sink.sure.send_replace(Some(Duration::from_secs(60)));
+        let leads = Instant::now();
+        sink.leader.send_replace(2);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(*taken().last().unwrap() >= leads, "at once");
+        assert_eq!(*reached.borrow(), Some(counts));
+        cancel.cancel();
+        task.await.unwrap();
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     Extension,
     extract::{Request, State},
     http::StatusCode,
-    response::Response,
+    response::{IntoResponse, Response},
 };
 
 use super::{
@@ -17,7 +17,7 @@ use super::{
     joining::{MAX_ADDRESSES, is_endpoint, reachable},
     limits::MAX_REPORT,
     namespaces::read_json,
-    types::{Condition, NodeReport},
+    types::{Condition, NodeReport, UNSURE_HEADER},
     view::View,
     watch::{ListQuery, answer},
     workloads::item,
@@ -67,8 +67,8 @@ pub(super) async fn report(
     State(api): State<Arc<Api>>,
     At(name): At<String>,
     request: Request,
-) -> Result<StatusCode, ApiError> {
-    api.leadership()?;
+) -> Result<Response, ApiError> {
+    let leadership = api.leadership()?;
     let mut report: NodeReport = read_json(&api, request, MAX_REPORT).await?;
     if report.node_name != name {
         return Err(ApiError::Forbidden {
@@ -98,7 +98,13 @@ pub(super) async fn report(
     }
     bound(&mut report, &snapshot.cluster.spec)?;
     api.config.handle.reports.accept(&name, report);
-    Ok(StatusCode::NO_CONTENT)
+    // Of the time after it was taken: an answer that is late must not look younger.
+    let unsure = leadership.unsure_for().as_millis() + 1;
+    Ok((
+        StatusCode::NO_CONTENT,
+        [(UNSURE_HEADER, unsure.to_string())],
+    )
+        .into_response())
 }
 
 fn printable(text: &str) -> String {

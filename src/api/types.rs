@@ -366,6 +366,10 @@ pub struct ServerVersion {
 /// shows what it knew last.
 pub const STALE_HEADER: &str = "kat-stale";
 
+/// Header of the answer to a machine's report: for how many milliseconds the leader has not been sure
+/// that nobody else leads.
+pub const UNSURE_HEADER: &str = "kat-unsure-ms";
+
 /// The body of every error (RFC001-KAT 8.1).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -12,8 +12,8 @@ use jiff::Timestamp;
 use super::{NodeEntry, Observed, ReportedNode, Snapshot};
 use crate::api::types::{NodePhase, NodeReport};
 
-/// The lease of a leader.
-const FENCE_MARGIN: Duration = Duration::from_secs(5);
+/// Longest end of a container beside its program's grace: what systemd and Podman take for it.
+const ENDING: Duration = Duration::from_secs(2);
 
 /// What the leader last heard of a machine.
 pub(super) struct Heard<'a> {
@@ -28,16 +28,19 @@ pub(super) fn timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
 }
 
-/// How long after the last report that a leader took an instance with `onPartition: stop` is told
-/// to end, so that it has ended when the leader may replace it. Nothing where that would be before
-/// half of the timeout: too soon to tell a cut from a report that was lost.
+/// How long after a machine is known to have counted as there an instance with `onPartition: stop`
+/// is told to end, so that it has ended when a leader may replace it. Nothing where that would be
+/// before half of the timeout: too soon to tell a cut from a report that was lost.
 ///
-/// A leader that is cut off itself takes reports until its lease is over, and the next one counts
-/// from its own beginning; that and the end of the container are the margin, as far as the timeout
-/// has room for it.
+/// The machine sends a report at s, a leader takes it at a >= s, and says that it was sure at u to
+/// lead. This leader replaces at a + timeout at the earliest. Another one begins after u, knows no
+/// report, and replaces at u + timeout at the earliest, even where the first one went on taking
+/// reports because it had not noticed yet. So the machine counts from s - (a - u), which is not
+/// after s and not after u, and what ends by then + timeout has ended before either. The program's
+/// grace and the end of the container come out of it; nothing else has to.
 pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
-    let margin = FENCE_MARGIN.min(timeout / 4);
-    let after = timeout.checked_sub(margin + Duration::from_secs(grace_seconds.into()))?;
+    let ending = ENDING.min(timeout / 5);
+    let after = timeout.checked_sub(ending + Duration::from_secs(grace_seconds.into()))?;
     (after >= timeout / 2).then_some(after)
 }
 

@@ -10,7 +10,10 @@ use std::{
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Leadership, StateStore, StoreError, WatchEvent, backoff::Backoff, keys};
@@ -88,18 +91,21 @@ async fn stand<S: Leases>(
     // Until the election is won, dropping this future withdraws the candidate.
     let withdraw = lost.clone().drop_guard();
     let created = Arc::new(OnceLock::new());
-    tokio::spawn(keep(
-        store.clone(),
+    let (sure_now, sure) = watch::channel(asked);
+    let keeper = Keeper {
+        store: store.clone(),
         lease,
-        asked,
-        created.clone(),
-        lost.clone(),
-    ));
+        key: election_key(lease.id),
+        created: created.clone(),
+        sure: sure_now.clone(),
+        lost: lost.clone(),
+    };
+    tokio::spawn(keeper.run(asked));
     let key = election_key(lease.id);
     let won = async {
         let create_revision = store.create_leased(&key, candidate, lease.id).await?;
         let _ = created.set(create_revision);
-        wait_for_turn(store, &key, create_revision).await?;
+        sure_now.send_replace(wait_for_turn(store, &key, create_revision).await?);
         Ok(create_revision)
     };
     let create_revision = tokio::select! {
@@ -114,20 +120,22 @@ async fn stand<S: Leases>(
         key,
         create_revision,
         lost,
+        sure,
     })
 }
 
 /// Waits until no candidate is ahead. What passes is tried again: the place in the queue is kept
-/// as long as the lease lives.
+/// as long as the lease lives. Gives back when the store was asked that said so.
 async fn wait_for_turn<S: Leases>(
     store: &S,
     key: &str,
     create_revision: i64,
-) -> Result<(), StoreError> {
+) -> Result<Instant, StoreError> {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
     loop {
+        let asked = Instant::now();
         match is_turn(store, key, create_revision).await {
-            Ok(true) => return Ok(()),
+            Ok(true) => return Ok(asked),
             Ok(false) => backoff.reset(),
             Err(Wait::Again(error)) if error.is_passing() => sleep(backoff.next()).await,
             Err(Wait::Again(error) | Wait::Gone(error)) => return Err(error),
@@ -181,79 +189,88 @@ async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Resul
     )))
 }
 
-/// Keeps a lease alive until `lost` is cancelled, and cancels it when the lease is gone, when the
-/// key is gone, or when nine tenths of the lease have passed since the last renewal that is known
-/// to have worked was *sent*. The store counts from a later moment, so by this clock
-/// (`CLOCK_MONOTONIC`) the lease can't have run out yet. Ends the lease at the end.
-async fn keep<S: Leases>(
+/// Keeps a lease alive.
+struct Keeper<S> {
     store: S,
     lease: Lease,
-    asked: Instant,
+    key: String,
+    /// The key's create revision, once it is there.
     created: Arc<OnceLock<i64>>,
+    /// When the store was last asked for the key, and had it.
+    sure: watch::Sender<Instant>,
     lost: CancellationToken,
-) {
-    let interval = lease.ttl / 3;
-    let limit = lease.ttl - lease.ttl / 10;
-    let pause = (lease.ttl / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
-    let key = election_key(lease.id);
-    let mut renewed = asked;
-    let mut next = asked + interval;
-    loop {
-        let deadline = renewed + limit;
-        let renewal = async {
-            sleep_until(next).await;
-            let sent = Instant::now();
-            let answer = timeout(interval, store.renew(lease.id)).await;
-            (sent, answer)
-        };
-        let (sent, answer) = tokio::select! {
-            biased;
-            () = lost.cancelled() => break,
-            () = sleep_until(deadline) => {
-                tracing::warn!(key, "the lease could not be renewed in time");
-                break;
-            }
-            outcome = renewal => outcome,
-        };
-        match answer {
-            Ok(Ok(true)) => {
-                renewed = sent;
-                next = sent + interval;
-                if let Some(create_revision) = created.get()
-                    && key_is_gone(&store, &key, *create_revision, interval).await
-                {
-                    tracing::warn!(key, "the election key is gone");
-                    break;
-                }
-            }
-            Ok(Ok(false)) => {
-                tracing::warn!(key, "the lease has run out");
-                break;
-            }
-            Ok(Err(error)) => {
-                tracing::debug!(key, %error, "a renewal failed");
-                next = Instant::now() + pause;
-            }
-            Err(_) => next = Instant::now(),
-        }
-    }
-    lost.cancel();
-    // Best effort: the next candidate need not wait for the lease's end.
-    if let Err(error) = store.revoke(lease.id).await {
-        tracing::debug!(key, %error, "the lease was left to run out");
-    }
 }
 
-/// Whether the key is known to be gone; a store that does not answer says nothing.
-async fn key_is_gone<S: Leases>(
-    store: &S,
-    key: &str,
-    create_revision: i64,
-    limit: Duration,
-) -> bool {
-    match timeout(limit, store.get(key)).await {
-        Ok(Ok(found)) => found.is_none_or(|item| item.create_revision != create_revision),
-        Ok(Err(_)) | Err(_) => false,
+impl<S: Leases> Keeper<S> {
+    /// Keeps it alive until `lost` is cancelled, and cancels it when the lease is gone, when the
+    /// key is gone, or when nine tenths of the lease have passed since the last renewal that is known
+    /// to have worked was *sent*. The store counts from a later moment, so by this clock
+    /// (`CLOCK_MONOTONIC`) the lease can't have run out yet. Ends the lease at the end.
+    async fn run(self, asked: Instant) {
+        let ttl = self.lease.ttl;
+        let limit = ttl - ttl / 10;
+        let pause = (ttl / 20).clamp(Duration::from_millis(50), Duration::from_secs(1));
+        let key = &self.key;
+        let mut renewed = asked;
+        let mut next = asked + ttl / 5;
+        loop {
+            let deadline = renewed + limit;
+            let renewal = async {
+                sleep_until(next).await;
+                let sent = Instant::now();
+                let answer = timeout(ttl / 3, self.store.renew(self.lease.id)).await;
+                (sent, answer)
+            };
+            let (sent, answer) = tokio::select! {
+                biased;
+                () = self.lost.cancelled() => break,
+                () = sleep_until(deadline) => {
+                    tracing::warn!(key, "the lease could not be renewed in time");
+                    break;
+                }
+                outcome = renewal => outcome,
+            };
+            match answer {
+                Ok(Ok(true)) => {
+                    renewed = sent;
+                    next = sent + ttl / 5;
+                    if self.key_is_gone().await {
+                        tracing::warn!(key, "the election key is gone");
+                        break;
+                    }
+                }
+                Ok(Ok(false)) => {
+                    tracing::warn!(key, "the lease has run out");
+                    break;
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(key, %error, "a renewal failed");
+                    next = Instant::now() + pause;
+                }
+                Err(_) => next = Instant::now(),
+            }
+        }
+        self.lost.cancel();
+        // Best effort: the next candidate need not wait for the lease's end.
+        if let Err(error) = self.store.revoke(self.lease.id).await {
+            tracing::debug!(key, %error, "the lease was left to run out");
+        }
+    }
+
+    /// Whether the key is known to be gone; a store that does not answer says nothing.
+    async fn key_is_gone(&self) -> bool {
+        let Some(created) = self.created.get() else {
+            return false;
+        };
+        let asked = Instant::now();
+        match timeout(self.lease.ttl / 3, self.store.get(&self.key)).await {
+            Ok(Ok(Some(item))) if item.create_revision == *created => {
+                self.sure.send_replace(asked);
+                false
+            }
+            Ok(Ok(_)) => true,
+            Ok(Err(_)) | Err(_) => false,
+        }
     }
 }
 

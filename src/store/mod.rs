@@ -13,6 +13,7 @@ use std::{pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
@@ -141,9 +142,17 @@ pub struct Leadership {
     /// Cancelled when leadership is lost or resigned, and, by the local monotonic clock, before
     /// the lease can have run out.
     pub lost: CancellationToken,
+    /// When the store was last asked for the key, and had it: nobody else led before that. It is
+    /// asked five times in the life of a lease.
+    pub sure: watch::Receiver<Instant>,
 }
 
 impl Leadership {
+    /// How long ago it was sure that nobody else leads.
+    pub fn unsure_for(&self) -> Duration {
+        self.sure.borrow().elapsed()
+    }
+
     /// The condition that every transaction of this leader carries (ARCHITECTURE.md, invariant 2).
     pub fn fence(&self) -> Compare {
         Compare::CreateRevision(self.key.clone(), self.create_revision)

@@ -9,7 +9,7 @@ use std::{
 };
 
 use axum::{Router, body::Body};
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response, StatusCode};
 use kat::{
     api::caller::{Peer, Source},
     pki::PeerIdentity,
@@ -63,6 +63,18 @@ impl Net {
         request: Request<Body>,
         served: impl FnOnce() + Send,
     ) -> Result<StatusCode, String> {
+        let answer = self.ask(from, to, request, served).await;
+        answer.map(|answer| answer.status())
+    }
+
+    /// [`Self::call`] with the whole answer.
+    pub async fn ask(
+        &self,
+        from: Option<&str>,
+        to: &str,
+        request: Request<Body>,
+        served: impl FnOnce() + Send,
+    ) -> Result<Response<Body>, String> {
         let answer = timeout(CALL, self.converse(from, to, request, served)).await;
         answer.unwrap_or_else(|_| Err("no answer in time".to_owned()))
     }
@@ -73,7 +85,7 @@ impl Net {
         to: &str,
         mut request: Request<Body>,
         served: impl FnOnce() + Send,
-    ) -> Result<StatusCode, String> {
+    ) -> Result<Response<Body>, String> {
         let identity = match from {
             _ if request.uri().path() == JOIN => None,
             Some(node) => Some(PeerIdentity::Node(node.to_owned())),
@@ -92,16 +104,19 @@ impl Net {
         if from.is_none() {
             self.alone().await;
         }
-        let status = tokio::select! {
+        let answer = tokio::select! {
             biased;
             () = door.closed.cancelled() => return Err("connection reset".to_owned()),
-            answer = door.router.oneshot(request) => answer.map(|answer| answer.status()),
+            answer = door.router.oneshot(request) => answer,
         };
-        if status.as_ref().is_ok_and(StatusCode::is_success) {
+        if answer
+            .as_ref()
+            .is_ok_and(|answer| answer.status().is_success())
+        {
             served();
         }
         self.travel(from, to).await;
-        status.map_err(|error| error.to_string())
+        answer.map_err(|error| error.to_string())
     }
 
     /// Archives are unpacked beside the loop. One at a time, and when nothing else is to be done at

@@ -18,7 +18,7 @@ use kat::{
     api::{
         Api, ApiConfig, InstanceLogs, Limits, LogQuery, LogStream, LogsError,
         routes::router,
-        types::{Condition, NodeReport, NodeResources, OverlayReport},
+        types::{Condition, NodeReport, NodeResources, OverlayReport, UNSURE_HEADER},
     },
     leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with},
     plan::InstanceEntry,
@@ -318,7 +318,7 @@ struct Sink {
 
 #[async_trait]
 impl ReportSink for Sink {
-    async fn send(&self, report: &NodeReport) -> Result<(), String> {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
         let endpoint = self.endpoint.snapshot();
         let endpoint = endpoint
             .get(keys::LEADER_ENDPOINT)
@@ -334,12 +334,13 @@ impl ReportSink for Sink {
         let heard = move || monitor.heard(&node);
         let answered = self
             .net
-            .call(Some(&self.node), leader, request, heard)
-            .await;
-        match answered? {
-            StatusCode::NO_CONTENT => Ok(()),
-            other => Err(format!("the leader said {other}")),
+            .ask(Some(&self.node), leader, request, heard)
+            .await?;
+        if answered.status() != StatusCode::NO_CONTENT {
+            return Err(format!("the leader said {}", answered.status()));
         }
+        let unsure = answered.headers()[UNSURE_HEADER].to_str().unwrap();
+        Ok(Duration::from_millis(unsure.parse().unwrap()))
     }
 }
 

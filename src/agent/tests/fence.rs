@@ -84,11 +84,14 @@ impl Cut {
 #[test]
 fn the_fence_is_before_the_timeout_and_not_too_soon() {
     let after = |timeout, grace| fence_after(Duration::from_secs(timeout), grace);
-    // The margin is the lease of a leader where there is room for it.
-    assert_eq!(after(60, 10), Some(Duration::from_secs(45)));
-    assert_eq!(after(60, 25), Some(Duration::from_secs(30)));
-    assert_eq!(after(60, 26), None);
-    assert_eq!(after(10, 2), Some(Duration::from_millis(5500)));
+    // Two seconds for the end of the container, or a fifth of the timeout.
+    assert_eq!(after(60, 10), Some(Duration::from_secs(48)));
+    assert_eq!(after(60, 28), Some(Duration::from_secs(30)));
+    assert_eq!(after(60, 29), None);
+    assert_eq!(after(10, 2), Some(Duration::from_secs(6)));
+    assert_eq!(after(10, 3), Some(Duration::from_secs(5)));
+    assert_eq!(after(10, 4), None);
+    assert_eq!(after(3, 0), Some(Duration::from_millis(2400)));
     assert_eq!(after(10, 10), None);
     assert_eq!(after(10, 1000), None);
 }
@@ -108,9 +111,9 @@ async fn what_asks_for_it_has_stopped_before_the_leader_moves_it() {
     }
     cut.reach();
     cut.list(false, &[web.clone(), plain.clone()]);
-    cut.bench.later(Duration::from_secs(44)).await;
+    cut.bench.later(Duration::from_secs(47)).await;
     assert!(cut.runs(&web));
-    // 10 s to end and 5 s to spare.
+    // 10 s to end and 2 s to spare.
     cut.bench.later(Duration::from_millis(1500)).await;
     assert!(!cut.runs(&web) && cut.runs(&plain));
     let (phase, reason, message) = cut.bench.said(&web.instance);
@@ -182,7 +185,7 @@ async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     assert!(!booted.runs(&web));
     booted.bench.later(Duration::from_millis(1500)).await;
     assert!(booted.runs(&web));
-    booted.bench.later(Duration::from_secs(35)).await;
+    booted.bench.later(Duration::from_secs(38)).await;
     booted.bench.cancel.cancel();
     booted.fence.await.unwrap();
 
@@ -191,7 +194,7 @@ async fn another_agent_counts_on_and_a_machine_that_booted_asks_first() {
     again.bench.later(Duration::from_secs(3)).await;
     assert!(again.runs(&web));
     again.bench.later(Duration::from_secs(3)).await;
-    assert!(!again.runs(&web), "45 s after the leader was reached");
+    assert!(!again.runs(&web), "48 s after the leader was reached");
 }
 
 /// An agent that starts anew between its first report after a cut and the list, which the store

@@ -389,7 +389,7 @@ fn starts_of(text: &str) -> u32 {
 }
 
 /// The first instance of the workload `NAME` with this index.
-fn assignment(index: u32, name: &str) -> Assignment {
+pub(super) fn assignment(index: u32, name: &str) -> Assignment {
     Assignment {
         created: None,
         schema: 1,

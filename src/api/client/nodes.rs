@@ -1,9 +1,16 @@
 //! The routes of machines.
 
+use std::time::Duration;
+
 use reqwest::Method;
 
 use super::{Client, ClientError, Route, calls::decode, send::Request};
-use crate::api::types::{ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints};
+use crate::api::types::{
+    ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints, UNSURE_HEADER,
+};
+
+/// A leader that does not say how sure it is may have been wrong for the whole of its lease.
+const FORMER_LEASE: Duration = Duration::from_secs(5);
 
 impl Client {
     /// All machines.
@@ -23,13 +30,16 @@ impl Client {
     }
 
     /// A machine's report; only its own certificate may send it. Not repeated: the next report says
-    /// more.
+    /// more. Gives back for how long the leader has not been sure that nobody else leads.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn report(&self, node: &str, report: &NodeReport) -> Result<(), ClientError> {
+    pub async fn report(&self, node: &str, report: &NodeReport) -> Result<Duration, ClientError> {
         let request = self.json(Method::POST, Route::node_status(node)?, report)?;
-        self.send(&request).await.map(|_| ())
+        let (_, answer) = self.open(&request).await?;
+        let unsure = answer.headers().get(UNSURE_HEADER);
+        let unsure = unsure.and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(unsure.map_or(FORMER_LEASE, Duration::from_millis))
     }
 
     /// Takes a machine out of the cluster.

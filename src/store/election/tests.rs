@@ -150,3 +150,30 @@ async fn cancelling_lost_gives_the_lease_back() {
         started.elapsed()
     );
 }
+
+/// What a machine counts from that must stop something before another leader may replace it.
+#[tokio::test(start_paused = true)]
+async fn a_leader_knows_for_how_long_it_has_not_been_sure() {
+    let store = MemoryStore::new();
+    let (one, two) = (store.client(), store.client());
+    let first = elected(&one, "a").await;
+    for _ in 0..100 {
+        sleep(LEASE / 7).await;
+        assert!(first.unsure_for() <= LEASE / 5, "{:?}", first.unsure_for());
+    }
+    // Cut off from the store, it leads on for a while by its own clock.
+    one.set_partitioned(true);
+    let cut = Instant::now();
+    sleep(LEASE / 2).await;
+    assert!(!first.lost.is_cancelled());
+    assert!(first.unsure_for() >= cut.elapsed());
+    // Somebody took its place before it is heard again.
+    let delete = Operation::Delete(first.key.clone());
+    two.transact(&[], &[delete]).await.expect("deleted");
+    let deposed = Instant::now();
+    one.set_partitioned(false);
+    while !first.lost.is_cancelled() {
+        assert!(first.unsure_for() >= deposed.elapsed());
+        sleep(Duration::from_millis(100)).await;
+    }
+}
