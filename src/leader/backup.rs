@@ -15,7 +15,7 @@ use super::LeaderHandle;
 use crate::{
     api::types::ObjectReference,
     plan::{BackupRecord, EventKind, EventLog, Snapshot},
-    store::{Leadership, Operation, StoreError, keys},
+    store::{Leadership, Operation, keys},
 };
 
 /// A machine that has no backup makes its first one so long after it began to lead.
@@ -96,7 +96,7 @@ async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leader
                 let pause = AFTER_FAILURE * 2_u32.saturating_pow(failures.min(16));
                 failures += 1;
                 tracing::error!(reason, "no backup was made");
-                round.tell(Err(&reason)).await;
+                round.tell(Err(&reason), None).await;
                 pause.min(round.interval())
             }
         };
@@ -119,7 +119,7 @@ impl Round<'_> {
         let spec = &self.snapshot.cluster.spec;
         let folder = Path::new(&spec.backup_path);
         let now = (self.config.clock)();
-        let mut kept = self.config.backups.kept(folder).await?;
+        let kept = self.config.backups.kept(folder).await?;
         // A clock that was set back leaves some that were made in times to come.
         let newest = kept.iter().rev().find(|made| **made <= now + 1.minute());
         let newest = newest.copied();
@@ -127,16 +127,20 @@ impl Round<'_> {
         if due.is_zero() {
             self.config.backups.take(folder, now).await?;
             tracing::info!(folder = spec.backup_path, "a backup was made");
-            self.tell(Ok(now)).await;
             // The oldest go only now that the newest is whole.
             let surplus = (kept.len() + 1).saturating_sub(at_least_one(spec.backup_retention));
-            for made in kept.drain(..surplus) {
-                self.config.backups.remove(folder, made).await?;
+            let mut stays = None;
+            for made in kept.into_iter().take(surplus) {
+                if let Err(reason) = self.config.backups.remove(folder, made).await {
+                    tracing::warn!(reason, "an old backup can't be removed");
+                    stays.get_or_insert(reason);
+                }
             }
+            self.tell(Ok(now), stays).await;
             return Ok(self.interval().min(LOOK));
         }
         if let Some(made) = newest {
-            self.tell(Ok(made)).await;
+            self.tell(Ok(made), None).await;
         }
         Ok(due.min(LOOK))
     }
@@ -146,16 +150,19 @@ impl Round<'_> {
         Duration::from_secs(60 * u64::from(minutes))
     }
 
-    /// Writes down what became of it, where that is news; a failure and its end are events too.
-    async fn tell(&self, outcome: Result<Timestamp, &str>) {
+    /// Writes down what became of it, where that is news; a failure and its end are events too, and
+    /// that an old one `stays`: why.
+    async fn tell(&self, outcome: Result<Timestamp, &str>, stays: Option<String>) {
         let before = self.snapshot.backup.as_ref().map(|stored| &stored.value);
         let node = &self.config.node;
         let now = (self.config.clock)();
-        let Some((record, event)) = record(before, node, outcome, now) else {
-            return;
-        };
+        let (record, event) = record(before, node, outcome, now).unzip();
+        let stays = stays.map(|reason| {
+            let message = format!("an old backup on machine {node} can't be removed: {reason}");
+            (EventKind::Warning, "OldBackupStays", message)
+        });
         let mut operations = Vec::new();
-        if let Some((kind, reason, message)) = event {
+        for (kind, reason, message) in event.flatten().into_iter().chain(stays) {
             let cluster = ObjectReference {
                 kind: "Cluster".to_owned(),
                 name: self.snapshot.cluster.metadata.name.clone(),
@@ -165,15 +172,16 @@ impl Round<'_> {
             let mut log = EventLog::new(&self.snapshot.events, now);
             operations.extend(log.record(kind, reason, cluster, message));
         }
-        let written = match serde_json::to_vec(&record) {
-            Ok(value) => {
-                operations.push(Operation::Put(keys::BACKUP.to_owned(), value));
-                let fence = [self.leadership.fence()];
-                self.handle.store.transact(&fence, &operations).await
-            }
-            Err(error) => Err(StoreError::Invalid(error.to_string())),
-        };
-        if let Err(error) = written {
+        if let Some(record) = record {
+            // Plain data, which always serialises.
+            let value = serde_json::to_vec(&record).unwrap_or_default();
+            operations.push(Operation::Put(keys::BACKUP.to_owned(), value));
+        }
+        if operations.is_empty() {
+            return;
+        }
+        let fence = [self.leadership.fence()];
+        if let Err(error) = self.handle.store.transact(&fence, &operations).await {
             tracing::warn!(%error, "what became of a backup is not written down");
         }
     }

@@ -20,6 +20,8 @@ struct Disk {
     kept: Mutex<Vec<Timestamp>>,
     done: Mutex<Vec<String>>,
     full: AtomicBool,
+    /// Nothing can be removed.
+    sticky: AtomicBool,
 }
 
 #[async_trait]
@@ -43,6 +45,10 @@ impl Backups for Disk {
     }
 
     async fn remove(&self, _: &Path, made: Timestamp) -> Result<(), String> {
+        if self.sticky.load(Ordering::Relaxed) {
+            self.done.lock().unwrap().push("stays".to_owned());
+            return Err("not permitted".to_owned());
+        }
         self.kept.lock().unwrap().retain(|one| *one != made);
         self.done.lock().unwrap().push("removed".to_owned());
         Ok(())
@@ -179,6 +185,29 @@ async fn a_failure_is_told_and_costs_no_backup_that_is_there() {
     let record = cluster.record().await;
     assert_eq!((record.failure.as_str(), record.failing_since), ("", None));
     assert_eq!(cluster.events().await, ["BackupFailed x5", "BackupMade x1"]);
+    cluster.end().await;
+}
+
+/// A backup that was made is one, whatever becomes of the old ones.
+#[tokio::test(start_paused = true)]
+async fn an_old_one_that_stays_is_told_as_that() {
+    let old: Vec<_> = (1..=5).map(|hour| epoch() - hour.hours()).rev().collect();
+    let cluster = Cluster::begin(&old).await;
+    cluster.disk.sticky.store(true, Ordering::Relaxed);
+    cluster.until(29).await;
+    assert_eq!(cluster.done(), ["taken", "stays"]);
+    let record = cluster.record().await;
+    assert_eq!((record.failure.as_str(), record.failing_since), ("", None));
+    assert!(record.last.is_some_and(|last| last >= epoch()), "{record:?}");
+    assert_eq!(cluster.events().await, ["OldBackupStays x1"]);
+    // The next time each of them is tried, and the next backup is made in its time.
+    cluster.until(35).await;
+    assert_eq!(cluster.done(), ["taken", "stays", "stays"]);
+    assert_eq!(cluster.events().await, ["OldBackupStays x2"]);
+    cluster.disk.sticky.store(false, Ordering::Relaxed);
+    cluster.until(65).await;
+    assert_eq!(cluster.done(), ["taken", "removed", "removed", "removed"]);
+    assert_eq!(cluster.kept().len(), 5);
     cluster.end().await;
 }
 
