@@ -42,7 +42,10 @@ const READY_LIMIT: Duration = Duration::from_secs(90);
 pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     let identity = super::member()?;
     let keys = Keys::new(etcd_group(&identity)?);
+    // A machine that was off for long has certificates that ran out: with those a quorum would not
+    // answer, and look like none. Both can be done again, and change nothing for who runs.
     keys.seal_authorities()?;
+    keys.renew(&identity, Timestamp::now())?;
     let recovery = keys.recovery_key()?;
     let known = Known::stored();
     let managers = Managers::new();
@@ -96,8 +99,6 @@ pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
     let data = Data::new();
     data.begin_from_own(&identity, epoch.epoch).await?;
     say("starting etcd");
-    let now = Timestamp::now();
-    keys.renew(&identity, now)?;
     let store = rebuild::start_etcd(&identity, &keys, system).await?;
     say("taking the other members out");
     let beginning = Beginning {
@@ -109,7 +110,7 @@ pub async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
             identity.node
         ),
     };
-    rebuild::settle(&store, &beginning, now).await?;
+    rebuild::settle(&store, &beginning, Timestamp::now()).await?;
     rebuild::known_alone(&identity, &epoch)?;
     data.forget()?;
     Marker::remove()?;
