@@ -91,11 +91,6 @@ impl Member {
             clock,
             pulses,
         } = parts;
-        if keys.seal_authorities()? {
-            tracing::info!(
-                "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
-            );
-        }
         let renewed = keys.renew(identity, Timestamp::now())?;
         if !renewed.is_empty() {
             tracing::info!(?renewed, "certificates were renewed");

@@ -161,7 +161,16 @@ pub async fn give_up_outdated(
     known: &Known,
     system: &dyn UnitManager,
 ) -> anyhow::Result<bool> {
-    if !identity.etcd || !recovery::is_outdated(identity, keys, known, true).await {
+    if !identity.etcd {
+        return Ok(false);
+    }
+    // First: what others say is sealed with the key that comes of this.
+    if keys.seal_authorities()? {
+        tracing::info!(
+            "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
+        );
+    }
+    if !recovery::is_outdated(identity, keys, known, true).await {
         return Ok(false);
     }
     end(identity, keys, system).await?;

@@ -227,6 +227,23 @@ fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recover
     assert!(third.recovery_key().unwrap() == recovery);
 }
 
+/// Whether its store is the cluster's is asked with a key that follows from the clear ones: it must be
+/// there before the first question, and so before etcd starts.
+#[tokio::test]
+async fn a_member_of_an_earlier_version_can_be_told_of_a_later_epoch_at_its_first_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    leave_clear(&keys, &authorities());
+    keys.recovery_key().unwrap_err();
+    let system = crate::systemd::fake::FakeManager::new("system");
+    let known = crate::agent::known::Known::default();
+    let outdated =
+        crate::agent::membership::give_up_outdated(&identity(), &keys, &known, &system).await;
+    assert!(!outdated.unwrap(), "nobody says so");
+    keys.recovery_key().unwrap();
+    assert_eq!(clear_keys(&keys), 0);
+}
+
 #[test]
 fn sealing_that_was_broken_off_anywhere_goes_on() {
     let authorities = authorities();
