@@ -12,7 +12,7 @@ use super::{
     forwarding,
     identity::Identity,
     known::Known,
-    machine, paths,
+    machine, paths, recovery,
     setup::{Say, read_identity, read_joined, render_settings},
     worker::{Tools, UserDesired, Worker},
 };
@@ -163,6 +163,7 @@ fn remove_files() -> anyhow::Result<()> {
     for folder in ["pki", "etcd-pki", "etcd", "network", "resolv", "hooks.d"] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
+    recovery::forget_unpacked(Path::new(paths::STATE))?;
     // A home whose user could not be removed stays: something may be mounted in it.
     let _ = std::fs::remove_dir(crate::host::users::HOMES);
     for file in [

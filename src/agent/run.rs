@@ -43,6 +43,9 @@ use crate::{
 pub async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
     recovery::refuse_unfinished()?;
+    if let Err(error) = recovery::forget_unpacked(Path::new(paths::STATE)) {
+        tracing::error!("what an earlier restore unpacked is left: {error:#}");
+    }
     let config = read_agent_config()?;
     let cancel = CancellationToken::new();
     let mut tasks = JoinSet::new();

@@ -18,7 +18,7 @@ pub use self::{
     backup::{LocalBackups, run as backup},
     epoch::{LOOKOUT_INTERVAL, Lookout, is_outdated},
     recover::run as recover,
-    restore::{RestoreOptions, run as restore},
+    restore::{RestoreOptions, forget_unpacked, run as restore},
 };
 use super::{identity::Identity, keys::Keys, known::Known, paths, setup::read_identity};
 

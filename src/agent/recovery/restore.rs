@@ -5,6 +5,7 @@
 //! by the ordinary way.
 
 use std::{
+    io::ErrorKind,
     net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
@@ -53,6 +54,8 @@ use crate::{
 const READY_LIMIT: Duration = Duration::from_secs(90);
 /// A port that nobody listens on (RFC 863): what is sent there only opens the tunnel.
 const DISCARD: u16 = 9;
+/// How the name of a folder begins in which a backup is unpacked.
+const UNPACKED: &str = "restore-";
 
 /// What the command line says.
 #[derive(Debug, Clone)]
@@ -83,6 +86,7 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     if refuse_second()? == Earlier::HalfJoin && !again {
         bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
     }
+    forget_unpacked(Path::new(paths::STATE))?;
     let archive = Archive::open(&options.file)?;
     let header = archive.header().clone();
     say(&format!(
@@ -134,6 +138,24 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Removes what an earlier restore unpacked and was killed before it could remove that: folders with
+/// the whole store in clear.
+pub fn forget_unpacked(state: &Path) -> anyhow::Result<()> {
+    let entries = match std::fs::read_dir(state) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| state.display().to_string())?,
+    };
+    for entry in entries {
+        let entry = entry.with_context(|| state.display().to_string())?;
+        let unpacked = entry.file_name().to_string_lossy().starts_with(UNPACKED);
+        if unpacked && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let path = entry.path();
+            std::fs::remove_dir_all(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
 /// Unpacks it, and looks whether the machine can take it.
 async fn open(
     archive: Archive,
@@ -142,7 +164,7 @@ async fn open(
     (again, say): (bool, Say<'_>),
 ) -> anyhow::Result<(tempfile::TempDir, BackupFacts)> {
     let folder = tempfile::Builder::new()
-        .prefix("restore-")
+        .prefix(UNPACKED)
         .tempdir_in(paths::STATE)
         .with_context(|| paths::STATE.to_owned())?;
     say("opening it");
@@ -323,5 +345,27 @@ async fn greet(store: &EtcdStore, identity: &Identity) {
                 .await;
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_restore_that_was_killed_unpacked_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        forget_unpacked(&folder.path().join("none")).unwrap();
+        for name in ["restore-a", "restore-b/deeper", "etcd", "restored"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        for name in ["restore-a/snapshot", "restore-b/deeper/x", "restore-notes"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        forget_unpacked(folder.path()).unwrap();
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["etcd", "restore-notes", "restored"]);
     }
 }
