@@ -28,7 +28,7 @@ pub(super) struct Look {
     pub(super) revision: i64,
     pub(super) alarms: StoreAlarms,
     /// Where clients reach each.
-    urls: BTreeMap<u64, String>,
+    pub(super) urls: BTreeMap<u64, String>,
 }
 
 /// What one leader remembers of the members, by its own clock.

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -73,10 +74,16 @@ impl StoreHealth {
     }
 }
 
+/// Longest pause before a file that could not be made smaller is tried again.
+const LONGEST_HOLD: Duration = Duration::from_secs(3600);
+
 /// What one keeper of the store remembers.
 #[derive(Default)]
 pub(super) struct Upkeep {
     done: UpkeepDone,
+    /// Members whose files could not be made smaller: how often, and until when they are left alone.
+    /// Each try costs some seconds in which that member answers nobody.
+    failed: BTreeMap<u64, (u32, Instant)>,
     /// When the first step was taken that `done` knows of.
     since: Option<Instant>,
     waits: String,
@@ -110,7 +117,8 @@ impl Upkeep {
         let trouble = store_trouble(&look.seen, &weight, &look.alarms, self.stuck);
         self.show(handle, look, weight, trouble.clone());
         let leads = (config.node.as_str(), look.raft_leader);
-        let step = next_upkeep(&look.seen, &weight, &look.alarms, leads, &self.done);
+        let done = self.done_or_held(look);
+        let step = next_upkeep(&look.seen, &weight, &look.alarms, leads, &done);
         let message = match &step {
             UpkeepStep::Nothing => {
                 self.waits.clear();
@@ -142,9 +150,39 @@ impl Upkeep {
             still_leads(handle, leadership).await?;
         }
         self.since.get_or_insert_with(Instant::now);
-        self.take(config, look, &step).await?;
+        let taken = self.take(config, look, &step).await;
+        self.note(config, &step, &taken);
+        taken?;
         self.tell(handle, config, leadership, look, &step).await?;
         Ok(true)
+    }
+
+    /// What was done, and what is not to be tried now since it failed: that must not wait for a time
+    /// in which nothing presses, which forgets what was done.
+    fn done_or_held(&mut self, look: &Look) -> UpkeepDone {
+        let member = |id: &u64| look.seen.iter().any(|member| member.id == *id);
+        self.failed.retain(|id, _| member(id));
+        let held = self.failed.iter();
+        let held = held.filter(|(_, (_, until))| *until > Instant::now());
+        let mut done = self.done.clone();
+        done.defragmented.extend(held.map(|(id, _)| *id));
+        done
+    }
+
+    /// Remembers a defragmentation that failed, and no other step: those hurt nobody.
+    fn note(&mut self, config: &MembersConfig, step: &UpkeepStep, taken: &Result<(), StoreError>) {
+        let UpkeepStep::Defragment { id, node } = step else {
+            return;
+        };
+        let Err(error) = taken else {
+            self.failed.remove(id);
+            return;
+        };
+        let times = self.failed.get(id).map_or(0, |(times, _)| *times);
+        let hold = config.retry * 2_u32.saturating_pow(times.min(16));
+        let hold = hold.min(LONGEST_HOLD.max(config.retry));
+        tracing::warn!(node, %error, ?hold, "etcd's file could not be made smaller; it is tried again after that");
+        self.failed.insert(*id, (times + 1, Instant::now() + hold));
     }
 
     fn show(
@@ -180,9 +218,8 @@ impl Upkeep {
             }
             UpkeepStep::MoveRaft { to } => config.etcd.move_raft(look.raft_url()?, *to).await?,
             UpkeepStep::Defragment { id, .. } => {
-                // What fails once is not tried again at once: meanwhile it served nobody.
-                self.done.defragmented.insert(*id);
                 config.upkeep.defragment(look.url(*id)?).await?;
+                self.done.defragmented.insert(*id);
             }
             UpkeepStep::Disarm => {
                 for member in &look.alarms.full {
@@ -277,3 +314,6 @@ async fn write_event(
     let fence = [leadership.fence()];
     handle.store.transact(&fence, &operations).await.map(drop)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,195 @@
+//! The rounds over virtual hours, with members that can refuse.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use jiff::Timestamp;
+use tokio::{sync::watch, time::sleep};
+
+use super::*;
+use crate::{
+    leader::{EtcdMembers, Reports},
+    plan::{SeenMember, StoreAlarms},
+    pulse::Pulses,
+    store::{
+        MemoryStore,
+        etcd_admin::{EtcdMember, EtcdStatus},
+    },
+};
+
+const RETRY: Duration = Duration::from_secs(60);
+
+/// Members whose files are made smaller, or not.
+#[derive(Default)]
+struct Members {
+    /// When which was tried.
+    tried: Mutex<Vec<(Instant, String)>>,
+    /// The first one refuses.
+    refuses: AtomicBool,
+}
+
+impl Members {
+    fn tried(&self) -> Vec<(Instant, String)> {
+        std::mem::take(&mut *self.tried.lock().unwrap())
+    }
+}
+
+#[async_trait]
+impl EtcdUpkeep for Members {
+    async fn alarms(&self) -> Result<Vec<EtcdAlarm>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn disarm(&self, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn compact(&self, _: &str, _: i64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn defragment(&self, url: &str) -> Result<(), StoreError> {
+        let tried = (Instant::now(), url.to_owned());
+        self.tried.lock().unwrap().push(tried);
+        match url == "n1" && self.refuses.load(Ordering::Relaxed) {
+            true => Err(StoreError::Unavailable("no space left".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl EtcdMembers for Members {
+    async fn list(&self) -> Result<Vec<EtcdMember>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn status(&self, _: &str) -> Result<EtcdStatus, StoreError> {
+        Err(StoreError::Unavailable("it is not asked".into()))
+    }
+
+    async fn add(&self, _: &str, _: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn promote(&self, _: &str, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn remove(&self, _: u64, _: Option<&str>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn move_raft(&self, _: &str, _: u64) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+struct Keeper {
+    members: Arc<Members>,
+    handle: LeaderHandle,
+    config: MembersConfig,
+    upkeep: Upkeep,
+}
+
+impl Keeper {
+    fn new() -> Self {
+        let members = Arc::new(Members::default());
+        let (_, snapshot) = watch::channel(None);
+        let (_, leadership) = watch::channel(None);
+        Self {
+            handle: LeaderHandle {
+                store: Arc::new(MemoryStore::new()),
+                snapshot,
+                leadership,
+                reports: Reports::default(),
+                store_health: StoreHealth::default(),
+            },
+            config: MembersConfig {
+                node: "n3".to_owned(),
+                client_port: 2379,
+                peer_port: 2380,
+                clock: Arc::new(Timestamp::now),
+                etcd: Arc::clone(&members) as _,
+                upkeep: Arc::clone(&members) as _,
+                quota: 2 << 30,
+                retry: RETRY,
+                pulses: Pulses::default(),
+            },
+            members,
+            upkeep: Upkeep::default(),
+        }
+    }
+
+    /// A round each second, for so long. Files are of so many MiB, of which 100 are in use.
+    async fn rounds(&mut self, time: Duration, files: [u64; 3]) {
+        let until = Instant::now() + time;
+        while Instant::now() < until {
+            let look = look(files);
+            let (handle, config) = (&self.handle, &self.config);
+            let _ = self.upkeep.round(handle, config, None, &look).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+fn look(files: [u64; 3]) -> Look {
+    let seen = [1, 2, 3]
+        .into_iter()
+        .zip(files)
+        .map(|(id, file)| SeenMember {
+            id,
+            node: Some(format!("n{id}")),
+            voting: true,
+            healthy: true,
+            store: Some(SeenStore {
+                file: file << 20,
+                used: 100 << 20,
+                quota: 0,
+            }),
+            ..SeenMember::default()
+        });
+    Look {
+        seen: seen.collect(),
+        raft_leader: 3,
+        revision: 100,
+        alarms: StoreAlarms::default(),
+        urls: [1, 2, 3].map(|id| (id, format!("n{id}"))).into(),
+    }
+}
+
+/// Each try costs the time in which that member answers nobody.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_can_not_be_made_smaller_is_tried_less_and_less() {
+    let mut keeper = Keeper::new();
+    keeper.members.refuses.store(true, Ordering::Relaxed);
+    let hour = Duration::from_secs(3600);
+    keeper.rounds(5 * hour, [1000, 100, 100]).await;
+    let tried = keeper.members.tried();
+    let pauses: Vec<u64> = tried
+        .windows(2)
+        .map(|pair| (pair[1].0 - pair[0].0).as_secs() / 60)
+        .collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    // Of another member nothing is held back, nor of this one once it worked.
+    keeper.rounds(RETRY / 2, [1000, 1000, 100]).await;
+    let tried = keeper.members.tried();
+    assert!(
+        tried.len() > 1 && tried.iter().all(|(_, url)| url == "n2"),
+        "{tried:?}"
+    );
+    keeper.members.refuses.store(false, Ordering::Relaxed);
+    keeper.rounds(hour + RETRY, [1000, 100, 100]).await;
+    assert!(keeper.members.tried().len() > 1);
+    keeper.members.refuses.store(true, Ordering::Relaxed);
+    keeper.rounds(2 * RETRY, [1000, 100, 100]).await;
+    assert_eq!(keeper.members.tried().len(), 2, "from a minute on again");
+}
+
+/// Where it presses the same holds, and what worked is done once for each retry.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_presses_forgets_no_failure() {
+    let mut keeper = Keeper::new();
+    keeper.members.refuses.store(true, Ordering::Relaxed);
+    keeper.rounds(8 * RETRY, [1900, 100, 100]).await;
+    assert_eq!(keeper.members.tried().len(), 4, "after 1, 2 and 4 minutes");
+}
