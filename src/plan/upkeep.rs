@@ -31,7 +31,8 @@ pub struct StoreAlarms {
     pub corrupt: BTreeSet<u64>,
 }
 
-/// What was done already. It is forgotten when nothing presses any more, and some time after.
+/// What was done already. It is forgotten when nothing presses any more, and some time after; who
+/// keeps it adds what failed of late.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpkeepDone {
     /// The history was cut.
@@ -192,12 +193,7 @@ pub fn store_trouble(
     stuck: bool,
 ) -> Option<String> {
     if let Some(id) = alarms.corrupt.first() {
-        let member = seen.iter().find(|member| member.id == *id);
-        let node = member.and_then(|member| member.node.as_deref());
-        let node = node.unwrap_or("a machine that is gone");
-        return Some(format!(
-            "etcd of {node} says that its data differs from the others' (alarm CORRUPT), and takes no writes; `kat-agent reset` on that machine, another join and `etcdctl alarm disarm` end that"
-        ));
+        return Some(corrupt(seen, *id));
     }
     let (file, used) = (Bytes(weight.file).rounded(), Bytes(weight.used).rounded());
     let more = "more room: on each machine that holds etcd `systemctl edit kat-etcd.service`, with [Service] and Environment=ETCD_QUOTA_BACKEND_BYTES=4294967296, then `systemctl restart kat-etcd.service`, one machine after the other";
@@ -220,6 +216,28 @@ pub fn store_trouble(
         ));
     }
     None
+}
+
+/// What a person does about the alarm CORRUPT, in the only order that works: while it is raised etcd
+/// refuses every write of every member, so nothing that KAT does helps; its members may be changed. As
+/// soon as the alarm is taken back KAT makes the member anew that was taken out (etcd's manual,
+/// op-guide/data_corruption, "Replace member"). Where etcd can't tell whose data is wrong, it names
+/// the member 0 (etcd issue 14849).
+fn corrupt(seen: &[SeenMember], id: u64) -> String {
+    let member = seen.iter().find(|member| member.id == id);
+    let (whose, remove) = match member.and_then(|member| member.node.as_deref()) {
+        Some(node) => (
+            format!("the data of etcd on machine {node} differs from the others'"),
+            format!("`etcdctl member remove {id:x}` takes it out"),
+        ),
+        None => (
+            "the data of etcd's members differs".to_owned(),
+            "`etcdctl endpoint hashkv --cluster` shows whose is not that of most, and `etcdctl member remove ID` takes it out (where it is none of the present members, nothing has to be taken out)".to_owned(),
+        ),
+    };
+    format!(
+        "{whose} (alarm CORRUPT), so nothing can be changed; what runs goes on. First {remove}, then `etcdctl alarm disarm` lets the others take writes again, and KAT makes the member anew. Run both as root on a machine whose data is right"
+    )
 }
 
 #[cfg(test)]
