@@ -1,6 +1,10 @@
 //! etcd's members, each by its own URL.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::sync::Mutex;
@@ -97,11 +101,16 @@ impl EtcdMembers for MemberClients {
     }
 
     async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError> {
-        etcd_admin::remove_member(&self.any, id).await?;
-        match node {
-            Some(node) => etcd_admin::remove_leader_user(&self.any, node).await,
-            None => Ok(()),
+        // The user first: it has every right, and a member that is left without it is only one more step
+        // away from being gone, or gets it back ([`Self::set_users`]).
+        if let Some(node) = node {
+            etcd_admin::remove_leader_user(&self.any, node).await?;
         }
+        etcd_admin::remove_member(&self.any, id).await
+    }
+
+    async fn set_users(&self, nodes: &BTreeSet<String>) -> Result<(), StoreError> {
+        etcd_admin::set_leader_users(&self.any, nodes).await
     }
 
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError> {

@@ -40,6 +40,8 @@ pub(super) struct Memory {
     pub(super) given_up: BTreeSet<String>,
     /// Why it took out the member of a machine, until that is told.
     pub(super) why: BTreeMap<String, String>,
+    /// Machines whose users it has seen to; nothing after a step.
+    pub(super) users: BTreeSet<String>,
 }
 
 impl Memory {

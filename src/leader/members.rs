@@ -5,7 +5,7 @@
 //! key is read again, and each step starts from what etcd says now: a deposed leader is stopped but
 //! for the moment between the two, and a step that two leaders take is the same.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -49,8 +49,10 @@ pub trait EtcdMembers: Send + Sync {
     async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError>;
     /// Gives a member its vote; `url` is of the member that leads raft.
     async fn promote(&self, url: &str, id: u64) -> Result<(), StoreError>;
-    /// Takes a member out, and its machine's user.
+    /// Takes a machine's user away, and its member out.
     async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError>;
+    /// Machines with a user that may write everything are these and no others.
+    async fn set_users(&self, nodes: &BTreeSet<String>) -> Result<(), StoreError>;
     /// Lets another member lead raft; `url` is of the one that leads it now.
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError>;
 }
@@ -185,6 +187,7 @@ async fn round(
     let step = next_step(&wanted, &look.seen, &lost, leads);
     let message = match &step {
         MemberStep::Nothing => {
+            settle_users(handle, config, leadership, (memory, &look.seen)).await?;
             return upkeep.round(handle, config, Some(leadership), &look).await;
         }
         MemberStep::Wait(reason) => {
@@ -219,6 +222,7 @@ async fn round(
         return Ok(true);
     }
     still_leads(handle, leadership).await?;
+    memory.users.clear();
     if let MemberStep::Remove {
         id,
         node: Some(node),
@@ -229,6 +233,25 @@ async fn round(
     }
     take(config, &snapshot, &look, &step).await?;
     Ok(true)
+}
+
+/// A step that was broken off may have left a machine's user without its member, or a member without
+/// its machine's user. Looked at once by each leader, and after each step.
+async fn settle_users(
+    handle: &LeaderHandle,
+    config: &MembersConfig,
+    leadership: &Leadership,
+    (memory, seen): (&mut Memory, &[SeenMember]),
+) -> Result<(), StoreError> {
+    let machines: Option<BTreeSet<String>> = seen.iter().map(|one| one.node.clone()).collect();
+    // A member whose machine is not known goes first.
+    let Some(machines) = machines.filter(|machines| *machines != memory.users) else {
+        return Ok(());
+    };
+    still_leads(handle, leadership).await?;
+    config.etcd.set_users(&machines).await?;
+    memory.users = machines;
+    Ok(())
 }
 
 /// Tells why something waits, when that changes.

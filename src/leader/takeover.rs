@@ -123,7 +123,7 @@ async fn depose(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use async_trait::async_trait;
     use jiff::Timestamp;
@@ -174,6 +174,10 @@ mod tests {
         }
 
         async fn remove(&self, _: u64, _: Option<&str>) -> Result<(), StoreError> {
+            Ok(())
+        }
+
+        async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
             Ok(())
         }
 

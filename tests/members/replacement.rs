@@ -75,6 +75,28 @@ async fn a_member_whose_machine_says_that_its_data_is_gone_is_made_anew_at_once(
     agents.abort();
 }
 
+/// What a step that was broken off left: a user whose member is gone, which may do everything, and a
+/// member whose user is gone, which could not lead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_users_that_may_lead_are_those_of_the_members() {
+    let cluster = Cluster {
+        machines: 1,
+        ..Cluster::new()
+    };
+    let mut machine = cluster.seeded().await;
+    let store = machine.store.clone();
+    etcd_admin::add_leader_user(&store, "n9").await.expect("made");
+    cluster.campaign(&mut machine);
+    let users = || async {
+        let users = etcd_admin::leader_users(&store).await.ok()?;
+        Some(users.into_iter().collect::<Vec<_>>())
+    };
+    until("only n1's is left", async || {
+        (users().await? == ["n1"]).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_five_members_two_may_go_at_once() {
     let cluster = Cluster {

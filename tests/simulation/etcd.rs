@@ -2,7 +2,7 @@
 //! stored does not depend on them; the leader's looking after them is the real code.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -292,6 +292,10 @@ impl EtcdMembers for EtcdWay {
             }
             Ok(())
         })
+    }
+
+    async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
+        Ok(())
     }
 
     async fn move_raft(&self, _: &str, to: u64) -> Result<(), StoreError> {

@@ -1,6 +1,9 @@
 //! The rounds over virtual hours, with members that can refuse.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
@@ -76,6 +79,10 @@ impl EtcdMembers for Members {
     }
 
     async fn remove(&self, _: u64, _: Option<&str>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn set_users(&self, _: &BTreeSet<String>) -> Result<(), StoreError> {
         Ok(())
     }
 

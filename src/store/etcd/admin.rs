@@ -5,6 +5,8 @@
 //! what ARCHITECTURE.md, Identity, says. etcd itself insists on a user `root`, which has no
 //! password, and no certificate is ever issued for it.
 
+use std::collections::BTreeSet;
+
 use etcd_client::{
     Error as ClientError, MemberAddOptions, Permission, RoleRevokePermissionOptions, UserAddOptions,
 };
@@ -18,9 +20,12 @@ use crate::{
 /// etcd's superuser, and its role.
 const ROOT: &str = "root";
 
+/// How the name of a user begins that may lead.
+const LEADER: &str = "leader:";
+
 /// The etcd user of a machine that may lead.
 pub fn leader_user(node: &str) -> String {
-    format!("leader:{node}")
+    format!("{LEADER}{node}")
 }
 
 /// The etcd user, and the role, of a machine.
@@ -269,6 +274,39 @@ pub async fn remove_leader_user(store: &EtcdStore, node: &str) -> Result<(), Sto
             async move { fine_if(client.auth_client().user_delete(user).await, "not found") }
         })
         .await
+}
+
+/// Makes the users of these machines that may lead, where they are missing, and takes away those of
+/// all others.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn set_leader_users(
+    store: &EtcdStore,
+    nodes: &BTreeSet<String>,
+) -> Result<(), StoreError> {
+    for node in nodes {
+        add_leader_user(store, node).await?;
+    }
+    for gone in leader_users(store).await?.difference(nodes) {
+        remove_leader_user(store, gone).await?;
+    }
+    Ok(())
+}
+
+/// Machines with a user that may lead.
+///
+/// # Errors
+/// What etcd answers.
+pub async fn leader_users(store: &EtcdStore) -> Result<BTreeSet<String>, StoreError> {
+    let users = store
+        .call(true, |client| async move {
+            client.auth_client().user_list().await
+        })
+        .await?;
+    let users = users.users().iter();
+    let leaders = users.filter_map(|user| user.strip_prefix(LEADER));
+    Ok(leaders.map(ToOwned::to_owned).collect())
 }
 
 fn check(node: &str) -> Result<(), StoreError> {
