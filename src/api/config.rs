@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::State,
     http::header,
     response::{IntoResponse, Response},
@@ -12,8 +12,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    caller::Caller,
     context::Api,
     errors::ApiError,
+    joining::may_look,
     openapi,
     types::{ServerVersion, StoreEpoch},
 };
@@ -118,6 +120,9 @@ pub(super) async fn openapi() -> Response {
 /// Nothing in it is secret: keys and tokens are stored elsewhere.
 pub(super) async fn cluster(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
 ) -> Result<Json<ClusterConfiguration>, ApiError> {
-    Ok(Json(api.snapshot()?.cluster.clone()))
+    let snapshot = api.snapshot()?;
+    may_look(&caller, &snapshot)?;
+    Ok(Json(snapshot.cluster.clone()))
 }

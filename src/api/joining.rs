@@ -243,15 +243,33 @@ fn decide(
     }
     let mut record = stored.value.clone();
     if let Some(uses) = &mut record.uses {
-        *uses = uses.checked_sub(1).ok_or_else(|| ApiError::Forbidden {
-            message: format!(
-                "the token `{token}` is used up: as many machines joined with it as may"
-            ),
-            hint: Some("`katcall token create --join` makes another".to_owned()),
-        })?;
+        *uses = uses.checked_sub(1).ok_or_else(|| used_up(token))?;
         admission.operations.push(put(key, &record)?);
     }
     Ok(admission)
+}
+
+fn used_up(token: &str) -> ApiError {
+    ApiError::Forbidden {
+        message: format!("the token `{token}` is used up: as many machines joined with it as may"),
+        hint: Some("`katcall token create --join` makes another".to_owned()),
+    }
+}
+
+/// Where no secret is asked for, nothing is shown either once nobody may join any more. Who knows the
+/// secret of a token may read on: its answer may have been lost.
+///
+/// # Errors
+/// [`ApiError::Forbidden`].
+pub(super) fn may_look(caller: &Caller, snapshot: &Snapshot) -> Result<(), ApiError> {
+    let Caller::Token { id, .. } = caller else {
+        return Ok(());
+    };
+    let record = snapshot.tokens.get(id).map(|stored| &stored.value);
+    match record.is_some_and(|one| one.insecure_trust_network && one.uses == Some(0)) {
+        true => Err(used_up(id)),
+        false => Ok(()),
+    }
 }
 
 fn refused(error: NotAdmitted) -> ApiError {

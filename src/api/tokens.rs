@@ -143,6 +143,11 @@ pub(super) async fn create(
                 "insecureTrustNetwork: ttlSeconds must be given, and be {MAX_TRUST} at most"
             )));
         }
+        if request.uses.is_none() {
+            return Err(ApiError::invalid(
+                "insecureTrustNetwork: uses must be given: how many machines may join",
+            ));
+        }
     }
     let authority = joining.then(|| api.joining()).transpose()?;
     let authority = authority.map(|joining| joining.authorities.fingerprint());

@@ -28,8 +28,9 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     };
     for wrong in [
         json!({"scope": {"kind": "admin"}, "ttlSeconds": 60, "insecureTrustNetwork": true}),
-        json!({"scope": {"kind": "join"}, "insecureTrustNetwork": true}),
-        json!({"scope": {"kind": "join"}, "ttlSeconds": 86401, "insecureTrustNetwork": true}),
+        json!({"scope": {"kind": "join"}, "uses": 1, "insecureTrustNetwork": true}),
+        json!({"scope": {"kind": "join"}, "uses": 1, "ttlSeconds": 86401, "insecureTrustNetwork": true}),
+        json!({"scope": {"kind": "join"}, "ttlSeconds": 60, "insecureTrustNetwork": true}),
     ] {
         let (status, answer) = make(wrong).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
@@ -53,9 +54,19 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     // Who sends nothing at all is still nobody.
     let (status, _) = server.get("", "/v1alpha1/config/cluster").await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
-    let (status, answer) = join(&server, trusting, &fresh("n2", 2)).await;
+    let second = fresh("n2", 2);
+    let (status, answer) = join(&server, trusting, &second).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     refused(3, StatusCode::FORBIDDEN, "used up").await;
+    // Nor does it show anything any more; the machine that joined by it may ask again.
+    let (status, answer) = server.get(trusting, "/v1alpha1/config/cluster").await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+    assert!(
+        answer["message"].as_str().unwrap().contains("used up"),
+        "{answer}"
+    );
+    let (status, answer) = join(&server, trusting, &second).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
     let id = made["id"].as_str().unwrap();
     let path = format!("{TOKENS}/{id}");
     let (status, _) = server
