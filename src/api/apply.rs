@@ -83,12 +83,12 @@ impl Apply<'_> {
             Some(entry) => match self.update(&key, entry)? {
                 Some(meta) => meta,
                 None => {
-                    return Ok(Decision::Done(Written {
-                        status: StatusCode::OK,
-                        outcome: "unchanged",
-                        kind: "Workload",
-                        metadata: workload_metadata(&key, entry),
-                    }));
+                    let metadata = workload_metadata(&key, entry);
+                    return Ok(Decision::Done(Written::of(
+                        "Workload",
+                        "unchanged",
+                        metadata,
+                    )));
                 }
             },
         };
@@ -310,12 +310,8 @@ impl Removal<'_> {
         let entry = snapshot.workloads.get(&self.key);
         let entry = entry.ok_or_else(|| missing(snapshot, &self.key))?;
         self.precondition.check(Some(entry.meta.revision))?;
-        let outcome = Written {
-            status: StatusCode::OK,
-            outcome: "deleting",
-            kind: "Workload",
-            metadata: workload_metadata(&self.key, entry),
-        };
+        let metadata = workload_metadata(&self.key, entry);
+        let outcome = Written::of("Workload", "deleting", metadata);
         if self.dry_run || entry.meta.value.deleting {
             return Ok(Decision::Done(outcome));
         }

@@ -19,12 +19,13 @@ use super::{
     errors::ApiError,
     extract::{At, Parameters, Precondition},
     limits::{MAX_JSON, check_content_type, read_body},
-    types::{Metadata, ObjectReference},
+    types::ObjectReference,
+    view::namespace_metadata,
     watch::{ListQuery, answer},
     workloads::{CORE_NAMESPACE, WriteQuery, Written, item},
 };
 use crate::{
-    plan::{EventKind, EventLog, NamespaceRecord, Snapshot, Stored},
+    plan::{EventKind, EventLog, NamespaceRecord, Snapshot},
     resource::{API_VERSION, NamespaceMetadata, default_namespace, name::check_namespace},
     store::{Compare, Operation, keys},
 };
@@ -172,7 +173,12 @@ impl Create<'_> {
                 ));
             }
             Some(stored) if stored.value.labels == self.metadata.labels => {
-                return Ok(Decision::Done(written(name, stored, "unchanged")));
+                let metadata = namespace_metadata(name, &stored.value, stored.revision);
+                return Ok(Decision::Done(Written::of(
+                    "Namespace",
+                    "unchanged",
+                    metadata,
+                )));
             }
             Some(stored) => (
                 NamespaceRecord {
@@ -183,14 +189,8 @@ impl Create<'_> {
             ),
         };
         let before = stored.map_or(0, |stored| stored.revision);
-        let mut result = written(
-            name,
-            &Stored {
-                revision: before,
-                value: record.clone(),
-            },
-            outcome,
-        );
+        let metadata = namespace_metadata(name, &record, before);
+        let mut result = Written::of("Namespace", outcome, metadata);
         if self.dry_run {
             return Ok(Decision::Done(result));
         }
@@ -218,23 +218,6 @@ impl Create<'_> {
             operations,
             outcome: result,
         })
-    }
-}
-
-fn written(name: &str, stored: &Stored<NamespaceRecord>, outcome: &'static str) -> Written {
-    Written {
-        status: StatusCode::OK,
-        outcome,
-        kind: "Namespace",
-        metadata: Metadata {
-            name: name.to_owned(),
-            namespace: None,
-            uid: stored.value.uid.clone(),
-            labels: stored.value.labels.clone(),
-            generation: 1,
-            resource_version: stored.revision.to_string(),
-            creation_timestamp: stored.value.created.to_string(),
-        },
     }
 }
 
@@ -310,7 +293,8 @@ impl Removal<'_> {
         let stored = snapshot.namespaces.get(self.name);
         let stored = stored.ok_or_else(|| ApiError::not_found("namespace", self.name))?;
         self.precondition.check(Some(stored.revision))?;
-        let outcome = written(self.name, stored, "deleting");
+        let metadata = namespace_metadata(self.name, &stored.value, stored.revision);
+        let outcome = Written::of("Namespace", "deleting", metadata);
         let count = snapshot
             .workloads
             .keys()

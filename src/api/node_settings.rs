@@ -10,7 +10,7 @@ use std::{
 use axum::{
     Extension,
     extract::{Request, State},
-    http::{HeaderMap, StatusCode},
+    http::HeaderMap,
     response::Response,
 };
 use jiff::Timestamp;
@@ -23,12 +23,13 @@ use super::{
     extract::{At, Parameters, Precondition},
     limits::MAX_JSON,
     namespaces::read_json,
-    types::{Metadata, NodeLabels, NodeTaints, ObjectReference, Taint},
+    types::{NodeLabels, NodeTaints, ObjectReference, Taint},
+    view::node_metadata,
     workloads::{WriteQuery, Written},
 };
 use crate::{
     bundle::{check_label_key, check_label_value},
-    plan::{EventKind, EventLog, NodeRegistration, OWN_LABELS, Snapshot, Stored},
+    plan::{EventKind, EventLog, NodeRegistration, OWN_LABELS, Snapshot},
     store::{Compare, keys},
 };
 
@@ -184,13 +185,10 @@ impl Setting<'_> {
         let mut registration = before.value.clone();
         let (reason, what) = self.change(&mut registration)?;
         let changed = registration != before.value;
-        let outcome = written(
-            name,
-            &Stored {
-                revision: before.revision,
-                value: registration.clone(),
-            },
+        let outcome = Written::of(
+            "Node",
             if changed { "updated" } else { "unchanged" },
+            node_metadata(name, &registration, before.revision),
         );
         if !changed || self.dry_run {
             return Ok(Decision::Done(outcome));
@@ -242,22 +240,5 @@ impl Setting<'_> {
                 Ok(("TaintsChanged", "taints were changed"))
             }
         }
-    }
-}
-
-fn written(name: &str, stored: &Stored<NodeRegistration>, outcome: &'static str) -> Written {
-    Written {
-        status: StatusCode::OK,
-        outcome,
-        kind: "Node",
-        metadata: Metadata {
-            name: name.to_owned(),
-            namespace: None,
-            uid: stored.value.uid.clone(),
-            labels: stored.value.labels.clone(),
-            generation: 1,
-            resource_version: stored.revision.to_string(),
-            creation_timestamp: stored.value.created.to_string(),
-        },
     }
 }

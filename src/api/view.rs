@@ -1,31 +1,28 @@
 //! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables
 //! never get past here.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use super::types::{
-    Condition, ETCD_CONDITION, InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item,
-    Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus, NodeItem, NodePhase, NodeRole,
-    NodeSpec, NodeStatus, TokenView, WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
+    Condition, Item, Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus, TokenView,
+    WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
 };
 use crate::{
     leader::StoreReport,
     plan::{
-        InstanceEntry, InstanceRecord, NodeEntry, Observed, Snapshot, TokenRecord, Wanted,
-        WorkloadEntry, WorkloadKey, node_address,
+        NamespaceRecord, NodeRegistration, Observed, Snapshot, TokenRecord, WorkloadEntry,
+        WorkloadKey,
     },
     resource::{
-        Bytes, Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
+        Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
 };
 
 /// What stands in place of the value of an environment variable.
 pub const MASK: &str = "***";
-/// Label of machines that let the outside in.
-const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
 /// A snapshot, what the agents report, and from where it is looked at.
 pub struct View<'a> {
@@ -60,15 +57,7 @@ impl View<'_> {
         };
         Some(Item {
             kind: "Namespace".to_owned(),
-            metadata: Metadata {
-                name: name.to_owned(),
-                namespace: None,
-                uid: stored.value.uid.clone(),
-                labels: stored.value.labels.clone(),
-                generation: 1,
-                resource_version: stored.revision.to_string(),
-                creation_timestamp: stored.value.created.to_string(),
-            },
+            metadata: namespace_metadata(name, &stored.value, stored.revision),
             spec: NamespaceSpec {},
             status: NamespaceStatus {
                 phase: phase.to_owned(),
@@ -92,242 +81,42 @@ impl View<'_> {
         Some(workload_item(key, entry))
     }
 
-    /// Instances that `wanted` lets through, by id.
-    pub fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
-        let instances = self.snapshot.instances.values();
-        instances
-            .filter(|entry| wanted(entry))
-            .map(|entry| self.instance_item(entry))
-            .collect()
-    }
-
-    /// One instance.
-    pub fn instance(&self, namespace: &str, id: &str) -> Option<InstanceItem> {
-        let entry = self.snapshot.instances.get(id)?;
-        (entry.assignment.value.namespace == namespace).then(|| self.instance_item(entry))
-    }
-
-    fn instance_item(&self, entry: &InstanceEntry) -> InstanceItem {
-        let assignment = &entry.assignment.value;
-        let node = self.snapshot.nodes.get(&entry.node);
-        let node_status = node.and_then(|node| node.status.as_ref());
-        let record =
-            node_status.and_then(|status| status.value.instances.get(&assignment.instance));
-        let version = node_status
-            .filter(|_| record.is_some())
-            .map_or(0, |status| status.revision)
-            .max(entry.assignment.revision);
-        let lost = node_status.is_some_and(|status| status.value.phase == NodePhase::NotReady);
-        let (phase, reason, message) = instance_phase(assignment.wanted, record, lost, &entry.node);
-        let report = self.observed.reports.get(&entry.node).and_then(|reported| {
-            let instances = reported.report.workload_instances.iter();
-            instances
-                .into_iter()
-                .find(|report| report.instance_id == assignment.instance)
-        });
-        let unset = InstanceRecord::default();
-        let record = record.unwrap_or(&unset);
-        Item {
-            kind: "Instance".to_owned(),
-            metadata: Metadata {
-                name: assignment.instance.clone(),
-                namespace: Some(assignment.namespace.clone()),
-                // Ids are never used again, so the id is the identity.
-                uid: assignment.instance.clone(),
-                labels: assignment.labels.clone(),
-                generation: assignment.generation,
-                resource_version: version.to_string(),
-                creation_timestamp: assignment
-                    .created
-                    .map(|created| created.to_string())
-                    .unwrap_or_default(),
-            },
-            spec: InstanceSpec {
-                image: assignment.image.clone(),
-            },
-            status: InstanceStatus {
-                workload: assignment.workload.clone(),
-                slot: assignment.slot,
-                node: Some(entry.node.clone()),
-                ip: Some(assignment.address),
-                ips: vec![assignment.address],
-                phase,
-                reason,
-                message,
-                health: record.health,
-                restarts: record.restarts,
-                image: assignment.image.clone(),
-                image_digest: record.image_digest.clone(),
-                generation: assignment.generation,
-                user: assignment.user.name.clone(),
-                uid: assignment.user.uid,
-                unit: assignment.unit(),
-                since: time(record.since),
-                exit_code: record.exit_code,
-                memory: report.and_then(|report| report.memory),
-                cpu: report.and_then(|report| report.cpu),
-                conditions: record.conditions.clone(),
-            },
-        }
-    }
-
-    /// Machines, by name.
-    pub fn nodes(&self) -> Vec<NodeItem> {
-        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
-        for entry in self.snapshot.instances.values() {
-            let count = counts.entry(entry.node.as_str()).or_default();
-            *count = count.saturating_add(1);
-        }
-        let nodes = self.snapshot.nodes.iter();
-        nodes
-            .map(|(name, entry)| self.node_item(name, entry, counts.get(name.as_str()).copied()))
-            .collect()
-    }
-
-    /// One machine.
-    pub fn node(&self, name: &str) -> Option<NodeItem> {
-        let entry = self.snapshot.nodes.get(name)?;
-        let instances = self.snapshot.instances.values();
-        let count = instances.filter(|entry| entry.node == name).count();
-        let mut item = self.node_item(name, entry, u32::try_from(count).ok());
-        if let Some(reported) = self.observed.reports.get(name) {
-            let overlay = &reported.report.overlay_network;
-            item.status.peers.clone_from(&overlay.peers);
-        }
-        Some(item)
-    }
-
-    fn node_item(&self, name: &str, entry: &NodeEntry, instances: Option<u32>) -> NodeItem {
-        let registration = &entry.registration.value;
-        let status = entry.status.as_ref();
-        let version = status
-            .map_or(0, |status| status.revision)
-            .max(entry.registration.revision)
-            .max(self.members_revision(name));
-        let status = status
-            .map(|status| status.value.clone())
-            .unwrap_or_default();
-        let reported = self.observed.reports.get(name);
-        let heartbeat = reported.and_then(|reported| {
-            let age = jiff::SignedDuration::try_from(reported.age).ok()?;
-            self.now.checked_sub(age).ok()
-        });
-        let roles = self.roles(name, entry, &status.addresses);
-        let mut conditions = status.conditions;
-        conditions.extend(self.membership(name));
-        Item {
-            kind: "Node".to_owned(),
-            metadata: Metadata {
-                name: name.to_owned(),
-                namespace: None,
-                uid: registration.uid.clone(),
-                labels: registration.labels.clone(),
-                generation: 1,
-                resource_version: version.to_string(),
-                creation_timestamp: registration.created.to_string(),
-            },
-            spec: NodeSpec {
-                taints: registration.taints.clone(),
-                draining: registration.draining,
-            },
-            status: NodeStatus {
-                phase: status.phase,
-                reason: status.reason,
-                message: status.message,
-                roles,
-                addresses: status.addresses,
-                endpoints: entry.endpoints.clone(),
-                overlay_address: entry
-                    .subnet
-                    .map_or_else(String::new, |subnet| node_address(subnet).to_string()),
-                subnet: entry
-                    .subnet
-                    .map_or_else(String::new, |subnet| subnet.to_string()),
-                version: status.version,
-                architecture: registration.architecture.clone(),
-                capacity: status.capacity,
-                allocatable: status.allocatable,
-                last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
-                instances: instances.unwrap_or(0),
-                conditions,
-                peers: Vec::new(),
-            },
-        }
-    }
-
-    fn roles(&self, name: &str, entry: &NodeEntry, addresses: &[String]) -> Vec<NodeRole> {
-        let leads = match self.leader {
-            Some(leader) => leader == name,
-            None => {
-                let endpoint = self.snapshot.leader_endpoint.as_deref().unwrap_or_default();
-                let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
-                let host = host.trim_start_matches('[').trim_end_matches(']');
-                let overlay = entry.subnet.map(|subnet| node_address(subnet).to_string());
-                addresses
-                    .iter()
-                    .chain(&overlay)
-                    .any(|address| address == host)
-            }
-        };
-        let labels = &entry.registration.value.labels;
-        let ingress = labels
-            .get(INGRESS_LABEL)
-            .is_some_and(|value| value == "true");
-        let roles = BTreeSet::from_iter(
-            [
-                leads.then_some(NodeRole::Leader),
-                entry.registration.value.etcd.then_some(NodeRole::Etcd),
-                Some(NodeRole::Worker),
-                ingress.then_some(NodeRole::Ingress),
-            ]
-            .into_iter()
-            .flatten(),
-        );
-        roles.into_iter().collect()
-    }
-
-    /// Revision at which the members were last written, for a machine that is one of them.
-    fn members_revision(&self, name: &str) -> i64 {
-        let members = self.snapshot.members.as_ref();
-        members
-            .filter(|members| members.value.members.contains_key(name))
-            .map_or(0, |members| members.revision)
-    }
-
-    /// How the machine's member of etcd is, as the leader last saw it.
-    fn membership(&self, name: &str) -> Option<Condition> {
-        let members = self.snapshot.members.as_ref()?;
-        let member = members.value.members.get(name)?;
-        let (reason, message) = match (member.healthy, member.voting) {
-            (true, true) => ("Votes", "its etcd answers and has a vote"),
-            (true, false) => ("CatchesUp", "its etcd answers and has no vote yet"),
-            (false, true) => ("NoAnswer", "its etcd does not answer"),
-            (false, false) => ("Starts", "its etcd has no vote and does not answer yet"),
-        };
-        let file = self.store.as_ref().and_then(|store| store.files.get(name));
-        let message = match file {
-            Some(store) => format!(
-                "{message}; {} of its file of {} are in use",
-                Bytes(store.used).rounded(),
-                Bytes(store.file).rounded()
-            ),
-            None => message.to_owned(),
-        };
-        Some(Condition {
-            kind: ETCD_CONDITION.to_owned(),
-            status: member.healthy && member.voting,
-            reason: reason.to_owned(),
-            message,
-            since: String::new(),
-        })
-    }
-
     /// Tokens, by id, without their secrets.
     pub fn tokens(&self) -> Vec<TokenView> {
         let tokens = self.snapshot.tokens.iter();
         tokens
             .map(|(id, stored)| token_view(id, &stored.value))
             .collect()
+    }
+}
+
+/// Identity of a namespace.
+pub fn namespace_metadata(name: &str, record: &NamespaceRecord, revision: i64) -> Metadata {
+    Metadata {
+        uid: record.uid.clone(),
+        labels: record.labels.clone(),
+        creation_timestamp: record.created.to_string(),
+        ..unversioned(name, revision)
+    }
+}
+
+/// Identity of a machine.
+pub fn node_metadata(name: &str, registration: &NodeRegistration, revision: i64) -> Metadata {
+    Metadata {
+        uid: registration.uid.clone(),
+        labels: registration.labels.clone(),
+        creation_timestamp: registration.created.to_string(),
+        ..unversioned(name, revision)
+    }
+}
+
+/// Of what lies in no namespace and has one generation.
+fn unversioned(name: &str, revision: i64) -> Metadata {
+    Metadata {
+        name: name.to_owned(),
+        generation: 1,
+        resource_version: revision.to_string(),
+        ..Metadata::default()
     }
 }
 
@@ -466,42 +255,12 @@ pub fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
     spec
 }
 
-fn instance_phase(
-    wanted: Wanted,
-    record: Option<&InstanceRecord>,
-    node_lost: bool,
-    node: &str,
-) -> (InstancePhase, String, String) {
-    let phase = match (record, wanted) {
-        (None, Wanted::Running) => InstancePhase::Scheduled,
-        (None, Wanted::Stopped) => InstancePhase::Stopping,
-        (Some(record), _) => record.phase,
-    };
-    let over = matches!(
-        phase,
-        InstancePhase::Stopped | InstancePhase::Failed | InstancePhase::Succeeded
-    );
-    if node_lost && !over {
-        return (
-            InstancePhase::Unknown,
-            "NodeNotReady".to_owned(),
-            format!("its machine {node} does not answer"),
-        );
-    }
-    match record {
-        Some(record) => (phase, record.reason.clone(), record.message.clone()),
-        None => (
-            phase,
-            "WaitingForAgent".to_owned(),
-            format!("the agent of {node} has not reported it yet"),
-        ),
-    }
-}
-
 /// RFC 3339 to the microsecond; empty for nothing.
 fn time(timestamp: Option<Timestamp>) -> String {
     timestamp.map_or_else(String::new, |timestamp| format!("{timestamp:.6}"))
 }
 
+mod instances;
+mod nodes;
 #[cfg(test)]
 mod tests;

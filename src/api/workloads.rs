@@ -44,6 +44,16 @@ pub(super) struct Written {
 }
 
 impl Written {
+    /// Something that was there.
+    pub(super) fn of(kind: &'static str, outcome: &'static str, metadata: Metadata) -> Self {
+        Self {
+            status: StatusCode::OK,
+            outcome,
+            kind,
+            metadata,
+        }
+    }
+
     /// The answer; `revision` is that of the write, if something was written.
     pub(super) fn answer(mut self, revision: Option<i64>) -> Response {
         if let Some(revision) = revision {

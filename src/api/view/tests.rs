@@ -2,7 +2,11 @@ use std::sync::Arc;
 
 use super::*;
 use crate::{
-    plan::{Assignment, ParsedWorkload, Stored, WorkloadMeta, WorkloadUser},
+    api::types::{InstancePhase, NodePhase, NodeRole},
+    plan::{
+        Assignment, InstanceEntry, InstanceRecord, NodeEntry, ParsedWorkload, Stored, WorkloadMeta,
+        WorkloadUser,
+    },
     resource::{EnvVar, Workload},
 };
 

@@ -1,0 +1,122 @@
+//! Instances as users see them.
+
+use super::{View, time};
+use crate::{
+    api::types::{
+        InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase,
+    },
+    plan::{InstanceEntry, InstanceRecord, Wanted},
+};
+
+impl View<'_> {
+    /// Instances that `wanted` lets through, by id.
+    pub fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
+        let instances = self.snapshot.instances.values();
+        instances
+            .filter(|entry| wanted(entry))
+            .map(|entry| self.instance_item(entry))
+            .collect()
+    }
+
+    /// One instance.
+    pub fn instance(&self, namespace: &str, id: &str) -> Option<InstanceItem> {
+        let entry = self.snapshot.instances.get(id)?;
+        (entry.assignment.value.namespace == namespace).then(|| self.instance_item(entry))
+    }
+
+    fn instance_item(&self, entry: &InstanceEntry) -> InstanceItem {
+        let assignment = &entry.assignment.value;
+        let node = self.snapshot.nodes.get(&entry.node);
+        let node_status = node.and_then(|node| node.status.as_ref());
+        let record =
+            node_status.and_then(|status| status.value.instances.get(&assignment.instance));
+        let version = node_status
+            .filter(|_| record.is_some())
+            .map_or(0, |status| status.revision)
+            .max(entry.assignment.revision);
+        let lost = node_status.is_some_and(|status| status.value.phase == NodePhase::NotReady);
+        let (phase, reason, message) = instance_phase(assignment.wanted, record, lost, &entry.node);
+        let report = self.observed.reports.get(&entry.node).and_then(|reported| {
+            let instances = reported.report.workload_instances.iter();
+            instances
+                .into_iter()
+                .find(|report| report.instance_id == assignment.instance)
+        });
+        let unset = InstanceRecord::default();
+        let record = record.unwrap_or(&unset);
+        Item {
+            kind: "Instance".to_owned(),
+            metadata: Metadata {
+                name: assignment.instance.clone(),
+                namespace: Some(assignment.namespace.clone()),
+                // Ids are never used again, so the id is the identity.
+                uid: assignment.instance.clone(),
+                labels: assignment.labels.clone(),
+                generation: assignment.generation,
+                resource_version: version.to_string(),
+                creation_timestamp: assignment
+                    .created
+                    .map(|created| created.to_string())
+                    .unwrap_or_default(),
+            },
+            spec: InstanceSpec {
+                image: assignment.image.clone(),
+            },
+            status: InstanceStatus {
+                workload: assignment.workload.clone(),
+                slot: assignment.slot,
+                node: Some(entry.node.clone()),
+                ip: Some(assignment.address),
+                ips: vec![assignment.address],
+                phase,
+                reason,
+                message,
+                health: record.health,
+                restarts: record.restarts,
+                image: assignment.image.clone(),
+                image_digest: record.image_digest.clone(),
+                generation: assignment.generation,
+                user: assignment.user.name.clone(),
+                uid: assignment.user.uid,
+                unit: assignment.unit(),
+                since: time(record.since),
+                exit_code: record.exit_code,
+                memory: report.and_then(|report| report.memory),
+                cpu: report.and_then(|report| report.cpu),
+                conditions: record.conditions.clone(),
+            },
+        }
+    }
+}
+
+fn instance_phase(
+    wanted: Wanted,
+    record: Option<&InstanceRecord>,
+    node_lost: bool,
+    node: &str,
+) -> (InstancePhase, String, String) {
+    let phase = match (record, wanted) {
+        (None, Wanted::Running) => InstancePhase::Scheduled,
+        (None, Wanted::Stopped) => InstancePhase::Stopping,
+        (Some(record), _) => record.phase,
+    };
+    let over = matches!(
+        phase,
+        InstancePhase::Stopped | InstancePhase::Failed | InstancePhase::Succeeded
+    );
+    if node_lost && !over {
+        return (
+            InstancePhase::Unknown,
+            "NodeNotReady".to_owned(),
+            format!("its machine {node} does not answer"),
+        );
+    }
+    match record {
+        Some(record) => (phase, record.reason.clone(), record.message.clone()),
+        None => (
+            phase,
+            "WaitingForAgent".to_owned(),
+            format!("the agent of {node} has not reported it yet"),
+        ),
+    }
+}

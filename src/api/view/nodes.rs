@@ -1,0 +1,155 @@
+//! Machines as users see them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{View, node_metadata, time};
+use crate::{
+    api::types::{Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
+    plan::NodeEntry,
+    resource::Bytes,
+};
+
+/// Label of machines that let the outside in.
+const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
+
+impl View<'_> {
+    /// Machines, by name.
+    pub fn nodes(&self) -> Vec<NodeItem> {
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        for entry in self.snapshot.instances.values() {
+            let count = counts.entry(entry.node.as_str()).or_default();
+            *count = count.saturating_add(1);
+        }
+        let nodes = self.snapshot.nodes.iter();
+        nodes
+            .map(|(name, entry)| self.node_item(name, entry, counts.get(name.as_str()).copied()))
+            .collect()
+    }
+
+    /// One machine.
+    pub fn node(&self, name: &str) -> Option<NodeItem> {
+        let entry = self.snapshot.nodes.get(name)?;
+        let instances = self.snapshot.instances.values();
+        let count = instances.filter(|entry| entry.node == name).count();
+        let mut item = self.node_item(name, entry, u32::try_from(count).ok());
+        if let Some(reported) = self.observed.reports.get(name) {
+            let overlay = &reported.report.overlay_network;
+            item.status.peers.clone_from(&overlay.peers);
+        }
+        Some(item)
+    }
+
+    fn node_item(&self, name: &str, entry: &NodeEntry, instances: Option<u32>) -> NodeItem {
+        let registration = &entry.registration.value;
+        let status = entry.status.as_ref();
+        let version = status
+            .map_or(0, |status| status.revision)
+            .max(entry.registration.revision)
+            .max(self.members_revision(name));
+        let status = status
+            .map(|status| status.value.clone())
+            .unwrap_or_default();
+        let reported = self.observed.reports.get(name);
+        let heartbeat = reported.and_then(|reported| {
+            let age = jiff::SignedDuration::try_from(reported.age).ok()?;
+            self.now.checked_sub(age).ok()
+        });
+        let roles = self.roles(name, entry, &status.addresses);
+        let mut conditions = status.conditions;
+        conditions.extend(self.membership(name));
+        Item {
+            kind: "Node".to_owned(),
+            metadata: node_metadata(name, registration, version),
+            spec: NodeSpec {
+                taints: registration.taints.clone(),
+                draining: registration.draining,
+            },
+            status: NodeStatus {
+                phase: status.phase,
+                reason: status.reason,
+                message: status.message,
+                roles,
+                addresses: status.addresses,
+                endpoints: entry.endpoints.clone(),
+                overlay_address: entry
+                    .subnet
+                    .and_then(|subnet| subnet.hosts().next())
+                    .map_or_else(String::new, |address| address.to_string()),
+                subnet: entry
+                    .subnet
+                    .map_or_else(String::new, |subnet| subnet.to_string()),
+                version: status.version,
+                architecture: registration.architecture.clone(),
+                capacity: status.capacity,
+                allocatable: status.allocatable,
+                last_heartbeat: heartbeat.map(|heartbeat| time(Some(heartbeat))),
+                instances: instances.unwrap_or(0),
+                conditions,
+                peers: Vec::new(),
+            },
+        }
+    }
+
+    fn roles(&self, name: &str, entry: &NodeEntry, addresses: &[String]) -> Vec<NodeRole> {
+        let leads = match self.leader {
+            Some(leader) => leader == name,
+            None => {
+                let endpoint = self.snapshot.leader_endpoint.as_deref().unwrap_or_default();
+                let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
+                let host = host.trim_start_matches('[').trim_end_matches(']');
+                addresses.iter().any(|address| address == host)
+            }
+        };
+        let labels = &entry.registration.value.labels;
+        let ingress = labels
+            .get(INGRESS_LABEL)
+            .is_some_and(|value| value == "true");
+        let roles = BTreeSet::from_iter(
+            [
+                leads.then_some(NodeRole::Leader),
+                entry.registration.value.etcd.then_some(NodeRole::Etcd),
+                Some(NodeRole::Worker),
+                ingress.then_some(NodeRole::Ingress),
+            ]
+            .into_iter()
+            .flatten(),
+        );
+        roles.into_iter().collect()
+    }
+
+    /// Revision at which the members were last written, for a machine that is one of them.
+    fn members_revision(&self, name: &str) -> i64 {
+        let members = self.snapshot.members.as_ref();
+        members
+            .filter(|members| members.value.members.contains_key(name))
+            .map_or(0, |members| members.revision)
+    }
+
+    /// How the machine's member of etcd is, as the leader last saw it.
+    fn membership(&self, name: &str) -> Option<Condition> {
+        let members = self.snapshot.members.as_ref()?;
+        let member = members.value.members.get(name)?;
+        let (reason, message) = match (member.healthy, member.voting) {
+            (true, true) => ("Votes", "its etcd answers and has a vote"),
+            (true, false) => ("CatchesUp", "its etcd answers and has no vote yet"),
+            (false, true) => ("NoAnswer", "its etcd does not answer"),
+            (false, false) => ("Starts", "its etcd has no vote and does not answer yet"),
+        };
+        let file = self.store.as_ref().and_then(|store| store.files.get(name));
+        let message = match file {
+            Some(store) => format!(
+                "{message}; {} of its file of {} are in use",
+                Bytes(store.used).rounded(),
+                Bytes(store.file).rounded()
+            ),
+            None => message.to_owned(),
+        };
+        Some(Condition {
+            kind: ETCD_CONDITION.to_owned(),
+            status: member.healthy && member.voting,
+            reason: reason.to_owned(),
+            message,
+            since: String::new(),
+        })
+    }
+}
