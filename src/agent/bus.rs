@@ -111,17 +111,7 @@ mod tests {
     #[test]
     fn the_status_is_a_phase_of_the_contract() {
         let contract = include_str!("../../dbus/rip.dws.kat1.xml");
-        let identity = Identity {
-            schema: 1,
-            node: "n1".to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: crate::resource::ClusterConfiguration::default(),
-            subnet: "10.100.0.0/23".parse().unwrap(),
-            advertise: Vec::new(),
-            etcd: true,
-            reached: Default::default(),
-        };
+        let identity = Identity::example("n1");
         for (confirmed, phase) in [(true, "Ready"), (false, "NotReady")] {
             let listed = Listed {
                 confirmed,

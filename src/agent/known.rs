@@ -235,15 +235,9 @@ mod tests {
 
     fn identity(node: &str, subnet: &str, etcd: bool) -> Identity {
         Identity {
-            schema: 1,
-            node: node.to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: crate::resource::ClusterConfiguration::default(),
             subnet: subnet.parse().unwrap(),
-            advertise: Vec::new(),
             etcd,
-            reached: Default::default(),
+            ..Identity::example(node)
         }
     }
 

@@ -247,15 +247,8 @@ mod tests {
     #[test]
     fn the_role_follows_what_the_leader_wrote() {
         let identity = |etcd| Identity {
-            schema: 1,
-            node: "n2".to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: crate::resource::ClusterConfiguration::default(),
-            subnet: "10.100.2.0/23".parse().unwrap(),
-            advertise: Vec::new(),
             etcd,
-            reached: Default::default(),
+            ..Identity::example("n2")
         };
         let known = |members: &[(&str, &str)]| {
             let record = |id: &str| MemberRecord {

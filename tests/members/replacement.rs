@@ -85,7 +85,9 @@ async fn the_users_that_may_lead_are_those_of_the_members() {
     };
     let mut machine = cluster.seeded().await;
     let store = machine.store.clone();
-    etcd_admin::add_leader_user(&store, "n9").await.expect("made");
+    etcd_admin::add_leader_user(&store, "n9")
+        .await
+        .expect("made");
     cluster.campaign(&mut machine);
     let users = || async {
         let users = etcd_admin::leader_users(&store).await.ok()?;

@@ -3,19 +3,13 @@
 use jiff::ToSpan;
 
 use super::*;
-use crate::{api::types::AuthorityKeys, resource::ClusterConfiguration};
+use crate::api::types::AuthorityKeys;
 
 fn identity() -> Identity {
     Identity {
-        schema: 1,
-        node: "n1".to_owned(),
-        node_uid: "7a1c".to_owned(),
-        cluster_uid: "3f0c".to_owned(),
-        cluster: ClusterConfiguration::default(),
-        subnet: "10.100.0.0/23".parse().unwrap(),
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
-        reached: Default::default(),
+        ..Identity::example("n1")
     }
 }
 

@@ -210,21 +210,9 @@ fn make_folder(folder: &Path) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::ClusterConfiguration;
 
     fn local() -> LocalBackups {
-        let identity = Identity {
-            schema: 1,
-            node: "n1".to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: ClusterConfiguration::default(),
-            subnet: "10.100.0.0/23".parse().unwrap(),
-            advertise: Vec::new(),
-            etcd: true,
-            reached: Default::default(),
-        };
-        LocalBackups::new(&Arc::new(identity), &Keys::new(None))
+        LocalBackups::new(&Arc::new(Identity::example("n1")), &Keys::new(None))
     }
 
     #[tokio::test]

@@ -191,17 +191,7 @@ mod tests {
 
     #[test]
     fn the_question_and_the_end_name_the_other_members() {
-        let identity = Identity {
-            schema: 1,
-            node: "n1".to_owned(),
-            node_uid: String::new(),
-            cluster_uid: String::new(),
-            cluster: crate::resource::ClusterConfiguration::default(),
-            subnet: "10.100.0.0/23".parse().unwrap(),
-            advertise: Vec::new(),
-            etcd: true,
-            reached: Default::default(),
-        };
+        let identity = Identity::example("n1");
         let mut known = Known::default();
         for (name, etcd) in [("n1", true), ("n2", true), ("n3", true), ("n4", false)] {
             let machine = MachineEndpoints {

@@ -142,7 +142,11 @@ fn corrupt_data_is_told_with_an_order_that_works() {
         store_trouble(&seen, &weight, &alarms, false).unwrap()
     };
     let known = told(0xb2);
-    let at = |text: &str| known.find(text).unwrap_or_else(|| panic!("{text}: {known}"));
+    let at = |text: &str| {
+        known
+            .find(text)
+            .unwrap_or_else(|| panic!("{text}: {known}"))
+    };
     assert!(known.contains("machine n178 "), "{known}");
     assert!(at("member remove b2`") < at("alarm disarm`"));
     assert!(!known.contains("reset"), "it needs writes: {known}");

@@ -1,17 +1,10 @@
 use super::*;
-use crate::resource::ClusterConfiguration;
 
 fn facts() -> BackupFacts {
     let identity = Identity {
-        schema: 1,
-        node: "n1".to_owned(),
-        node_uid: "7a1c".to_owned(),
-        cluster_uid: "3f0c".to_owned(),
-        cluster: ClusterConfiguration::default(),
-        subnet: "10.100.0.0/23".parse().unwrap(),
         advertise: vec!["192.0.2.1".parse().unwrap()],
         etcd: true,
-        reached: Default::default(),
+        ..Identity::example("n1")
     };
     let keys = AuthorityKeys {
         certificate: "a certificate".to_owned(),
