@@ -80,20 +80,9 @@ impl Store {
         for number in 0..machines {
             let name = machine(number);
             let registration = NodeRegistration {
-                schema: 1,
-                uid: name.clone(),
-                identity_key: String::new(),
                 labels: BTreeMap::from([("kat.dws.rip/nodeName".to_owned(), name.clone())]),
-                taints: Vec::new(),
-                draining: false,
                 architecture: "amd64".to_owned(),
-                etcd: false,
-                no_etcd: false,
-                etcd_peer: false,
-                advertise: Vec::new(),
-                reach: Default::default(),
-                deleting: false,
-                created: Timestamp::UNIX_EPOCH,
+                ..NodeRegistration::new(&name, Timestamp::UNIX_EPOCH)
             };
             store.put(keys::registration(&name), &registration)?;
             let list = DesiredMeta {

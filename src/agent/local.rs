@@ -107,19 +107,11 @@ fn snapshot(
         Stored { revision, value }
     }
     let registration = NodeRegistration {
-        schema: 1,
-        uid: identity.node_uid.clone(),
-        identity_key: String::new(),
         labels: node_labels(&identity.node, &report.architecture),
-        taints: Vec::new(),
-        draining: false,
         architecture: report.architecture.clone(),
         etcd: identity.etcd,
-        no_etcd: false,
-        etcd_peer: false,
         advertise: identity.advertise.clone(),
-        deleting: false,
-        created: Timestamp::UNIX_EPOCH,
+        ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
     };
     let node = NodeEntry {
         registration: stored(revision, registration),

@@ -189,19 +189,8 @@ mod tests {
     /// `n1` with a subnet of loopback.
     fn machine() -> NodeEntry {
         let registration = NodeRegistration {
-            schema: 1,
-            uid: String::new(),
-            identity_key: String::new(),
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            draining: false,
-            architecture: String::new(),
             etcd: true,
-            no_etcd: false,
-            etcd_peer: false,
-            advertise: Vec::new(),
-            deleting: false,
-            created: Timestamp::UNIX_EPOCH,
+            ..NodeRegistration::new("", Timestamp::UNIX_EPOCH)
         };
         fn stored<T>(value: T) -> Stored<T> {
             Stored { revision: 1, value }

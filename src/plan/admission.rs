@@ -100,19 +100,14 @@ impl Applicant {
     /// The registration of a new machine.
     pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
         NodeRegistration {
-            schema: 1,
-            uid: uid.to_owned(),
             identity_key: self.identity_key.clone(),
             labels: node_labels(&self.name, &self.architecture),
-            taints: Vec::new(),
-            draining: false,
             architecture: self.architecture.clone(),
             etcd: self.etcd,
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
             advertise: self.advertise.clone(),
-            deleting: false,
-            created: now,
+            ..NodeRegistration::new(uid, now)
         }
     }
 

@@ -76,6 +76,28 @@ pub struct NodeRegistration {
     pub created: Timestamp,
 }
 
+impl NodeRegistration {
+    /// A machine of which nothing else is known or decided.
+    pub fn new(uid: &str, created: Timestamp) -> Self {
+        Self {
+            schema: 1,
+            uid: uid.to_owned(),
+            identity_key: String::new(),
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            draining: false,
+            architecture: String::new(),
+            etcd: false,
+            no_etcd: false,
+            etcd_peer: false,
+            advertise: Vec::new(),
+            reach: Reach::default(),
+            deleting: false,
+            created,
+        }
+    }
+}
+
 /// `/kat/nodes/status/{node}`: written when its meaning changes, never for a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -424,19 +424,9 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
     for machine in machines {
         let identity = &machine.identity;
         let registration = NodeRegistration {
-            schema: 1,
-            uid: identity.node_uid.clone(),
-            identity_key: String::new(),
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            draining: false,
             architecture: "amd64".to_owned(),
             etcd: identity.etcd,
-            no_etcd: false,
-            etcd_peer: false,
-            advertise: Vec::new(),
-            deleting: false,
-            created: Timestamp::UNIX_EPOCH,
+            ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
         };
         let list = DesiredMeta {
             schema: 1,

@@ -38,19 +38,9 @@ fn seed(store: &MemoryStore) {
         put(
             keys::registration("n1"),
             &NodeRegistration {
-                schema: 1,
-                uid: "n1-uid".to_owned(),
-                identity_key: String::new(),
-                labels: BTreeMap::new(),
-                taints: Vec::new(),
-                draining: false,
                 architecture: "amd64".to_owned(),
                 etcd: true,
-                no_etcd: false,
-                etcd_peer: false,
-                advertise: Vec::new(),
-                deleting: false,
-                created,
+                ..NodeRegistration::new("n1-uid", created)
             },
         ),
         put(

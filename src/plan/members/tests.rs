@@ -16,19 +16,9 @@ fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
     let nodes = (1..).zip(phases).map(|(number, (phase, seconds))| {
         let name = format!("n{number}");
         let registration = NodeRegistration {
-            schema: 1,
-            uid: name.clone(),
             identity_key: name.clone(),
-            labels: BTreeMap::new(),
-            taints: Vec::new(),
-            draining: false,
             architecture: "amd64".to_owned(),
-            etcd: false,
-            no_etcd: false,
-            etcd_peer: false,
-            advertise: Vec::new(),
-            deleting: false,
-            created: at(number.into()),
+            ..NodeRegistration::new(&name, at(number.into()))
         };
         let status = NodeStatusRecord {
             phase: *phase,

@@ -22,19 +22,11 @@ impl World {
     pub(super) fn machine(&mut self, name: &str, prefix: &str, taints: &[Taint]) {
         let number = self.machines.len() * 2;
         let registration = NodeRegistration {
-            schema: 1,
-            uid: format!("uid of {name}"),
-            identity_key: String::new(),
             labels: BTreeMap::from([("name".to_owned(), name.to_owned())]),
             taints: taints.to_vec(),
-            draining: false,
             architecture: "amd64".to_owned(),
             etcd: true,
-            no_etcd: false,
-            etcd_peer: false,
-            advertise: Vec::new(),
-            deleting: false,
-            created: self.now,
+            ..NodeRegistration::new(&format!("uid of {name}"), self.now)
         };
         self.write(keys::registration(name), &registration);
         let subnet = format!("10.100.{number}.0/{prefix}").into_bytes();

@@ -272,21 +272,12 @@ fn registration(name: &str, machine: &Machine) -> NodeRegistration {
         effect: *effect,
     });
     NodeRegistration {
-        schema: 1,
-        uid: name.to_owned(),
-        identity_key: String::new(),
         labels: labels
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
             .collect(),
         taints: taints.collect(),
-        draining: false,
         architecture: "amd64".to_owned(),
-        etcd: false,
-        no_etcd: false,
-        etcd_peer: false,
-        advertise: Vec::new(),
-        deleting: false,
-        created: Timestamp::UNIX_EPOCH,
+        ..NodeRegistration::new(name, Timestamp::UNIX_EPOCH)
     }
 }
 
