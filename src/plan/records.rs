@@ -91,7 +91,6 @@ impl NodeRegistration {
             no_etcd: false,
             etcd_peer: false,
             advertise: Vec::new(),
-            reach: Reach::default(),
             deleting: false,
             created,
         }

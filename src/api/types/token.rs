@@ -76,7 +76,7 @@ pub struct TokenView {
     /// The whole token, only in the answer to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<String>,
-    /// `host:port` of the API where a machine joins with it, only in the answer to its creation.
+    /// `host:port` of an API that a machine which joins reaches, only in the answer to its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader_api: Option<String>,
 }

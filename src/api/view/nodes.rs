@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{View, node_metadata, time};
 use crate::{
     api::types::{Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
-    plan::NodeEntry,
+    plan::{NodeEntry, node_address},
     resource::Bytes,
 };
 
@@ -73,8 +73,7 @@ impl View<'_> {
                 endpoints: entry.endpoints.clone(),
                 overlay_address: entry
                     .subnet
-                    .and_then(|subnet| subnet.hosts().next())
-                    .map_or_else(String::new, |address| address.to_string()),
+                    .map_or_else(String::new, |subnet| node_address(subnet).to_string()),
                 subnet: entry
                     .subnet
                     .map_or_else(String::new, |subnet| subnet.to_string()),
@@ -97,7 +96,11 @@ impl View<'_> {
                 let endpoint = self.snapshot.leader_endpoint.as_deref().unwrap_or_default();
                 let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
-                addresses.iter().any(|address| address == host)
+                let overlay = entry.subnet.map(|subnet| node_address(subnet).to_string());
+                addresses
+                    .iter()
+                    .chain(&overlay)
+                    .any(|address| address == host)
             }
         };
         let labels = &entry.registration.value.labels;

@@ -198,7 +198,10 @@ async fn an_old_one_that_stays_is_told_as_that() {
     assert_eq!(cluster.done(), ["taken", "stays"]);
     let record = cluster.record().await;
     assert_eq!((record.failure.as_str(), record.failing_since), ("", None));
-    assert!(record.last.is_some_and(|last| last >= epoch()), "{record:?}");
+    assert!(
+        record.last.is_some_and(|last| last >= epoch()),
+        "{record:?}"
+    );
     assert_eq!(cluster.events().await, ["OldBackupStays x1"]);
     // The next time each of them is tried, and the next backup is made in its time.
     cluster.until(35).await;
