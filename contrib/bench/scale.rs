@@ -336,7 +336,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         tls: vec![TlsListener {
             listener: tokio::net::TcpListener::bind(place.api()).await?,
             config: Arc::new(move || Arc::clone(&config)),
-            leader: Arc::new(Vec::new),
+            leader: Arc::new(Vec::<String>::new()),
             stands_in: false,
         }],
         sockets: Vec::new(),

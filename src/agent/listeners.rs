@@ -3,12 +3,13 @@
 use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use anyhow::Context;
-use tokio::net::UnixListener;
+use futures_util::future::BoxFuture;
+use tokio::{net::UnixListener, sync::watch};
 
 use super::{identity::Identity, keys::Keys, known::KnownNow, paths};
 use crate::{
     api::{
-        self, LeaderSource, Listeners, SocketAccess, SocketLeader, SocketListener, TlsLeader,
+        self, Leader, LeaderSource, Listeners, SocketAccess, SocketLeader, SocketListener,
         TlsListener,
     },
     host::{
@@ -18,7 +19,15 @@ use crate::{
     leader::LeaderHandle,
     network::local::{self, Local},
     pki,
+    store::Leadership,
 };
+
+/// The machine that leads while this one does not.
+struct Elsewhere {
+    identity: Arc<Identity>,
+    leadership: watch::Receiver<Option<Leadership>>,
+    known: KnownNow,
+}
 
 /// While another machine leads, callers are passed on to it.
 pub fn leader_source(
@@ -26,24 +35,51 @@ pub fn leader_source(
     handle: &LeaderHandle,
     known: &KnownNow,
 ) -> LeaderSource {
-    let identity = Arc::clone(identity);
-    let leadership = handle.leadership.clone();
-    let known = known.clone();
-    Arc::new(move || {
-        if leadership.borrow().is_some() {
+    Arc::new(Elsewhere {
+        identity: Arc::clone(identity),
+        leadership: handle.leadership.clone(),
+        known: known.clone(),
+    })
+}
+
+impl Leader for Elsewhere {
+    fn endpoints(&self) -> Vec<String> {
+        if self.leadership.borrow().is_some() {
             return Vec::new();
         }
-        let known = known.borrow();
-        let mut endpoints = known.ways_to_leader(&identity);
+        let known = self.known.borrow();
+        let mut endpoints = known.ways_to_leader(&self.identity);
         // A machine without etcd has nothing to answer from, whatever it knows.
-        if endpoints.is_empty() && !identity.etcd {
-            endpoints = known.api(identity.cluster.spec.api_port);
+        if endpoints.is_empty() && !self.identity.etcd {
+            endpoints = known.api(self.identity.cluster.spec.api_port);
         }
         // Since that was written an address may have become this machine's.
         let locals = local::addresses();
         endpoints.retain(|endpoint| !is_own(endpoint, &locals));
         endpoints
-    })
+    }
+
+    fn changed(&self) -> BoxFuture<'static, ()> {
+        let (leadership, known) = (next(&self.leadership), next(&self.known));
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                () = leadership => {}
+                () = known => {}
+            }
+        })
+    }
+}
+
+/// Ends when the value is another one than at the call.
+fn next<T>(value: &watch::Receiver<T>) -> impl Future<Output = ()> + use<T> {
+    let mut value = value.clone();
+    value.mark_unchanged();
+    async move {
+        if value.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 fn is_own(endpoint: &str, locals: &[Local]) -> bool {
@@ -53,9 +89,9 @@ fn is_own(endpoint: &str, locals: &[Local]) -> bool {
 
 /// On a machine that holds etcd, callers of the socket are passed on with its certificate of an
 /// administrator, which is read anew each time: it is renewed.
-fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> SocketLeader {
+fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Option<SocketLeader> {
     if !identity.etcd {
-        return Arc::new(|| None);
+        return None;
     }
     let (keys, cluster_uid) = (keys.clone(), identity.cluster_uid.clone());
     let config = move || {
@@ -64,18 +100,14 @@ fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Sock
         let config = pki::tls::client_config(&authority, &cluster_uid, Some(admin))?;
         anyhow::Ok(Arc::new(config))
     };
-    Arc::new(move || {
-        let endpoints = leader();
-        if endpoints.is_empty() {
-            return None;
-        }
-        match config() {
-            Ok(config) => Some(TlsLeader { endpoints, config }),
-            Err(error) => {
-                tracing::error!("the leader can't be asked: {error:#}");
-                None
-            }
-        }
+    let config = move || {
+        config()
+            .inspect_err(|error| tracing::error!("the leader can't be asked: {error:#}"))
+            .ok()
+    };
+    Some(SocketLeader {
+        leader,
+        config: Arc::new(config),
     })
 }
 

@@ -41,6 +41,6 @@ pub use joining::{Joining, NodeUsers};
 pub use limits::Limits;
 pub use metrics::{CallMetrics, Metrics};
 pub use namespaces::NamespaceRequest;
-pub use pass::{LeaderSource, SocketLeader, TlsLeader};
+pub use pass::{Leader, LeaderSource, SocketLeader};
 pub use server::{Listeners, SocketListener, TlsListener, TlsSource, bind, serve};
 pub use tokens::{NewToken, new_token};

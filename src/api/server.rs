@@ -34,7 +34,7 @@ use super::{
     caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
     limits::{Limits, address_group},
-    pass::{LeaderSource, SocketLeader, pass, pass_opened, reach},
+    pass::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
     routes::router,
     stalled::Stalled,
 };
@@ -62,8 +62,9 @@ pub struct SocketListener {
     pub listener: UnixListener,
     /// What its callers may do.
     pub access: SocketAccess,
-    /// Where they are passed on to while another machine leads.
-    pub leader: SocketLeader,
+    /// Where they are passed on to while another machine leads; nothing where this machine always
+    /// answers itself.
+    pub leader: Option<SocketLeader>,
 }
 
 /// Where the API answers.
@@ -227,20 +228,14 @@ impl Server {
                     };
                     let server = self.clone();
                     let acceptor = TlsAcceptor::from(config());
-                    let leader = leader();
+                    let leader = Arc::clone(&leader);
                     self.tracker.spawn(async move {
                         let _held = (permit, slot);
-                        let leader = match leader.is_empty() {
-                            false => match reach(&leader, &server.limits, stands_in).await {
-                                Err(_) if stands_in => None,
-                                reached => Some(reached),
-                            },
-                            true => None,
-                        };
-                        let done = match leader {
-                            Some(Ok(leader)) => server.pass_on(stream, leader).await,
-                            Some(Err(error)) => Err(error),
-                            None => server.tls_connection(stream, address, acceptor).await,
+                        let reached = reach(&*leader, &server.limits, stands_in).await;
+                        let done = match reached {
+                            Ok(Some(reached)) => server.pass_on(stream, reached, leader).await,
+                            Ok(None) => server.tls_connection(stream, address, acceptor).await,
+                            Err(error) => Err(error),
                         };
                         if let Err(error) = done {
                             tracing::debug!(%address, %error, "a connection ended early");
@@ -274,15 +269,17 @@ impl Server {
                 Ok((stream, _)) => {
                     pause = ACCEPT_PAUSE;
                     let server = self.clone();
-                    let leader = leader();
+                    let leader = leader.clone();
                     self.tracker.spawn(async move {
                         let _held = permit;
-                        let leader = match leader {
-                            Some(leader) => leader.connect().await.ok(),
+                        let reached = match &leader {
+                            Some(leader) => leader.reach().await.zip(Some(&leader.leader)),
                             None => None,
                         };
-                        match leader {
-                            Some(leader) => server.pass_on_local(stream, leader).await,
+                        match reached {
+                            Some((reached, leader)) => {
+                                server.pass_on_local(stream, reached, leader).await;
+                            }
                             None => server.local_connection(stream, access).await,
                         }
                     });
@@ -349,17 +346,27 @@ impl Server {
         Ok(())
     }
 
-    async fn pass_on(&self, stream: TcpStream, leader: TcpStream) -> io::Result<()> {
+    async fn pass_on(
+        &self,
+        stream: TcpStream,
+        reached: Reached<TcpStream>,
+        leader: LeaderSource,
+    ) -> io::Result<()> {
         tokio::select! {
             () = self.cancel.cancelled() => Ok(()),
-            passed = pass(stream, leader, &self.limits) => passed,
+            passed = pass(stream, reached, &*leader, &self.limits) => passed,
         }
     }
 
-    async fn pass_on_local(&self, stream: UnixStream, leader: LeaderStream) {
+    async fn pass_on_local(
+        &self,
+        stream: UnixStream,
+        reached: Reached<LeaderStream>,
+        leader: &LeaderSource,
+    ) {
         let passed = tokio::select! {
             () = self.cancel.cancelled() => return,
-            passed = pass_opened(stream, leader, &self.limits) => passed,
+            passed = pass_opened(stream, reached, &**leader, &self.limits) => passed,
         };
         if let Err(error) = passed {
             tracing::debug!(%error, "a connection on the socket ended early");

@@ -195,13 +195,13 @@ impl Server {
                 TlsListener {
                     listener,
                     config: Arc::new(move || Arc::clone(&config)),
-                    leader: Arc::new(Vec::new),
+                    leader: Arc::new(Vec::<String>::new()),
                     stands_in: false,
                 },
                 TlsListener {
                     listener: passing,
                     config: Arc::new(move || Arc::clone(&opened)),
-                    leader: Arc::new(move || vec![format!("127.0.0.1:{port}")]),
+                    leader: Arc::new(vec![format!("127.0.0.1:{port}")]),
                     stands_in: false,
                 },
             ],
@@ -209,12 +209,12 @@ impl Server {
                 SocketListener {
                     listener: socket("admin.sock"),
                     access: SocketAccess::Admin,
-                    leader: Arc::new(|| None),
+                    leader: None,
                 },
                 SocketListener {
                     listener: socket("machine.sock"),
                     access: SocketAccess::ThisMachine,
-                    leader: Arc::new(|| None),
+                    leader: None,
                 },
             ],
         };

@@ -48,7 +48,7 @@ async fn a_socket_without_callers_or_without_room_does_not_look_hung() {
         let local = SocketListener {
             listener: UnixListener::bind(path).unwrap(),
             access: SocketAccess::Admin,
-            leader: Arc::new(|| None),
+            leader: None,
         };
         let accepting = tokio::spawn(server.clone().accept_local(local));
         tokio::time::sleep(Duration::from_secs(3600)).await;
