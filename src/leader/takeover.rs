@@ -9,9 +9,10 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::{
     net::TcpStream,
-    time::{Instant, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -21,12 +22,12 @@ use crate::{
     store::{Committed, Compare, Operation, StoreError},
 };
 
-/// Between two knocks.
-const INTERVAL: Duration = Duration::from_millis(400);
-/// Longest wait for one to be answered.
-const KNOCK_LIMIT: Duration = Duration::from_millis(800);
-/// A leader that has not answered for so long is gone.
-const GONE_AFTER: Duration = Duration::from_millis(1500);
+/// Between two knocks; the next does not wait for the one before.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// Longest wait for one to be answered. A first packet that was lost is sent again after 1 s.
+const KNOCK_LIMIT: Duration = Duration::from_millis(1300);
+/// A leader that answers no knock of so long is gone.
+const GONE_AFTER: Duration = Duration::from_millis(1800);
 
 /// What a candidate needs.
 #[derive(Clone)]
@@ -44,32 +45,51 @@ pub struct TakeoverConfig {
 /// Watches over whoever leads, until `cancel`.
 pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: CancellationToken) {
     let work = async {
-        let mut answered: Option<(String, Instant)> = None;
+        let mut silence: Option<Silence> = None;
+        let mut knocks = FuturesUnordered::new();
+        let mut rounds = interval(INTERVAL);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last_round = Instant::now();
         loop {
-            sleep(INTERVAL).await;
+            tokio::select! {
+                biased;
+                Some(opened) = knocks.next() => {
+                    if let (Some(silence), Some(answered)) = (&mut silence, opened) {
+                        silence.ends(answered);
+                    }
+                    continue;
+                }
+                _ = rounds.tick() => {}
+            }
+            let now = Instant::now();
+            // Who was held up itself knows nothing of that time.
+            if now.duration_since(last_round) > GONE_AFTER / 2 {
+                silence = None;
+            }
+            last_round = now;
             let snapshot = handle.snapshot.borrow().clone();
             let leads = handle.leadership.borrow().is_some();
             let leader = snapshot
                 .as_deref()
                 .and_then(|one| other_leader(one, &config));
             let Some((standing, address)) = leader.filter(|_| !leads) else {
-                answered = None;
+                silence = None;
+                knocks.clear();
                 continue;
             };
-            let knocked = Instant::now();
-            if opens(address).await {
-                answered = Some((standing.key, knocked));
-                continue;
-            }
-            // The first failure counts from its own beginning.
-            let since = match &answered {
-                Some((key, since)) if *key == standing.key => *since,
+            let since = match &silence {
+                Some(silence) if silence.key == standing.key => silence.since,
                 _ => {
-                    answered = Some((standing.key.clone(), knocked));
-                    knocked
+                    knocks.clear();
+                    silence = Some(Silence {
+                        key: standing.key.clone(),
+                        since: now,
+                    });
+                    now
                 }
             };
-            if since.elapsed() < GONE_AFTER {
+            knocks.push(knock(address, now));
+            if now.duration_since(since) < GONE_AFTER {
                 continue;
             }
             match depose(&handle, &config, &standing).await {
@@ -78,11 +98,13 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                         leader = standing.candidate,
                         "the leader is gone; its place is free"
                     );
-                    answered = None;
+                    silence = None;
                 }
                 Ok(false) => {}
                 Err(error) => tracing::debug!(%error, "the leader does not answer"),
             }
+            // However long etcd took.
+            last_round = Instant::now();
         }
     };
     cancel.run_until_cancelled(work).await;
@@ -98,11 +120,24 @@ fn other_leader(snapshot: &Snapshot, config: &TakeoverConfig) -> Option<(Standin
     Some((first.clone(), SocketAddr::from((address, config.api_port))))
 }
 
-async fn opens(address: SocketAddr) -> bool {
-    matches!(
-        timeout(KNOCK_LIMIT, TcpStream::connect(address)).await,
-        Ok(Ok(_))
-    )
+/// Since when a leader has answered no knock.
+struct Silence {
+    /// Its election key.
+    key: String,
+    since: Instant,
+}
+
+impl Silence {
+    /// The knock of this time was answered.
+    fn ends(&mut self, answered: Instant) {
+        self.since = self.since.max(answered);
+    }
+}
+
+/// When it knocked, if that was answered.
+async fn knock(address: SocketAddr, now: Instant) -> Option<Instant> {
+    let connecting = TcpStream::connect(address);
+    matches!(timeout(KNOCK_LIMIT, connecting).await, Ok(Ok(_))).then_some(now)
 }
 
 /// Deletes the leader's key, if raft is led by this machine's etcd.
