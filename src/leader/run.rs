@@ -183,7 +183,7 @@ impl Tenure<'_> {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
             });
             if !plan.changes.is_empty() {
-                if !self.commit(plan, &pulse).await {
+                if !self.commit(plan, snapshot.planned, &pulse).await {
                     sleep(AFTER_FAILURE).await;
                 }
                 continue;
@@ -222,7 +222,9 @@ impl Tenure<'_> {
         }
     }
 
-    async fn commit(&mut self, plan: Plan, pulse: &Pulse) -> bool {
+    /// Writes what was planned from a snapshot with this turn. One that lacks what was written before,
+    /// such as where the answer to that was lost, is refused.
+    async fn commit(&mut self, plan: Plan, mut turn: i64, pulse: &Pulse) -> bool {
         let groups: Vec<_> = plan
             .changes
             .into_iter()
@@ -242,7 +244,8 @@ impl Tenure<'_> {
         for part in groups.chunks(GROUPS_AT_ONCE) {
             pulse.beat();
             let store = self.handle.store.as_ref();
-            match fenced::commit(store, &self.leadership.fence(), part).await {
+            let fence = self.leadership.fence();
+            match fenced::commit_in_turn(store, &fence, &mut turn, part).await {
                 Ok(fenced::Outcome::Done(revision)) => self.floor = self.floor.max(revision),
                 Ok(fenced::Outcome::Refused { .. }) => {
                     tracing::info!(of = groups.len(), "a change was refused; planning again");

@@ -81,6 +81,9 @@ impl SnapshotBuilder {
     }
 
     fn read_cluster(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        snapshot.planned = entries
+            .get(keys::PLANNED)
+            .map_or(0, |entry| entry.mod_revision);
         if let Some(uid) = entries.get(keys::CLUSTER_UID) {
             snapshot.cluster_uid = text(uid);
         }

@@ -116,6 +116,8 @@ pub struct Standing {
 pub struct Snapshot {
     /// Revision of the store that this shows.
     pub revision: i64,
+    /// Revision at which a leader's plan was last written; 0 before the first.
+    pub planned: i64,
     /// Generated at init.
     pub cluster_uid: String,
     /// The cluster's configuration with its changed settings.

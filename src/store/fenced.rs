@@ -1,7 +1,7 @@
 //! Commits of the leader: a long list of changes, cut into transactions that each carry the fence.
 
 use super::{
-    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError,
+    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError, keys,
     limits::{condition_bytes, operation_bytes},
 };
 
@@ -82,12 +82,53 @@ pub async fn commit(
     fence: &Compare,
     groups: &[Group],
 ) -> Result<Outcome, CommitError> {
-    let pieces = cut(fence, groups)?;
+    write(store, fence, None, groups).await
+}
+
+/// As [`commit`], for what follows from what is stored. `turn` is the revision of [`keys::PLANNED`] in
+/// the copy that it was made of, and becomes that of the last transaction. Each transaction compares
+/// it and writes that key anew, so it is refused where the copy lacks what an earlier one wrote;
+/// and one whose answer was lost, and that arrives late, where another was written since.
+///
+/// # Errors
+/// [`CommitError`].
+pub async fn commit_in_turn(
+    store: &dyn StateStore,
+    fence: &Compare,
+    turn: &mut i64,
+    groups: &[Group],
+) -> Result<Outcome, CommitError> {
+    write(store, fence, Some(turn), groups).await
+}
+
+fn turn_group(turn: i64) -> Group {
+    Group {
+        conditions: vec![Compare::ModRevision(keys::PLANNED.to_owned(), turn)],
+        operations: vec![Operation::Put(keys::PLANNED.to_owned(), Vec::new())],
+    }
+}
+
+async fn write(
+    store: &dyn StateStore,
+    fence: &Compare,
+    mut turn: Option<&mut i64>,
+    groups: &[Group],
+) -> Result<Outcome, CommitError> {
+    let mut base = Size::of_fence(fence);
+    if turn.is_some() {
+        base = base.and(Size::of(&turn_group(i64::MAX)));
+    }
+    let pieces = cut(base, groups)?;
     let mut revision = 0;
     for (first, end) in pieces {
         let piece = groups.get(first..end).unwrap_or_default();
         let mut conditions = vec![fence.clone()];
         let mut operations = Vec::new();
+        if let Some(turn) = &turn {
+            let own = turn_group(**turn);
+            conditions.extend(own.conditions);
+            operations.extend(own.operations);
+        }
         for group in piece {
             for condition in &group.conditions {
                 if !conditions.contains(condition) {
@@ -97,7 +138,12 @@ pub async fn commit(
             operations.extend(group.operations.iter().cloned());
         }
         match store.transact(&conditions, &operations).await {
-            Ok(Committed::Yes(at)) => revision = at,
+            Ok(Committed::Yes(at)) => {
+                revision = at;
+                if let Some(turn) = &mut turn {
+                    **turn = at;
+                }
+            }
             Ok(Committed::No) => {
                 return Ok(Outcome::Refused {
                     written: first,
@@ -119,14 +165,14 @@ pub async fn commit(
 
 /// Ranges of groups that go into one transaction each. A key that two groups write begins a new
 /// one: no transaction may hold a key twice.
-fn cut(fence: &Compare, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError> {
+fn cut(base: Size, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError> {
     let mut pieces = Vec::new();
     let mut first = 0;
-    let mut size = Size::of_fence(fence);
+    let mut size = base;
     let mut keys: Vec<&Operation> = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let own = Size::of(group);
-        if !Size::of_fence(fence).and(own).fits() {
+        if !base.and(own).fits() {
             return Err(CommitError::TooLarge {
                 index,
                 key: group
@@ -146,7 +192,7 @@ fn cut(fence: &Compare, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitE
         if index > first && (clash || !size.and(own).fits()) {
             pieces.push((first, index));
             first = index;
-            size = Size::of_fence(fence);
+            size = base;
             keys.clear();
         }
         size = size.and(own);
@@ -323,6 +369,39 @@ mod tests {
         ];
         commit(&store, &fence, &groups).await.expect("committed");
         assert_eq!(store.peek("/a").items[0].value.len(), 3);
+    }
+
+    #[tokio::test]
+    async fn what_follows_from_an_older_copy_is_refused() {
+        let store = MemoryStore::new();
+        let fence = fence(&store).await;
+        let groups: Vec<Group> = (0..3)
+            .map(|n| vec![put(format!("/a/{n}"), MAX_BYTES / 2)].into())
+            .collect();
+        let mut turn = 0;
+        let outcome = commit_in_turn(&store, &fence, &mut turn, &groups).await;
+        assert_eq!(outcome.expect("committed"), Outcome::Done(turn));
+        assert_eq!(turn, store.revision());
+        let written = store.peek(keys::PLANNED).items;
+        assert_eq!(written[0].mod_revision, turn, "with the last of them");
+        // Another copy, without these; and one whose answer was lost.
+        let mut older = 0;
+        let late = [vec![put("/a/0".into(), 1)].into()];
+        let outcome = commit_in_turn(&store, &fence, &mut older, &late).await;
+        assert!(matches!(outcome, Ok(Outcome::Refused { written: 0, .. })));
+        let mut known = turn;
+        store.lose_answers(1);
+        let outcome = commit_in_turn(&store, &fence, &mut known, &late).await;
+        assert!(outcome.is_err());
+        assert_eq!(store.peek("/a/0").items[0].value.len(), 1, "it was written");
+        let next = [vec![put("/a/0".into(), 2)].into()];
+        let outcome = commit_in_turn(&store, &fence, &mut known, &next).await;
+        assert!(matches!(outcome, Ok(Outcome::Refused { written: 0, .. })));
+        // Writes that follow from nothing take no turn.
+        commit(&store, &fence, &next).await.expect("committed");
+        let mut now = store.peek(keys::PLANNED).items[0].mod_revision;
+        let outcome = commit_in_turn(&store, &fence, &mut now, &next).await;
+        assert!(matches!(outcome, Ok(Outcome::Done(_))));
     }
 
     #[tokio::test]

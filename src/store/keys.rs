@@ -55,6 +55,9 @@ pub const INDEXES: &str = "/kat/indexes/";
 pub const LAST_INDEX: &str = "/kat/indexes/last";
 /// What became of the leader's backups.
 pub const BACKUP: &str = "/kat/backup";
+/// Written with every plan of a leader: who planned from a copy of the store without the last one is
+/// refused.
+pub const PLANNED: &str = "/kat/planned";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
 /// The election.
