@@ -11,6 +11,7 @@
     clippy::indexing_slicing,
     clippy::panic,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
@@ -40,12 +41,15 @@ use run::{Outcome, anew_before_its_list, run, timed};
 use world::Without;
 
 /// Seeds that every run of the tests tries.
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 200;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap())
 }
+
+/// Says on the terminal how far it is, after so many seeds.
+const SAID_EACH: u64 = 500;
 
 /// The first seed of some that something is found with.
 fn first_found(
@@ -67,6 +71,10 @@ fn first_found(
                         return;
                     }
                     let outcome = run(seed, without, addresses_only);
+                    let done = seed + 1 - seeds.start;
+                    if done.is_multiple_of(SAID_EACH) {
+                        eprintln!("{done} of {} seeds", seeds.end - seeds.start);
+                    }
                     if outcome.violation.is_none() {
                         continue;
                     }
