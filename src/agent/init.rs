@@ -193,11 +193,11 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     start(system.as_ref(), "kat-agent.service").await?;
     wait_ready(&identity, READY_LIMIT).await?;
     say(&format!(
-        "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait",
+        "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait\n  katcall token create --join      # for the next machine",
         identity.cluster.metadata.name
     ));
     say(&format!(
-        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and keep it\naway from them; on a machine that holds the store `sudo kat-agent recovery-key` shows it again:\n\n  {}",
+        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and\nkeep it away from them. On a machine that holds the store `sudo kat-agent recovery-key` shows it\nagain:\n\n  {}",
         recovery.reveal()
     ));
     Ok(())

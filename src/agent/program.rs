@@ -25,7 +25,7 @@ enum Command {
         /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
         #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
         advertise_address: Vec<String>,
-        /// Name of this machine in the cluster
+        /// Name of this machine in the cluster; the host's name without it
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
         #[command(flatten)]
@@ -322,11 +322,11 @@ fn confirmed() -> anyhow::Result<bool> {
     let input = std::io::stdin();
     if !input.is_terminal() {
         anyhow::bail!(
-            "this stops and removes every workload on this machine; say --yes where nobody can be asked"
+            "this stops and removes every workload on this machine, and its part of the cluster's store; say --yes where nobody can be asked"
         );
     }
     anstream::eprint!(
-        "this stops and removes every workload on this machine, with its images; go on? [y/N] "
+        "this stops and removes every workload on this machine, with its images, and its part of the\ncluster's store: on the only machine that holds it, that is the end of the cluster; go on? [y/N] "
     );
     let mut answer = String::new();
     input.lock().read_line(&mut answer)?;

@@ -6,6 +6,12 @@ use super::{
     types::Scope,
 };
 
+/// Why its own users see little on a machine without etcd.
+const NO_STORE: &str =
+    "this machine does not hold the cluster's store, and its socket shows this machine alone";
+const ASK_ELSEWHERE: &str = "ask on a machine that holds it, or copy /etc/kat/admin.conf from the one that began the cluster \
+     and run `katcall context add NAME --file admin.conf`";
+
 /// Who may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
@@ -62,6 +68,12 @@ pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), 
     }
     if *caller == Caller::Anonymous {
         return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
+    }
+    if caller.sees_only_this_machine() {
+        return Err(ApiError::Forbidden {
+            message: NO_STORE.to_owned(),
+            hint: Some(ASK_ELSEWHERE.to_owned()),
+        });
     }
     let (needed, hint) = match access {
         Access::Anyone | Access::Authenticated | Access::KnownKey => {
@@ -282,6 +294,20 @@ mod tests {
     fn a_deploy_token_needs_a_named_namespace() {
         let refused = check(Access::ReadNamespace, &deploy("shop"), Target::default());
         assert!(matches!(refused, Err(ApiError::Forbidden { .. })));
+    }
+
+    #[test]
+    fn a_machine_without_the_store_says_where_to_ask() {
+        let refused = check(
+            Access::ReadCluster,
+            &socket(SocketAccess::ThisMachine),
+            Target::default(),
+        );
+        let Err(ApiError::Forbidden { message, hint }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(message.contains("does not hold the cluster's store"));
+        assert!(hint.is_some_and(|hint| hint.contains("admin.conf")));
     }
 
     #[test]

@@ -182,6 +182,9 @@ impl ApiError {
             Self::NotLeader { leader } => leader
                 .as_ref()
                 .map(|leader| format!("the leader answers on {leader}")),
+            Self::NoLeader { .. } => Some(
+                "if too many of them are gone for good: `sudo kat-agent recover` on one that is left".into(),
+            ),
             Self::UnknownOutcome(_) => Some("the same request can safely be sent again".into()),
             Self::PreconditionFailed(_) => Some("read it again and decide anew".into()),
             _ => None,

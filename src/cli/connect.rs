@@ -112,6 +112,7 @@ fn nothing(places: &Places) -> CliError {
     }
     CliError::unreachable("no cluster is known here").hinted(
         "on a machine of the cluster, `systemctl status kat-agent` says whether it runs; \
+         on one of no cluster yet, run `sudo kat-agent init`, or what `katcall token create --join` prints; \
          elsewhere, copy its /etc/kat/admin.conf and run `katcall context add NAME --file admin.conf`",
     )
 }

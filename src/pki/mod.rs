@@ -65,7 +65,7 @@ pub enum PkiError {
     #[error("certificate request: {0}")]
     Request(String),
     /// A name that may not be in a certificate.
-    #[error("name in a certificate: {0}")]
+    #[error(transparent)]
     Name(#[from] NameError),
     /// The authority does not sign such certificates.
     #[error("the authority {authority} signs no certificate for {common_name}")]

@@ -132,7 +132,7 @@ fn others(identity: &Identity, known: &Known) -> Vec<String> {
 fn question(identity: &Identity, known: &Known) -> String {
     let others = others(identity, known).join(", ");
     format!(
-        "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not hand on yet is lost, and none of them holds the store any more. Only do this if they are gone for good; one that still runs, cut off from here, would go on by itself until it hears of it",
+        "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nhand on yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would go on by itself until it hears of it",
         identity.node
     )
 }
@@ -144,11 +144,11 @@ fn next_steps(identity: &Identity, others: &[String]) -> String {
     );
     for other in others {
         text.push_str(&format!(
-            "\n  katcall delete node {other}      if it will not come back: what ran there is placed elsewhere"
+            "\n  katcall delete node {other}      # if it will not come back: what ran there is placed elsewhere"
         ));
     }
     text.push_str(
-        "\n  katcall token create --join      for new machines; from three on the store is on three again\n\nMachines that do come back keep their part in the cluster, and may hold the store again.",
+        "\n  katcall token create --join      # for new machines; from three on the store is on three again\n\nMachines that do come back keep their part in the cluster, and may hold the store again.",
     );
     text
 }

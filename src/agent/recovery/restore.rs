@@ -90,7 +90,7 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     let archive = Archive::open(&options.file)?;
     let header = archive.header().clone();
     say(&format!(
-        "a backup of the cluster {}, made on machine {} at {} by KAT {}",
+        "a backup of the cluster {}, made on machine {} at {:.0} by KAT {}",
         header.cluster, header.node, header.created, header.version
     ));
     let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
@@ -132,7 +132,7 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     };
     restoring.settle(say).await?;
     say(&format!(
-        "machine {} is Ready and leads the cluster {} alone, as it was at {}\n\n  katcall get nodes                machines that still run find it by themselves\n  katcall delete node NAME         for each that will not come back\n  katcall token create --join      for new machines\n\nThe machine that made the backup must not come back as {}: `kat-agent reset` on it first.",
+        "machine {} is Ready and leads the cluster {} alone, as it was at {:.0}\n\n  katcall get nodes                # machines that still run find it by themselves\n  katcall delete node NAME         # for each that will not come back\n  katcall token create --join      # for new machines\n\nThe machine that made the backup must not come back as {}: `kat-agent reset` on it first.",
         identity.node, identity.cluster.metadata.name, header.created, identity.node
     ));
     Ok(())
@@ -244,7 +244,7 @@ impl Restoring<'_> {
                 spec.wireguard_port,
             )),
             message: format!(
-                "the store was begun anew on machine {}, from a backup of {}: kat-agent restore",
+                "the store was begun anew on machine {}, from a backup of {:.0}: kat-agent restore",
                 identity.node, self.created
             ),
         };

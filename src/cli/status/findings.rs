@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// What is wrong when the machines that hold the store have no quorum.
-const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last";
+const STALE: &str = "no machine leads that can be reached, so nothing can be changed; everything runs on, and what is shown is what was known last. If most that hold the store are gone for good: `sudo kat-agent recover`";
 
 /// What could be asked, each with its own outcome.
 pub(super) struct Known {
