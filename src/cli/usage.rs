@@ -36,8 +36,10 @@ fn in_words(error: &Error) -> Option<(String, String)> {
             if valid.is_empty() {
                 return None;
             }
-            let hint = meant(&value, &valid)
-                .unwrap_or_else(|| format!("it is one of {}", valid.join(", ")));
+            let hint = meant(&value, &valid).unwrap_or_else(|| match valid.as_slice() {
+                [only] => format!("only `{only}` goes there"),
+                _ => format!("it is one of {}", valid.join(", ")),
+            });
             Some((format!("`{value}` is not {place}"), hint))
         }
         ErrorKind::ValueValidation => {

@@ -86,6 +86,23 @@ fn what_can_not_move_is_named_at_once_and_at_the_end() {
 }
 
 #[test]
+fn who_leaves_out_the_kind_is_told_the_only_one() {
+    let text = Program::alone().run(&["label", "n1", "disk=ssd"]);
+    assert!(text.contains("only `node` goes there"), "{text}");
+}
+
+#[test]
+fn what_is_left_on_a_lost_machine_waits_for_it() {
+    let here = [instance("web-aaaaa", "Unknown")];
+    let fake = cluster(&draining("NotReady"), &here, &[]);
+    let text = Program::of(&fake).run(&["drain", "a", "--timeout", "1s"]);
+    assert!(
+        text.contains("web-aaaaa: Unknown, until its machine answers"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_drain_that_is_taken_back_or_lost_ends_with_that() {
     let fake = cluster(&draining("Draining"), &[], &[]);
     let program = Program::of(&fake);

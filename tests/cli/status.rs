@@ -112,6 +112,21 @@ fn what_cannot_be_read_is_said_and_not_guessed() {
 }
 
 #[test]
+fn a_machine_that_shows_itself_alone_does_not_say_that_nobody_leads() {
+    let fake = cluster();
+    fake.list("/v1alpha1/nodes", &[node("b", "Ready", &["worker"])]);
+    fake.list("/v1alpha1/instances", &[instance("web-aaaaa", "Running")]);
+    for path in ["workloads", "events"] {
+        let refusal = error("Forbidden", "this machine shows itself alone");
+        fake.reply(&format!("GET /v1alpha1/{path}"), 403, refusal);
+    }
+    let text = Program::of(&fake).run(&["status"]);
+    assert!(text.contains("leader      not known"), "{text}");
+    assert!(!text.contains("no machine leads"), "{text}");
+    assert!(text.contains("workloads cannot be read"), "{text}");
+}
+
+#[test]
 fn a_silent_cluster_ends_with_4() {
     assert_snapshot!(Program::alone().run(&["status"]), @r"
     exit: 4

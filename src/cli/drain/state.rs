@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     api::{
         client::Change,
-        types::{DRAIN_BLOCKED, InstanceItem, NodeItem, NodePhase, WorkloadItem},
+        types::{DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem},
     },
     cli::output::{one_line, word},
 };
@@ -176,6 +176,9 @@ impl State {
             let (namespace, id) = key(&item.metadata);
             let why = match self.why_stuck(item) {
                 Some(why) => one_line(why),
+                None if item.status.phase == InstancePhase::Unknown => {
+                    "Unknown, until its machine answers".to_owned()
+                }
                 None => format!(
                     "{}, its successor is not healthy yet",
                     word(&item.status.phase)

@@ -61,7 +61,7 @@ impl Findings {
         {
             findings.of_backup(backup, now);
         }
-        findings.of_nodes(&known.nodes, now);
+        findings.of_nodes(&known.nodes, shows_itself_alone(known), now);
         if let Ok(HealthView {
             store: Some(store), ..
         }) = &known.health
@@ -73,7 +73,12 @@ impl Findings {
         findings
     }
 
-    fn of_nodes(&mut self, nodes: &Result<Vec<NodeItem>, ClientError>, now: Timestamp) {
+    fn of_nodes(
+        &mut self,
+        nodes: &Result<Vec<NodeItem>, ClientError>,
+        alone: bool,
+        now: Timestamp,
+    ) {
         let nodes = match nodes {
             Ok(nodes) => sorted(nodes),
             Err(error) => {
@@ -88,7 +93,9 @@ impl Findings {
             .filter(|node| node.status.roles.contains(&NodeRole::Leader))
             .map(|node| node.metadata.name.as_str())
             .collect();
-        if leaders.is_empty() {
+        if leaders.is_empty() && alone {
+            "not known".clone_into(&mut self.leader);
+        } else if leaders.is_empty() {
             "none".clone_into(&mut self.leader);
             self.troubles
                 .push("no machine leads: nothing is decided until one is elected".to_owned());
@@ -252,6 +259,11 @@ impl Findings {
             .push(format!("{what} cannot be read: {error}"));
         "not known".to_owned()
     }
+}
+
+/// A machine without the store shows itself and no workloads: who leads can't be seen there.
+fn shows_itself_alone(known: &Known) -> bool {
+    matches!(&known.workloads, Err(ClientError::Refused(refusal)) if refusal.status == 403)
 }
 
 /// What the store weighs, after the count of its members.
