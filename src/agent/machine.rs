@@ -344,7 +344,14 @@ impl ReportSink for LeaderApi {
         } else {
             self.failures.store(0, Ordering::Relaxed);
         }
-        sent.map_err(|error| error.to_string())
+        sent.map_err(|error| match error.is_not_found() {
+            true => format!(
+                "the cluster does not know machine {} any more: it was taken out with `katcall delete node`. \
+                 `sudo kat-agent reset` clears it, and then it can join anew",
+                self.identity.node
+            ),
+            false => error.to_string(),
+        })
     }
 
     async fn elsewhere(&self) {

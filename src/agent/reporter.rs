@@ -23,6 +23,8 @@ const GATHER: Duration = Duration::from_millis(5);
 const FIRST_LOOK: Duration = Duration::from_secs(10);
 /// Between two looks whether that is so.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// Reasons that are told of reports that did not arrive, until one does.
+const REASONS_TOLD: usize = 8;
 /// Pause after a report that did not arrive.
 const AFTER_FAILURE: Duration = Duration::from_secs(1);
 
@@ -93,7 +95,7 @@ impl Reporter {
     pub async fn run(self, tick: Duration, cancel: CancellationToken) {
         let mut lists = self.lists.clone();
         self.wait_for_first_look().await;
-        let mut failing = false;
+        let mut failures = BTreeSet::new();
         let pulse = self.pulses.watch("who reports to the leader");
         let mut moved = self.facts.moved();
         loop {
@@ -116,17 +118,25 @@ impl Reporter {
                 });
             }
             match &sent {
-                Ok(_) if failing => tracing::info!("the leader takes reports again"),
-                Err(error) if !failing => {
-                    tracing::warn!(error, "a report did not reach the leader; trying again")
+                Ok(_) if failures.is_empty() => {}
+                Ok(_) => tracing::info!("the leader takes reports again"),
+                // Each reason once: another endpoint is asked each time.
+                Err(error) if failures.len() < REASONS_TOLD && !failures.contains(error) => {
+                    tracing::warn!("a report did not reach the leader; trying again: {error}");
                 }
-                Ok(_) | Err(_) => {}
+                Err(_) => {}
             }
-            failing = sent.is_err();
-            let pause = if failing {
-                AFTER_FAILURE
-            } else {
-                self.tick(tick)
+            let pause = match sent {
+                Ok(_) => {
+                    failures.clear();
+                    self.tick(tick)
+                }
+                Err(error) => {
+                    if failures.len() < REASONS_TOLD {
+                        failures.insert(error);
+                    }
+                    AFTER_FAILURE
+                }
             };
             let news = async {
                 tokio::select! {

@@ -47,10 +47,12 @@ pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
 /// What was heard of every machine.
 ///
 /// A machine of the same name with another identity says nothing about this one. Nor does a report
-/// from before this leadership: another leader may have decided by newer ones.
+/// from before this leadership: another leader may have decided by newer ones. One that has just
+/// joined was silent since then at most.
 pub(super) fn heard<'a>(
     snapshot: &'a Snapshot,
     observed: &'a Observed,
+    now: Timestamp,
 ) -> BTreeMap<&'a str, Heard<'a>> {
     let counts = |node: &NodeEntry, reported: &ReportedNode| {
         reported.report.node_uid == node.registration.value.uid
@@ -61,9 +63,11 @@ pub(super) fn heard<'a>(
             .reports
             .get(name)
             .filter(|reported| counts(node, reported));
+        let known = now.duration_since(node.registration.value.created);
+        let known = known.try_into().unwrap_or(Duration::ZERO);
         let heard = Heard {
             report: reported.map(|reported| reported.report.as_ref()),
-            silent: reported.map_or(observed.leading_for, |reported| reported.age),
+            silent: reported.map_or(observed.leading_for.min(known), |reported| reported.age),
         };
         (name.as_str(), heard)
     });

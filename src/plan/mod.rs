@@ -58,7 +58,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     if leaving::plan_leaving(&mut draft) {
         return draft.finish();
     }
-    let heard = loss::heard(snapshot, observed);
+    let heard = loss::heard(snapshot, observed, now);
     let losses = loss::Losses::of(snapshot, &heard, now);
     let statuses = node::plan_nodes(&mut draft, &heard, &losses);
     let mut machines = machines::Machines::new(&draft, &statuses);

@@ -51,6 +51,25 @@ fn a_new_leader_gives_every_machine_its_full_time() {
 }
 
 #[test]
+fn a_machine_that_joins_gets_its_full_time_from_a_leader_of_long_ago() {
+    let mut world = World::with_machines(2);
+    world.settle();
+    world.pass(Duration::from_secs(3600));
+    world.machine("n3", "23", &[]);
+    world.machines.get_mut("n3").unwrap().speaks = false;
+    world.settle();
+    assert_eq!(phase(&mut world, "n3"), NodePhase::Joining);
+    let timeout = world.snapshot().cluster.spec.node_loss_timeout_seconds;
+    world.pass(Duration::from_secs(u64::from(timeout) - 1));
+    world.settle();
+    assert_eq!(phase(&mut world, "n3"), NodePhase::Joining);
+    world.pass(Duration::from_secs(1));
+    world.settle();
+    assert_eq!(phase(&mut world, "n3"), NodePhase::NotReady);
+    assert_eq!(phase(&mut world, "n1"), NodePhase::Ready);
+}
+
+#[test]
 fn the_leader_wakes_when_a_timeout_ends() {
     let mut world = World::with_machines(1);
     world.settle();

@@ -146,7 +146,8 @@ impl Store {
     /// Writes what is planned; units of new instances, and statuses.
     fn planned(&mut self, observed: &Observed) -> String {
         let snapshot = SnapshotBuilder::default().build(&self.0, 1);
-        let planned = plan(&snapshot, observed, Timestamp::UNIX_EPOCH, 1);
+        let now = Timestamp::UNIX_EPOCH + observed.leading_for;
+        let planned = plan(&snapshot, observed, now, 1);
         let mut shown = String::new();
         for operation in planned.changes.iter().flat_map(|change| &change.operations) {
             self.write(operation);
