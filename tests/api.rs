@@ -10,6 +10,8 @@
 
 #[path = "api/nodes.rs"]
 mod nodes;
+#[path = "api/preview.rs"]
+mod preview;
 #[path = "support/api.rs"]
 mod support;
 

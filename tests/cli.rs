@@ -32,6 +32,8 @@ mod logs;
 mod nodes;
 #[path = "cli/others.rs"]
 mod others;
+#[path = "cli/plan.rs"]
+mod plan;
 #[path = "cli/real.rs"]
 mod real;
 #[path = "cli/status.rs"]

@@ -35,7 +35,6 @@ pub(super) struct Apply<'a> {
     /// POST: what exists with other content is a conflict.
     pub(super) only_create: bool,
     pub(super) precondition: Precondition,
-    pub(super) dry_run: bool,
     pub(super) caller: &'a Caller,
     /// Identity of the workload if it is new.
     pub(super) uid: String,
@@ -95,12 +94,6 @@ impl Apply<'_> {
         let outcome = self.written(&key, entry.is_none(), &decided.meta);
         let generation = decided.meta.generation;
         let same_generation = entry.is_some_and(|entry| entry.meta.value.generation == generation);
-        if self.dry_run {
-            return Ok(Decision::Done(Written {
-                status: StatusCode::OK,
-                ..outcome
-            }));
-        }
         conditions.push(Compare::ModRevision(
             keys::workload_meta(&key.namespace, &key.name),
             entry.map_or(0, |entry| entry.meta.revision),
@@ -286,6 +279,7 @@ impl Apply<'_> {
                 resource_version: String::new(),
                 creation_timestamp: meta.created.to_string(),
             },
+            preview: None,
         }
     }
 }

@@ -21,6 +21,7 @@ mod node_settings;
 mod nodes;
 pub mod openapi;
 mod pass;
+mod preview;
 pub mod proto;
 pub mod routes;
 pub mod server;

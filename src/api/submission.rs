@@ -33,6 +33,8 @@ pub(super) struct Submission {
     pub(super) template_hash: String,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
+    /// Its namespace is written beside it.
+    pub(super) makes_namespace: bool,
 }
 
 /// Unpacks, parses and checks an archive.
@@ -63,6 +65,10 @@ fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
         template_hash: bundle::template_hash(&bundle),
         fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
             .then_some(workload.spec.container.termination_grace_seconds),
+        makes_namespace: bundle
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| namespace.metadata.name == workload.metadata.namespace),
         files: bundle
             .files
             .iter()

@@ -13,12 +13,14 @@ mod join;
 mod membership;
 pub mod newer;
 mod node;
+mod preview;
 mod report;
 mod token;
 
 pub use join::*;
 pub use membership::*;
 pub use node::*;
+pub use preview::*;
 pub use report::*;
 pub use token::*;
 
@@ -399,6 +401,9 @@ pub struct ApplyResult {
     pub kind: String,
     /// Identity of the workload, namespace or machine.
     pub metadata: Metadata,
+    /// Of a workload that was only tried: what would come of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub preview: Option<Box<Preview>>,
 }
 
 /// `/etc/kat/admin.conf` and katcall's contexts: how to reach a cluster.

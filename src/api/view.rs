@@ -240,19 +240,22 @@ pub fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
     let containers = std::iter::once(&mut spec.container)
         .chain(&mut spec.init_containers)
         .chain(&mut spec.sidecars);
-    for container in containers {
-        for variable in &mut container.env {
-            if let Some(value) = &mut variable.value {
-                MASK.clone_into(value);
-            }
-        }
-        for (key, value) in &mut container.quadlet {
-            if key.to_ascii_lowercase().contains("environment") {
-                MASK.clone_into(value);
-            }
+    containers.for_each(mask);
+    spec
+}
+
+/// Takes the values of environment variables out of a container.
+pub fn mask(container: &mut Container) {
+    for variable in &mut container.env {
+        if let Some(value) = &mut variable.value {
+            MASK.clone_into(value);
         }
     }
-    spec
+    for (key, value) in &mut container.quadlet {
+        if key.to_ascii_lowercase().contains("environment") {
+            MASK.clone_into(value);
+        }
+    }
 }
 
 /// RFC 3339 to the microsecond; empty for nothing.

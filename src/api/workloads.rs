@@ -17,8 +17,8 @@ use super::{
     errors::ApiError,
     extract::{At, Parameters, Precondition},
     limits::{MAX_ARCHIVE, check_content_type, read_body},
-    submission,
-    types::{ApplyResult, List, ListMetadata, Metadata},
+    preview, submission,
+    types::{ApplyResult, List, ListMetadata, Metadata, Preview},
     view::workload_version,
     watch::{ListQuery, answer},
 };
@@ -41,6 +41,8 @@ pub(super) struct Written {
     pub(super) outcome: &'static str,
     pub(super) kind: &'static str,
     pub(super) metadata: Metadata,
+    /// What would come of it, where it was only tried.
+    pub(super) preview: Option<Box<Preview>>,
 }
 
 impl Written {
@@ -51,6 +53,7 @@ impl Written {
             outcome,
             kind,
             metadata,
+            preview: None,
         }
     }
 
@@ -64,6 +67,7 @@ impl Written {
             outcome: self.outcome.to_owned(),
             kind: self.kind.to_owned(),
             metadata: self.metadata,
+            preview: self.preview,
         };
         with_etag((self.status, Json(result)).into_response(), &version)
     }
@@ -188,11 +192,13 @@ async fn apply(
         only_create: name.is_none(),
         submission,
         precondition,
-        dry_run: query.dry_run,
         caller,
         uid: (api.config.new_uid)(),
         now: api.now(),
     };
+    if query.dry_run {
+        return Ok(preview::of(api, &apply).await?.answer(None));
+    }
     let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
     Ok(written.answer(revision))
 }

@@ -73,9 +73,14 @@ pub fn spec_hash(bundle: &Bundle) -> String {
 
 /// A document without its defaults; null where there is none.
 fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Value {
-    let Some(document) = document else {
-        return Value::Null;
-    };
+    match document {
+        Some(document) => without_defaults(kind, document),
+        None => Value::Null,
+    }
+}
+
+/// What a document says, without what it leaves at its default.
+pub fn without_defaults<T: serde::Serialize>(kind: Kind, document: &T) -> Value {
     let value = serde_json::to_value(document).unwrap_or_default();
     prune(kind, "", &value).unwrap_or_else(|| Value::Object(Map::new()))
 }

@@ -27,7 +27,7 @@ pub use archive::{Limits, pack, read_archive, read_archive_within};
 pub use decode::Mode;
 pub use diagnostic::{Class, Diagnostic, Position, render};
 pub use folder::read_folder;
-pub use hash::{spec_hash, template_hash};
+pub use hash::{spec_hash, template_hash, without_defaults};
 pub use kind::Kind;
 pub use not_yet::{not_yet, not_yet_agent_config, not_yet_cluster};
 pub use parse::{

@@ -1,44 +1,64 @@
 //! `katcall apply`.
 
+mod expand;
 pub(super) mod local;
+pub(super) mod prune;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     Session,
-    args::Apply,
+    args::{Apply, DryRun},
     console::Console,
     errors::CliError,
-    output,
+    output, plan,
     wait::{self, Target},
 };
-use crate::api::{client::ClientError, types::ApplyResult};
+use crate::api::{
+    client::ClientError,
+    types::{ApplyResult, WorkloadItem},
+};
 use local::{Content, Prepared, Purpose};
 
 pub(super) async fn run<'run>(
     session: &impl Fn() -> Result<Session<'run>, CliError>,
     console: &Console,
     arguments: &Apply,
-) -> Result<(), CliError> {
+) -> Result<u8, CliError> {
     // All folders are read before anything is sent.
     let prepared = local::prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
+    match arguments.dry_run {
+        Some(DryRun::Server) => {
+            let session = session()?;
+            return plan::tell(&session, &prepared, &arguments.prune, None).await;
+        }
+        Some(DryRun::Client) => return checked(console, &prepared),
+        None => {}
+    }
     let session = session()?;
+    let surplus = prune::surplus(&session, &prepared, &arguments.prune).await?;
+    prune::confirm(&session, &surplus, &arguments.prune)?;
     let mut targets = Vec::new();
+    let mut done = Done::default();
     for folder in &prepared {
         for content in &folder.contents {
-            let result = send(&session, folder, content, arguments.dry_run)
-                .await
-                .map_err(|error| explain(error, folder, console))?;
-            let remark = if arguments.dry_run { " (dry run)" } else { "" };
+            let result = match send(&session, folder, content, false).await {
+                Ok(result) => result,
+                Err(error) => {
+                    done.tell(console);
+                    return Err(explain(error, folder, console));
+                }
+            };
             console.line(&format!(
-                "{}/{} {}{remark}",
+                "{}/{} {}",
                 result.kind.to_lowercase(),
                 output::plain(&result.metadata.name),
                 output::plain(&result.outcome)
             ))?;
             if let Content::Workload { namespace, .. } = content {
+                done.count(&result.outcome);
                 targets.push(Target {
                     namespace: namespace.clone(),
                     name: result.metadata.name,
@@ -48,26 +68,104 @@ pub(super) async fn run<'run>(
             }
         }
     }
+    let gone = delete(&session, surplus, &mut done).await?;
+    done.tell(console);
     if arguments.wait {
-        wait_for_all(&session, targets, arguments.timeout).await?;
+        let started = Instant::now();
+        wait_for_all(&session, targets, started, arguments.timeout).await?;
+        for target in &gone {
+            wait::until_gone(&session, target, started + arguments.timeout).await?;
+        }
     }
-    Ok(())
+    Ok(0)
+}
+
+/// Deletes what is in no folder; it is gone some time later.
+async fn delete(
+    session: &Session<'_>,
+    surplus: Vec<WorkloadItem>,
+    done: &mut Done,
+) -> Result<Vec<Target>, CliError> {
+    let mut gone = Vec::new();
+    for item in surplus {
+        let metadata = item.metadata;
+        let namespace = metadata.namespace.unwrap_or_default();
+        match session
+            .client
+            .delete_workload(&namespace, &metadata.name, false)
+            .await
+        {
+            Ok(()) => {}
+            // Somebody else was quicker.
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => {
+                done.tell(session.console);
+                return Err(error.into());
+            }
+        }
+        let name = output::plain(&metadata.name);
+        session.console.line(&format!("workload/{name} deleting"))?;
+        done.count("deleting");
+        gone.push(Target {
+            namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            generation: 0,
+        });
+    }
+    Ok(gone)
+}
+
+/// What was done so far, by its word.
+#[derive(Debug, Default)]
+struct Done {
+    workloads: BTreeMap<String, usize>,
+}
+
+impl Done {
+    fn count(&mut self, outcome: &str) {
+        *self.workloads.entry(output::plain(outcome)).or_default() += 1;
+    }
+
+    /// In one line, where it was more than one workload.
+    fn tell(&self, console: &Console) {
+        let all: usize = self.workloads.values().sum();
+        if all > 1 {
+            let parts = self.workloads.iter();
+            let parts: Vec<String> = parts
+                .map(|(outcome, count)| format!("{count} {outcome}"))
+                .collect();
+            console.note(&format!("{all} workloads: {}", parts.join(", ")));
+        }
+    }
+}
+
+/// What can be said without a cluster.
+fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
+    for content in folders.iter().flat_map(|folder| &folder.contents) {
+        let (kind, name) = match content {
+            Content::Namespace(namespace) => ("namespace", &namespace.metadata.name),
+            Content::Workload { name, .. } => ("workload", name),
+        };
+        console.line(&format!("{kind}/{name} is valid"))?;
+    }
+    Ok(0)
 }
 
 /// One beginning and one deadline for all of them.
 async fn wait_for_all(
     session: &Session<'_>,
     targets: Vec<Target>,
+    started: Instant,
     timeout: Duration,
 ) -> Result<(), CliError> {
-    let started = Instant::now();
     for target in targets {
         wait::until_running(session, target, started, timeout).await?;
     }
     Ok(())
 }
 
-async fn send(
+pub(super) async fn send(
     session: &Session<'_>,
     folder: &Prepared,
     content: &Content,
@@ -85,7 +183,7 @@ async fn send(
 }
 
 /// Shows the server's mistakes at their place in the files.
-fn explain(error: CliError, folder: &Prepared, console: &Console) -> CliError {
+pub(super) fn explain(error: CliError, folder: &Prepared, console: &Console) -> CliError {
     let CliError::Client(ClientError::Refused(refusal)) = error else {
         return error;
     };

@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
-use super::{names, node, time};
+use super::{apply::prune, names, node, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -18,7 +18,7 @@ pub fn command() -> clap::Command {
 /// too where nothing of /etc/kat/admin.conf answers.
 ///
 /// Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 not found, 4 not reachable, 5 timed
-/// out waiting, 130 interrupted.
+/// out waiting, 10 `plan` found changes, 130 interrupted.
 #[derive(Debug, Parser)]
 #[command(
     name = "katcall",
@@ -52,6 +52,8 @@ pub(super) struct Global {
 pub(super) enum Command {
     /// Create or update workloads from folders of *.kat files
     Apply(Apply),
+    /// Show what an apply would come to, and do nothing (exits with 10 where anything would change)
+    Plan(Plan),
     /// List items, or show one
     Get(Get),
     /// Show one item with its conditions and events
@@ -104,18 +106,70 @@ pub(super) struct Namespace {
 
 #[derive(Debug, Args)]
 pub(super) struct Apply {
-    /// Folder of *.kat files, or a .tar.gz of one; may be repeated
+    /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated
     #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
     pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) prune: Prune,
     /// Wait until everything runs as written
     #[arg(long)]
     pub(super) wait: bool,
     /// How long to wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(super) timeout: Duration,
-    /// Check and show what would change; store nothing
-    #[arg(long, conflicts_with = "wait")]
-    pub(super) dry_run: bool,
+    /// Do nothing: `server` shows what would change, as `katcall plan` does, `client` only checks
+    #[arg(
+        long,
+        conflicts_with = "wait",
+        value_name = "WHERE",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "server"
+    )]
+    pub(super) dry_run: Option<DryRun>,
+}
+
+/// What becomes of workloads that no folder has.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Prune {
+    /// Delete workloads with these labels that are in no folder, in the namespaces of the folders
+    #[arg(long, requires = "labels")]
+    pub(super) prune: bool,
+    /// Labels that a workload must have to be pruned
+    #[arg(
+        short = 'l',
+        long = "label",
+        value_name = "KEY[=VALUE]",
+        value_delimiter = ',',
+        requires = "prune",
+        value_parser = prune::parse
+    )]
+    pub(super) labels: Vec<prune::Requirement>,
+    /// Do not ask before they are deleted
+    #[arg(long, requires = "prune")]
+    pub(super) yes: bool,
+}
+
+/// Where an apply that does nothing is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum DryRun {
+    /// On the cluster
+    Server,
+    /// Here, without a cluster
+    Client,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Plan {
+    /// Folder of *.kat files, a folder of such folders, or a .tar.gz; may be repeated, and each is
+    /// looked at on its own
+    #[arg(short, long = "file", value_name = "DIR|ARCHIVE", required = true)]
+    pub(super) files: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) prune: Prune,
+    /// Print all that the cluster says
+    #[arg(short, long)]
+    pub(super) output: Option<DocumentFormat>,
 }
 
 /// What can be listed.

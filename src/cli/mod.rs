@@ -2,7 +2,8 @@
 //!
 //! Data goes to stdout, everything else to stderr; messages are lower case without a full stop and
 //! their hints stand apart (ARCHITECTURE.md, Style). Exit codes: 0 done, 1 refused or failed, 2
-//! wrong usage, 3 not found, 4 not reachable, 5 timed out waiting, 130 interrupted.
+//! wrong usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
+//! interrupted.
 
 mod apply;
 mod args;
@@ -21,6 +22,7 @@ mod logs;
 mod names;
 mod node;
 mod output;
+mod plan;
 mod progress;
 mod status;
 mod suggest;
@@ -109,7 +111,8 @@ async fn dispatch(
         Ok(Session { client, console })
     };
     match command {
-        Command::Apply(arguments) => apply::run(&session, console, &arguments).await?,
+        Command::Apply(arguments) => return apply::run(&session, console, &arguments).await,
+        Command::Plan(arguments) => return plan::run(&session, console, &arguments).await,
         Command::Get(arguments) => get::run(&session()?, &arguments).await?,
         Command::Describe(arguments) => describe::run(&session()?, &arguments).await?,
         Command::Logs(arguments) => logs::run(&session()?, &arguments).await?,

@@ -46,7 +46,7 @@ fn a_folder_is_sent_as_an_archive_and_created() {
 }
 
 #[test]
-fn several_folders_are_applied_in_turn_and_a_dry_run_says_so() {
+fn several_folders_are_tried_in_turn_and_a_dry_run_says_so() {
     let fake = Fake::start();
     fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));
     fake.reply(
@@ -58,12 +58,22 @@ fn several_folders_are_applied_in_turn_and_a_dry_run_says_so() {
     program.file("web/workload.kat", &workload_file("web"));
     program.file("db/workload.kat", &workload_file("db"));
     assert_snapshot!(program.run(&["apply", "-f", "web", "-f", "db", "--dry-run"]), @r"
-    exit: 0
+    exit: 10
     --- stdout
-    workload/web updated (dry run)
-    workload/db unchanged (dry run)
+    workload default/web would be updated
+      the cluster's version says no more than that
+
+    workload default/db stays as it is
+
+    0 to create, 1 to change, 1 as they are; nothing was done
     ");
-    assert_eq!(fake.asked()[0], format!("PUT {WEB}?dryRun=true"));
+    assert_eq!(
+        fake.asked(),
+        [
+            format!("PUT {WEB}?dryRun=true"),
+            format!("PUT {WORKLOADS}/db?dryRun=true")
+        ]
+    );
 }
 
 #[test]
@@ -159,4 +169,100 @@ fn a_refusal_for_another_reason_keeps_its_words() {
 
     hint: `katcall create namespace default` makes it
     ");
+}
+
+/// A folder with `web`, `db` and notes, each workload with the label `app: shop`.
+fn shop(program: &Program) {
+    for name in ["web", "db"] {
+        let text = workload_file(name).replace("metadata:\n", "metadata:\n  labels: {app: shop}\n");
+        program.file(&format!("shop/{name}/workload.kat"), &text);
+    }
+    program.file("shop/docs/notes.md", "");
+}
+
+#[test]
+fn a_folder_of_folders_is_applied_in_the_order_of_names() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));
+    fake.reply(
+        &format!("PUT {WORKLOADS}/db"),
+        201,
+        applied("created", "db"),
+    );
+    let program = Program::of(&fake);
+    shop(&program);
+    assert_snapshot!(program.run(&["apply", "-f", "shop"]), @r"
+    exit: 0
+    --- stdout
+    workload/db created
+    workload/web updated
+    --- stderr
+    2 workloads: 1 created, 1 updated
+    ");
+    fake.instead(&format!("PUT {WEB}"), 403, error("Forbidden", "no"));
+    assert_snapshot!(program.run(&["apply", "-f", "shop"]));
+    let broken = workload_file("api").replace("replicas: 1", "replicas: many");
+    program.file("shop/api/workload.kat", &broken);
+    program.file(
+        "shop/mail/workload.kat",
+        &broken.replace("name: api", "name: mail"),
+    );
+    let asked = fake.asked().len();
+    assert_snapshot!(program.run(&["apply", "-f", "shop"]));
+    program.file("shop/api/workload.kat", &workload_file("web"));
+    program.file("shop/mail/workload.kat", &workload_file("mail"));
+    assert_snapshot!(program.run(&["apply", "-f", "shop"]));
+    assert_eq!(fake.asked().len(), asked, "nothing is sent");
+}
+
+/// A workload with labels, as the cluster has it.
+fn labelled(name: &str, labels: serde_json::Value) -> serde_json::Value {
+    let mut item = workload(name, "Running", [1, 1, 1]);
+    item["metadata"]["labels"] = labels;
+    item
+}
+
+#[test]
+fn what_is_in_no_folder_goes_where_that_is_asked_for() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, applied("unchanged", "web"));
+    fake.reply(
+        &format!("PUT {WORKLOADS}/db"),
+        200,
+        applied("unchanged", "db"),
+    );
+    fake.list(
+        WORKLOADS,
+        &[
+            labelled("web", json!({"app": "shop"})),
+            labelled("old", json!({"app": "shop"})),
+            labelled("other", json!({"app": "mail"})),
+            labelled("bare", json!({})),
+        ],
+    );
+    fake.reply(
+        &format!("DELETE {WORKLOADS}/old"),
+        200,
+        applied("deleting", "old"),
+    );
+    let program = Program::of(&fake);
+    shop(&program);
+    let prune = ["--prune", "-l", "app=shop"];
+    let apply = [&["apply", "-f", "shop"], &prune[..]].concat();
+    assert_snapshot!(program.run(&apply));
+    let asked = fake.asked();
+    assert!(
+        asked.iter().all(|asked| asked.starts_with("GET ")),
+        "{asked:?}"
+    );
+    assert_snapshot!(program.run(&[&apply[..], &["--yes"]].concat()));
+    let deleted: Vec<String> = fake
+        .asked()
+        .into_iter()
+        .filter(|asked| asked.starts_with("DELETE "))
+        .collect();
+    assert_eq!(deleted, [format!("DELETE {WORKLOADS}/old")]);
+    assert_snapshot!(program.run(&[&["plan", "-f", "shop"], &prune[..]].concat()));
+    assert_snapshot!(program.run(&["apply", "-f", "shop", "--prune"]));
+    assert_snapshot!(program.run(&["apply", "-f", "shop", "-l", "app"]));
 }

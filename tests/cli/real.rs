@@ -27,11 +27,14 @@ async fn a_workload_lives_and_goes() {
     let server = support::Server::start().await;
     let program = admin(&server);
     let apply = ["apply", "-f", "web"];
-    assert_snapshot!(program.run(&["apply", "-f", "web", "--dry-run"]), @r"
-    exit: 0
-    --- stdout
-    workload/web created (dry run)
-    ");
+    let text = program.run(&["apply", "-f", "web", "--dry-run"]);
+    assert!(
+        text.starts_with("exit: 10\n--- stdout\nworkload shop/web would be created\n"),
+        "{text}"
+    );
+    assert!(!text.contains("correct-horse"), "{text}");
+    let missing = program.run(&["get", "workload", "web", "-n", "shop"]);
+    assert!(missing.starts_with("exit: 3\n"), "{missing}");
     assert_snapshot!(program.run(&apply), @r"
     exit: 0
     --- stdout

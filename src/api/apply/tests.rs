@@ -12,6 +12,7 @@ fn submission(replicas: &str) -> Submission {
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
         fenced_grace: None,
+        makes_namespace: false,
     }
 }
 
@@ -28,7 +29,6 @@ fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
         submission: submission(replicas),
         only_create: false,
         precondition: Precondition::Nothing,
-        dry_run: false,
         caller,
         uid: "new-uid".to_owned(),
         now: Timestamp::UNIX_EPOCH,
@@ -318,21 +318,6 @@ fn refuses_what_does_not_fit() {
         .files
         .extend((0..100).map(|number| (format!("{number}.kat"), String::new())));
     assert_eq!(refused(&many, &empty()), "Invalid");
-}
-
-#[test]
-fn a_dry_run_writes_nothing() {
-    let caller = caller();
-    for snapshot in [empty(), with_workload(1, "1", false)] {
-        let apply = Apply {
-            dry_run: true,
-            ..apply(&caller, "2")
-        };
-        assert!(matches!(
-            apply.decide(&snapshot).unwrap(),
-            Decision::Done(_)
-        ));
-    }
 }
 
 #[test]

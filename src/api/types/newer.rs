@@ -6,7 +6,7 @@ use serde::{
     de::{DeserializeOwned, IntoDeserializer, value},
 };
 
-use super::{Health, InstancePhase, NodePhase, NodeRole, Taint, WorkloadPhase};
+use super::{Health, InstanceAction, InstancePhase, NodePhase, NodeRole, Taint, WorkloadPhase};
 use crate::resource::TaintEffect;
 
 /// A set of words that may grow.
@@ -31,6 +31,11 @@ impl Words for NodePhase {
 
 impl Words for WorkloadPhase {
     const NEWER: Self = Self::Progressing;
+}
+
+/// Something becomes of it.
+impl Words for InstanceAction {
+    const NEWER: Self = Self::Restart;
 }
 
 /// A taint keeps something away, whatever else it does.

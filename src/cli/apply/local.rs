@@ -11,7 +11,10 @@ use std::{
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::super::{errors::CliError, output};
+use super::{
+    super::{errors::CliError, output},
+    expand,
+};
 use crate::{
     bundle::{self, Bundle, Diagnostic, MAX_BUNDLE, Mode, SourceFile},
     resource::Namespace,
@@ -55,8 +58,9 @@ pub(in crate::cli) fn prepare_all(
     let mut folders = Vec::new();
     let mut excerpts = Vec::new();
     let mut wrong = Vec::new();
+    let paths = paths.iter().flat_map(|path| expand::folders(path));
     for path in paths {
-        match prepare(path, purpose)? {
+        match prepare(&path, purpose)? {
             Ok(folder) => folders.push(folder),
             Err((diagnostics, sources)) => {
                 let shown = path.display().to_string();
@@ -70,9 +74,29 @@ pub(in crate::cli) fn prepare_all(
         }
     }
     if wrong.is_empty() {
+        described_once(&folders)?;
         return Ok(folders);
     }
     Err(mistakes(&excerpts, &wrong.join(", ")))
+}
+
+/// No two folders may be about the same workload.
+fn described_once(folders: &[Prepared]) -> Result<(), CliError> {
+    let mut known: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for folder in folders {
+        for content in &folder.contents {
+            let Content::Workload { namespace, name } = content else {
+                continue;
+            };
+            if let Some(other) = known.insert((namespace, name), &folder.path) {
+                return Err(CliError::usage(format!(
+                    "`{other}` and `{}` are both about the workload {namespace}/{name}",
+                    folder.path
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The excerpts and the last line after them.

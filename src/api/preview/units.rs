@@ -1,0 +1,154 @@
+//! How the texts of units change, rendered as the machines do it.
+//!
+//! The new unit is rendered with the name, the address and the place of the present one, so that the
+//! difference is what the change makes of it; values of variables are taken out before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use similar::TextDiff;
+
+use super::instances::{Fates, Present};
+use crate::{
+    api::{
+        types::UnitChange,
+        view::{MASK, mask},
+    },
+    plan::Assignment,
+    render::{RenderError, RenderSettings, Renderer},
+    resource::{ClusterConfiguration, EnvVar},
+};
+
+/// Lines around a change.
+const CONTEXT: usize = 3;
+/// What stands for a value that is another than before.
+const CHANGED: &str = "*** (changed)";
+
+type Texts = BTreeMap<String, String>;
+
+/// One for each unit of each version that is replaced; of a workload that has no instance yet, the whole
+/// units of one.
+pub(super) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<UnitChange> {
+    let settings = RenderSettings {
+        hold_seconds: cluster.spec.node_loss_timeout_seconds,
+        ..RenderSettings::default()
+    };
+    let renderer = match Renderer::installed() {
+        Ok(renderer) => renderer,
+        Err(error) => return vec![failed("unit-templates", &error)],
+    };
+    let mut seen: BTreeMap<(&str, &str), (Present<'_>, Present<'_>, u32)> = BTreeMap::new();
+    for (old, new) in &fates.pairs {
+        let (Some(old), Some(new)) = (old, new) else {
+            continue;
+        };
+        let versions = (
+            old.assignment.template_hash.as_str(),
+            new.assignment.template_hash.as_str(),
+        );
+        if versions.0 != versions.1 {
+            seen.entry(versions).or_insert((*old, *new, 0)).2 += 1;
+        }
+    }
+    let mut changes = Vec::new();
+    for (old, new, count) in seen.into_values() {
+        let (before, after) = disguised(old.assignment, new.assignment);
+        changes.extend(difference(
+            texts(&renderer, &settings, &before),
+            texts(&renderer, &settings, &after),
+            count,
+        ));
+    }
+    if fates.pairs.iter().all(|(old, _)| old.is_none())
+        && let Some((_, Some(first))) = fates.pairs.first()
+    {
+        let mut after = first.assignment.clone();
+        mask(&mut after.container);
+        let count = u32::try_from(fates.pairs.len()).unwrap_or(u32::MAX);
+        let text = texts(&renderer, &settings, &after);
+        changes.extend(difference(Ok(Texts::new()), text, count));
+    }
+    changes
+}
+
+/// Both without values, and the new one in the place of the old.
+fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
+    let mut before = old.clone();
+    let mut after = Assignment {
+        instance: old.instance.clone(),
+        slot: old.slot,
+        address: old.address,
+        user: old.user.clone(),
+        ..new.clone()
+    };
+    mask(&mut before.container);
+    mask(&mut after.container);
+    let known = |name: &str| old.container.env.iter().rfind(|one| one.name == name);
+    let really = new.container.env.iter();
+    for (variable, real) in after.container.env.iter_mut().zip(really) {
+        mark(variable, real, known(&real.name));
+    }
+    (before, after)
+}
+
+fn mark(variable: &mut EnvVar, real: &EnvVar, before: Option<&EnvVar>) {
+    let changed = before.is_some_and(|before| before.value != real.value);
+    if changed && variable.value.as_deref() == Some(MASK) {
+        variable.value = Some(CHANGED.to_owned());
+    }
+}
+
+fn texts(
+    renderer: &Renderer,
+    settings: &RenderSettings,
+    assignment: &Assignment,
+) -> Result<Texts, RenderError> {
+    let mut files = renderer.instance(assignment, settings)?;
+    files.extend(renderer.image(assignment, settings)?);
+    Ok(files
+        .into_iter()
+        .map(|file| (file.name, file.text))
+        .collect())
+}
+
+fn difference(
+    before: Result<Texts, RenderError>,
+    after: Result<Texts, RenderError>,
+    instances: u32,
+) -> Vec<UnitChange> {
+    // What a newer version wrote may not be renderable any more: then the whole new text is told.
+    let before = before.unwrap_or_default();
+    let after = match after {
+        Ok(after) => after,
+        Err(error) => return vec![failed("the new unit", &error)],
+    };
+    let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let changed = names.into_iter().filter_map(|name| {
+        let (old, new) = (before.get(name), after.get(name));
+        (old != new).then(|| {
+            let text = |text: Option<&String>| text.map_or("", String::as_str).to_owned();
+            let title = |text: Option<&String>| match text {
+                Some(_) => name.clone(),
+                None => "/dev/null".to_owned(),
+            };
+            let (left, right) = (text(old), text(new));
+            let diff = TextDiff::from_lines(&left, &right);
+            let mut diff = diff.unified_diff();
+            diff.context_radius(CONTEXT)
+                .header(&title(old), &title(new));
+            UnitChange {
+                name: name.clone(),
+                instances,
+                diff: diff.to_string(),
+            }
+        })
+    });
+    changed.collect()
+}
+
+fn failed(name: &str, error: &RenderError) -> UnitChange {
+    UnitChange {
+        name: name.to_owned(),
+        instances: 0,
+        diff: format!("can't be rendered: {error}\n"),
+    }
+}

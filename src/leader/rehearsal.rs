@@ -1,0 +1,185 @@
+//! What would come of a change: the leader's own plan on a copy of the store, with machines that do
+//! what they are told. Nothing is written and nobody is asked.
+//!
+//! A machine that answers starts at once what it is given, and what it starts is healthy; one that does
+//! not answer does nothing, and what has failed stays as it is. Time stands still: what only a delay
+//! holds up is not seen.
+
+use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+
+use super::SnapshotBuilder;
+use crate::{
+    api::types::{Health, InstancePhase, InstanceReport, NodeReport},
+    plan::{self, Observed, Snapshot, Wanted},
+    store::{KeyValue, Listing, Operation, mirror::Entries},
+};
+
+/// Most plans that are made in a row. A replacement takes two or three.
+const ROUNDS: usize = 256;
+
+/// A copy of the store that changes are tried on.
+pub struct Rehearsal {
+    entries: Entries,
+    revision: i64,
+    builder: SnapshotBuilder,
+}
+
+/// How a rehearsal ended.
+pub struct Rehearsed {
+    /// The state after all changes.
+    pub snapshot: Snapshot,
+    /// Nothing was left to be done; else there were more changes than are looked at.
+    pub complete: bool,
+}
+
+impl Rehearsal {
+    /// Begins with everything below [`crate::store::keys::ROOT`].
+    pub fn new(listing: Listing) -> Self {
+        let entries = listing.items.into_iter();
+        Self {
+            entries: entries
+                .map(|item| (Arc::from(item.key.as_str()), Arc::new(item)))
+                .collect(),
+            revision: listing.revision,
+            builder: SnapshotBuilder::default(),
+        }
+    }
+
+    /// The state as it is now.
+    pub fn snapshot(&mut self) -> Snapshot {
+        self.builder.build(&self.entries, self.revision)
+    }
+
+    /// Does what a transaction does, at the next revision.
+    pub fn write(&mut self, operations: &[Operation]) {
+        self.revision += 1;
+        for operation in operations {
+            match operation {
+                Operation::Put(key, value) => self.put(key, value),
+                Operation::Delete(key) => drop(self.entries.remove(key.as_str())),
+                Operation::DeletePrefix(prefix) => self.delete_below(prefix),
+            }
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &[u8]) {
+        let before = self.entries.get(key);
+        let entry = KeyValue {
+            key: key.to_owned(),
+            value: value.to_vec(),
+            mod_revision: self.revision,
+            create_revision: before.map_or(self.revision, |before| before.create_revision),
+        };
+        self.entries.insert(Arc::from(key), Arc::new(entry));
+    }
+
+    fn delete_below(&mut self, prefix: &str) {
+        let bounds = (Bound::Included(prefix), Bound::Unbounded);
+        let keys = self.entries.range::<str, _>(bounds).map(|(key, _)| key);
+        let keys = keys.take_while(|key| key.starts_with(prefix)).cloned();
+        for key in keys.collect::<Vec<_>>() {
+            self.entries.remove(&key);
+        }
+    }
+
+    /// Plans, and lets the machines obey, until nothing is left to be done.
+    pub fn play(self, observed: Observed, now: Timestamp) -> Rehearsed {
+        self.play_within(ROUNDS, observed, now)
+    }
+
+    fn play_within(mut self, rounds: usize, mut observed: Observed, now: Timestamp) -> Rehearsed {
+        let mut snapshot = self.snapshot();
+        for _ in 0..rounds {
+            let seed = u64::try_from(snapshot.revision).unwrap_or(0);
+            let planned = plan::plan(&snapshot, &observed, now, seed);
+            for change in &planned.changes {
+                self.write(&change.operations);
+            }
+            snapshot = self.snapshot();
+            if !obey(&snapshot, &mut observed) && planned.changes.is_empty() {
+                return Rehearsed {
+                    snapshot,
+                    complete: true,
+                };
+            }
+        }
+        Rehearsed {
+            snapshot,
+            complete: false,
+        }
+    }
+}
+
+/// Every machine that answers does what its list says; true when anything changed by that.
+fn obey(snapshot: &Snapshot, observed: &mut Observed) -> bool {
+    let mut changed = false;
+    let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
+    let timeout = Duration::from_secs(timeout.into());
+    for (node, reported) in &mut observed.reports {
+        if reported.age >= timeout {
+            continue;
+        }
+        let mut report = NodeReport::clone(&reported.report);
+        follow(snapshot, node, &mut report);
+        if report != *reported.report {
+            reported.report = Arc::new(report);
+            changed = true;
+        }
+    }
+    changed
+}
+
+fn follow(snapshot: &Snapshot, node: &str, report: &mut NodeReport) {
+    let list = snapshot.instances.iter();
+    let list: Vec<_> = list.filter(|(_, entry)| entry.node == node).collect();
+    let listed: BTreeSet<&str> = list.iter().map(|(id, _)| id.as_str()).collect();
+    let instances = &mut report.workload_instances;
+    instances.retain(|instance| listed.contains(instance.instance_id.as_str()));
+    for (id, entry) in list {
+        let assignment = &entry.assignment.value;
+        let place = instances
+            .iter()
+            .position(|instance| instance.instance_id == *id);
+        let place = place.unwrap_or_else(|| {
+            instances.push(InstanceReport {
+                workload_name: assignment.workload.clone(),
+                namespace: assignment.namespace.clone(),
+                instance_id: id.clone(),
+                ..InstanceReport::default()
+            });
+            instances.len() - 1
+        });
+        if let Some(instance) = instances.get_mut(place) {
+            do_as_told(assignment.wanted, instance);
+        }
+    }
+}
+
+/// What is on its way arrives; what runs or has failed stays as it is.
+fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
+    let arrives = matches!(
+        instance.phase,
+        InstancePhase::Pending
+            | InstancePhase::Scheduled
+            | InstancePhase::Pulling
+            | InstancePhase::Building
+            | InstancePhase::Starting
+            | InstancePhase::Running
+    );
+    match wanted {
+        Wanted::Stopped => instance.phase = InstancePhase::Stopped,
+        // A pull that keeps failing has a reason, and so has a probe that says no.
+        Wanted::Running if arrives && instance.reason.is_empty() => {
+            instance.phase = InstancePhase::Running;
+            if instance.health_status == Health::PendingCheck {
+                instance.health_status = Health::Healthy;
+            }
+        }
+        Wanted::Running => {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,316 @@
+//! What an apply would come to, and that it stays a question.
+
+use std::sync::Arc;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::support::{NODE_UID, Server, put, read, registration, web};
+use kat::{
+    api::types::{InstancePhase, InstanceReport, NodeReport, NodeResources},
+    plan::{NodeRegistration, Snapshot, Wanted},
+    resource::{Bytes, MilliCpu, ResourceList},
+    store::keys,
+};
+
+const WEB: &str = "/v1alpha1/n/shop/workloads/web";
+const NODES: [(&str, &str); 2] = [("n1", NODE_UID), ("n2", "node-uid-2")];
+
+/// Two machines that report, and a leader that plans when it is told to.
+async fn cluster() -> Server {
+    let server = Server::start().await;
+    let second = NodeRegistration {
+        uid: "node-uid-2".to_owned(),
+        ..registration()
+    };
+    let subnet = |node: &str, subnet: &str| {
+        kat::store::Operation::Put(keys::network_node(node, "subnet"), subnet.into())
+    };
+    let list = json!({"schema": 1, "revision": 1, "count": 0});
+    server
+        .write(&[
+            put(keys::registration("n2"), &second),
+            subnet("n1", "10.100.2.0/23"),
+            subnet("n2", "10.100.4.0/23"),
+            put(keys::desired_meta("n1"), &list),
+            put(keys::desired_meta("n2"), &list),
+        ])
+        .await;
+    settle(&server).await;
+    server
+}
+
+fn newest(server: &Server) -> Arc<Snapshot> {
+    server.handle.snapshot.borrow().clone().unwrap()
+}
+
+/// The machines run what they are given.
+fn report(server: &Server) {
+    let snapshot = newest(server);
+    for (name, uid) in NODES {
+        let resources = ResourceList {
+            cpu: Some(MilliCpu(2000)),
+            memory: Some(Bytes(4 << 30)),
+        };
+        let instances = snapshot.instances.iter();
+        let instances = instances.filter(|(_, entry)| entry.node == name);
+        let instances = instances.map(|(id, entry)| InstanceReport {
+            instance_id: id.clone(),
+            phase: match entry.assignment.value.wanted {
+                Wanted::Running => InstancePhase::Running,
+                Wanted::Stopped => InstancePhase::Stopped,
+            },
+            ..InstanceReport::default()
+        });
+        let report = NodeReport {
+            node_name: name.to_owned(),
+            node_uid: uid.to_owned(),
+            resources: NodeResources {
+                capacity: resources,
+                allocatable: resources,
+            },
+            workload_instances: instances.collect(),
+            desired_revision: 1,
+            ..NodeReport::default()
+        };
+        server.handle.reports.accept(name, report);
+    }
+}
+
+/// Plans and writes until there is nothing left to do.
+async fn settle(server: &Server) {
+    for _ in 0..50 {
+        report(server);
+        let snapshot = newest(server);
+        let observed = server
+            .handle
+            .reports
+            .observed(std::time::Duration::from_secs(60));
+        let seed = u64::try_from(snapshot.revision).unwrap();
+        let plan = kat::plan::plan(&snapshot, &observed, jiff::Timestamp::now(), seed);
+        if plan.changes.is_empty() {
+            return;
+        }
+        for change in plan.changes {
+            server.write(&change.operations).await;
+        }
+    }
+    panic!("the plan never ends");
+}
+
+/// Asks; the answer, after it was seen that nothing was written and no value told.
+async fn ask(server: &Server, files: &[(&str, &str)]) -> Value {
+    ask_at(server, WEB, files).await
+}
+
+async fn ask_at(server: &Server, path: &str, files: &[(&str, &str)]) -> Value {
+    let (stored, revision) = (server.stored(), server.store.revision());
+    let path = format!("{path}?dryRun=true");
+    let response = server.send(&server.admin, Method::PUT, &path, files, &[]);
+    let (status, body) = read(response.await).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(server.store.revision(), revision, "nothing is written");
+    assert_eq!(server.stored(), stored);
+    let text = body.to_string();
+    for secret in ["correct-horse", "battery-staple"] {
+        assert!(!text.contains(secret), "{text}");
+    }
+    body
+}
+
+fn actions(body: &Value) -> Vec<&str> {
+    let instances = body["preview"]["instances"].as_array().unwrap().iter();
+    instances
+        .map(|one| one["action"].as_str().unwrap())
+        .collect()
+}
+
+/// `workload.kat` with another image and another secret.
+fn changed(replicas: u32) -> String {
+    web("shop", "web", replicas)
+        .replace("web:1", "web:2")
+        .replace("correct-horse", "battery-staple")
+}
+
+#[tokio::test]
+async fn a_new_workload_is_placed_and_its_unit_is_told() {
+    let server = cluster().await;
+    let body = ask(&server, &[("workload.kat", &web("shop", "web", 2))]).await;
+    assert_eq!(body["outcome"], "created");
+    assert_eq!(body["metadata"]["generation"], 1);
+    let preview = &body["preview"];
+    assert_eq!(preview["presentGeneration"], Value::Null);
+    assert_eq!(actions(&body), ["Create", "Create"]);
+    let mut nodes: Vec<_> = preview["instances"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["successorNode"].as_str().unwrap())
+        .collect();
+    nodes.sort_unstable();
+    assert_eq!(nodes, ["n1", "n2"], "they spread");
+    assert_eq!(
+        preview["instances"][0]["successor"],
+        Value::Null,
+        "its name follows from an identity that it does not have yet"
+    );
+    let units = preview["units"].as_array().unwrap();
+    let container = units
+        .iter()
+        .find(|unit| unit["name"].as_str().unwrap().ends_with(".container"))
+        .unwrap();
+    let diff = container["diff"].as_str().unwrap();
+    assert!(
+        diff.starts_with("--- /dev/null\n+++ kat-shop-web-"),
+        "{diff}"
+    );
+    assert!(
+        diff.contains("\n+Image=registry.lab:5000/web:1\n"),
+        "{diff}"
+    );
+    assert_eq!(container["instances"], 2);
+    let variables = units
+        .iter()
+        .find(|unit| unit["name"].as_str().unwrap().ends_with(".env"))
+        .unwrap();
+    let diff = variables["diff"].as_str().unwrap();
+    assert!(diff.contains("\n+PASSWORD=***\n"), "{diff}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_said_is_what_then_happens() {
+    let server = cluster().await;
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 2))])
+        .await;
+    settle(&server).await;
+    let before = newest(&server);
+    assert_eq!(before.instances.len(), 2);
+
+    let body = ask(&server, &[("workload.kat", &changed(3))]).await;
+    assert_eq!(body["outcome"], "updated");
+    let preview = &body["preview"];
+    assert_eq!(preview["presentGeneration"], 1);
+    assert_eq!(preview["templateChanged"], true);
+    assert_eq!(preview["complete"], true);
+    assert_eq!(preview["blocked"], "");
+    let fields = json!([
+        {"file": "workload.kat", "path": "spec.container.env[PASSWORD].value", "before": "***", "after": "***"},
+        {"file": "workload.kat", "path": "spec.replicas", "before": 2, "after": 3},
+        {"file": "workload.kat", "path": "spec.source.image",
+            "before": "registry.lab:5000/web:1", "after": "registry.lab:5000/web:2"},
+    ]);
+    let mut found = preview["fields"].as_array().unwrap().clone();
+    found.sort_by_key(|field| field["path"].as_str().unwrap().to_owned());
+    assert_eq!(Value::Array(found), fields);
+    let replaced = actions(&body);
+    assert_eq!(replaced.len(), 3, "{body}");
+    assert_eq!(replaced[2], "Create");
+    assert!(
+        replaced[..2]
+            .iter()
+            .all(|action| ["Restart", "Move"].contains(action)),
+        "{body}"
+    );
+    let units = preview["units"].as_array().unwrap();
+    let diff = |end: &str| {
+        let mut found = units
+            .iter()
+            .filter(|unit| unit["name"].as_str().unwrap().ends_with(end));
+        found.next().unwrap()["diff"].as_str().unwrap().to_owned()
+    };
+    let container = diff(".container");
+    for line in [
+        "\n-Image=registry.lab:5000/web:1\n",
+        "\n+Image=registry.lab:5000/web:2\n",
+        "\n-Generation=1\n",
+        "\n+Generation=2\n",
+    ] {
+        assert!(container.contains(line), "{container}");
+    }
+    assert!(!container.contains("-Instance="), "{container}");
+    let variables = diff(".env");
+    assert!(
+        variables.contains("-PASSWORD=***\n+PASSWORD=*** (changed)\n"),
+        "{variables}"
+    );
+
+    server
+        .put("shop", "web", &[("workload.kat", &changed(3))])
+        .await;
+    settle(&server).await;
+    let after = newest(&server);
+    for one in preview["instances"].as_array().unwrap() {
+        let successor = one["successor"].as_str().unwrap();
+        let entry = &after.instances[successor];
+        assert_eq!(one["successorNode"], entry.node.as_str(), "{successor}");
+        assert_eq!(one["slot"], entry.assignment.value.slot);
+    }
+    let same = ask(&server, &[("workload.kat", &changed(3))]).await;
+    assert_eq!(same["outcome"], "unchanged");
+    assert_eq!(same.get("preview"), None);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_need_not_restart_stays_and_what_is_not_wanted_stops() {
+    let server = cluster().await;
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 2))])
+        .await;
+    settle(&server).await;
+    let body = ask(&server, &[("workload.kat", &web("shop", "web", 1))]).await;
+    assert_eq!(actions(&body), ["Keep", "Stop"]);
+    let instances = &body["preview"]["instances"];
+    assert_eq!(instances[0]["reason"], "nothing that it is made of changes");
+    assert_eq!(instances[1]["reason"], "fewer replicas are wanted");
+    assert_eq!(body["preview"]["templateChanged"], false);
+    assert_eq!(body["preview"]["units"], json!([]));
+    let commented = format!("# a comment\n{}", web("shop", "web", 2));
+    let body = ask(&server, &[("workload.kat", &commented)]).await;
+    assert_eq!(body["outcome"], "updated");
+    assert_eq!(body["preview"]["presentGeneration"], 1);
+    assert_eq!(body["metadata"]["generation"], 1);
+    assert_eq!(body["preview"]["fields"], json!([]));
+    assert_eq!(actions(&body), ["Keep", "Keep"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_finds_no_place_is_said_with_the_reason() {
+    let server = cluster().await;
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 1))])
+        .await;
+    settle(&server).await;
+    let selected = web("shop", "web", 2).replace(
+        "  replicas: 2\n",
+        "  replicas: 2\n  nodeSelector: {disk: ssd}\n",
+    );
+    let body = ask(&server, &[("workload.kat", &selected)]).await;
+    assert_eq!(actions(&body), ["Keep", "Wait"]);
+    let why = "0 of 2 machines fit: 2 without the labels of nodeSelector";
+    assert_eq!(body["preview"]["blocked"], why);
+    assert_eq!(body["preview"]["instances"][1]["reason"], why);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
+    let server = cluster().await;
+    let path = "/v1alpha1/n/team/workloads/web";
+    let namespace = "apiVersion: kat.dws.rip/v1alpha1\nkind: Namespace\nmetadata: {name: team}\n";
+    let workload = web("team", "web", 1);
+    let both = [
+        ("workload.kat", workload.as_str()),
+        ("namespace.kat", namespace),
+    ];
+    let body = ask_at(&server, path, &both).await;
+    assert_eq!(actions(&body), ["Create"]);
+    let alone = [("workload.kat", workload.as_str())];
+    let path = format!("{path}?dryRun=true");
+    let response = server.send(&server.admin, Method::PUT, &path, &alone, &[]);
+    assert_eq!(response.await.status(), 404);
+    server.stop().await;
+}

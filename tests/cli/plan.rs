@@ -1,0 +1,145 @@
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::{
+    fake::{Fake, error},
+    fixtures::*,
+    program::Program,
+};
+
+/// What the cluster says of a new image, one more replica and another secret.
+fn update() -> Value {
+    let mut answer = applied("updated", "web");
+    answer["metadata"]["generation"] = 4.into();
+    answer["preview"] = json!({
+        "presentGeneration": 3, "templateChanged": true, "complete": true, "blocked": "",
+        "fields": [
+            {"file": "workload.kat", "path": "spec.replicas", "before": 2, "after": 3},
+            {"file": "workload.kat", "path": "spec.source.image",
+                "before": "registry.lab:5000/web:1", "after": "registry.lab:5000/web:2"},
+            {"file": "workload.kat", "path": "spec.container.env[SECRET].value",
+                "before": "***", "after": "***"},
+            {"file": "workload.kat", "path": "spec.container.args", "after": ["-v", "a\u{1b}[2J"]},
+            {"file": "VirtualLoadBalancer.kat", "path": "spec.ports[web]",
+                "before": {"name": "web", "containerPort": 8080}},
+        ],
+        "instances": [
+            {"action": "Restart", "slot": 0, "instance": "web-aaaaa", "node": "n1",
+                "successor": "web-ccccc", "successorNode": "n1", "reason": "what it is made of changes"},
+            {"action": "Move", "slot": 1, "instance": "web-bbbbb", "node": "n1",
+                "successor": "web-ddddd", "successorNode": "n2", "reason": "what it is made of changes"},
+            {"action": "Create", "slot": 2, "successor": "web-eeeee", "successorNode": "n2", "reason": ""},
+        ],
+        "units": [{"name": "kat-default-web-aaaaa.container", "instances": 2,
+            "diff": "--- kat-default-web-aaaaa.container\n+++ kat-default-web-aaaaa.container\n@@ -1,3 +1,3 @@\n [Container]\n-Image=registry.lab:5000/web:1\n+Image=registry.lab:5000/web:2\n"}],
+    });
+    answer
+}
+
+fn folder(fake: &Fake) -> Program {
+    let program = Program::of(fake);
+    program.file("web/workload.kat", &workload_file("web"));
+    program
+}
+
+#[test]
+fn a_change_is_told_whole_and_ends_with_10() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, update());
+    let program = folder(&fake);
+    let told = program.run(&["plan", "-f", "web"]);
+    assert_snapshot!(told);
+    assert_eq!(fake.asked(), [format!("PUT {WEB}?dryRun=true")]);
+    assert_eq!(
+        program.run(&["apply", "-f", "web", "--dry-run=server"]),
+        told
+    );
+    assert_eq!(program.run(&["apply", "-f", "web", "--dry-run"]), told);
+    let yaml = program.run(&["plan", "-f", "web", "-o", "yaml"]);
+    assert!(yaml.starts_with("exit: 10\n--- stdout\nitems:\n"), "{yaml}");
+    assert!(yaml.contains("action: Move"), "{yaml}");
+}
+
+#[test]
+fn colours_are_for_terminals_that_want_them() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, update());
+    let (code, text) = folder(&fake).run_on_terminal(&["plan", "-f", "web"]);
+    assert_eq!(code, 10);
+    for coloured in [
+        "\u{1b}[32m+Image=registry.lab:5000/web:2\u{1b}[0m",
+        "\u{1b}[31m-Image=registry.lab:5000/web:1\u{1b}[0m",
+        "\u{1b}[33mrestart\u{1b}[0m web-aaaaa",
+    ] {
+        assert!(text.contains(coloured), "{text:?}");
+    }
+    let plain = folder(&fake).variable("NO_COLOR", "1");
+    let (code, text) = plain.run_on_terminal(&["plan", "-f", "web"]);
+    assert_eq!(code, 10);
+    assert!(!text.contains('\u{1b}'), "{text:?}");
+}
+
+#[test]
+fn what_stays_ends_with_0() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, applied("unchanged", "web"));
+    assert_snapshot!(folder(&fake).run(&["plan", "-f", "web"]), @r"
+    exit: 0
+    --- stdout
+    workload default/web stays as it is
+
+    nothing would change
+    ");
+}
+
+#[test]
+fn what_can_not_come_about_is_said() {
+    let fake = Fake::start();
+    let why = "0 of 2 machines fit: 2 without enough memory left";
+    let mut answer = applied("created", "web");
+    answer["preview"] = json!({"complete": false, "blocked": why, "instances": [
+        {"action": "Create", "slot": 0, "successorNode": "n1"},
+        {"action": "Keep", "slot": 1, "instance": "web-bbbbb", "node": "n1", "reason": why},
+        {"action": "Wait", "slot": 2, "reason": why},
+        {"action": "Stop", "slot": 3, "instance": "web-fffff", "node": "n2", "reason": "fewer replicas are wanted"},
+    ]});
+    fake.reply(&format!("PUT {WEB}"), 200, answer);
+    assert_snapshot!(folder(&fake).run(&["plan", "-f", "web"]));
+}
+
+#[test]
+fn an_older_cluster_and_a_refusal_are_told_as_they_are() {
+    let fake = Fake::start();
+    fake.reply(&format!("PUT {WEB}"), 200, applied("updated", "web"));
+    let program = folder(&fake);
+    assert_snapshot!(program.run(&["plan", "-f", "web"]), @r"
+    exit: 10
+    --- stdout
+    workload default/web would be updated
+      the cluster's version says no more than that
+
+    0 to create, 1 to change, 0 as they are; nothing was done
+    ");
+    fake.instead(
+        &format!("PUT {WEB}"),
+        409,
+        error("Conflict", "the workload `default/web` is being deleted"),
+    );
+    assert_snapshot!(program.run(&["plan", "-f", "web"]), @r"
+    exit: 1
+    --- stderr
+    error: the workload `default/web` is being deleted
+    ");
+}
+
+#[test]
+fn a_check_here_asks_no_cluster() {
+    let fake = Fake::start();
+    let program = folder(&fake);
+    assert_snapshot!(program.run(&["apply", "-f", "web", "--dry-run=client"]), @r"
+    exit: 0
+    --- stdout
+    workload/web is valid
+    ");
+    assert_eq!(fake.asked(), Vec::<String>::new());
+}
