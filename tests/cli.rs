@@ -26,6 +26,8 @@ mod delete;
 mod describe;
 #[path = "cli/get.rs"]
 mod get;
+#[path = "cli/joy.rs"]
+mod joy;
 #[path = "cli/logs.rs"]
 mod logs;
 #[path = "cli/nodes.rs"]
@@ -40,3 +42,5 @@ mod real;
 mod status;
 #[path = "cli/wait.rs"]
 mod wait;
+#[path = "cli/why.rs"]
+mod why;

@@ -1,10 +1,13 @@
 //! What katcall understands.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsStr, path::PathBuf, time::Duration};
 
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{
+    Args, CommandFactory, Parser, Subcommand, ValueEnum,
+    builder::{EnumValueParser, PossibleValue, TypedValueParser},
+};
 
-use super::{apply::prune, names, node, time};
+use super::{apply::prune, names, node, output::jsonpath::Template, time, wait_for};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -58,10 +61,16 @@ pub(super) enum Command {
     Get(Get),
     /// Show one item with its conditions and events
     Describe(Describe),
+    /// Say in sentences why something is as it is, and what to try
+    Why(Why),
+    /// List what happened, oldest first, or go on with what happens
+    Events(Events),
     /// Show what a workload's programs print
     Logs(Logs),
     /// Delete workloads or namespaces, or take machines out of the cluster
     Delete(Delete),
+    /// Wait until an item has a condition or a phase, or is gone
+    Wait(Wait),
     /// Say whether the cluster is well, and if not why (then exits with 1)
     Status,
     /// Create a namespace
@@ -76,12 +85,17 @@ pub(super) enum Command {
     Taint(Taint),
     /// Create, list and revoke tokens
     Token(Token),
+    /// Say what a field of the *.kat files means
+    Explain(Explain),
     /// Show the cluster's configuration
     Config(Config),
     /// Choose between clusters
     Context(Context),
     /// Print a completion script for a shell
     Completion(Completion),
+    /// Print live names that may follow, for completion scripts
+    #[command(name = "__complete", hide = true)]
+    Complete(Complete),
     /// Write the man pages into a folder
     #[command(hide = true)]
     Man(Man),
@@ -235,6 +249,56 @@ pub(super) enum Format {
     Name,
 }
 
+/// How items are printed, or what of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Output {
+    pub(super) format: Format,
+    /// Of the JSON only this.
+    pub(super) template: Option<Template>,
+}
+
+/// Reads a [`Format`] or `jsonpath=TEMPLATE`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct OutputParser;
+
+impl TypedValueParser for OutputParser {
+    type Value = Output;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Output, clap::Error> {
+        if let Some(template) = value.to_str().and_then(|text| text.strip_prefix(JSONPATH)) {
+            let template = template.to_owned();
+            let parse = move |_: &str| Template::parse(&template);
+            let template = parse.parse_ref(command, argument, value)?;
+            return Ok(Output {
+                format: Format::Json,
+                template: Some(template),
+            });
+        }
+        let format = EnumValueParser::<Format>::new().parse_ref(command, argument, value)?;
+        Ok(Output {
+            format,
+            template: None,
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let formats = Format::value_variants().iter();
+        let path = PossibleValue::new(JSONPATH).help("What a template picks out of the JSON");
+        Some(Box::new(
+            formats
+                .filter_map(ValueEnum::to_possible_value)
+                .chain([path]),
+        ))
+    }
+}
+
+const JSONPATH: &str = "jsonpath=";
+
 /// How one document is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum DocumentFormat {
@@ -255,9 +319,9 @@ pub(super) struct Get {
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
     pub(super) all_namespaces: bool,
-    /// How to print
-    #[arg(short, long, default_value = "table")]
-    pub(super) output: Format,
+    /// How to print; jsonpath={.items[*].metadata.name} picks out of the JSON
+    #[arg(short, long, default_value = "table", value_parser = OutputParser)]
+    pub(super) output: Output,
     /// Go on with every change
     #[arg(short, long)]
     pub(super) watch: bool,
@@ -271,6 +335,83 @@ pub(super) struct Describe {
     pub(super) name: String,
     #[command(flatten)]
     pub(super) namespace: Namespace,
+}
+
+/// What can be asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum WhyKind {
+    #[value(alias = "workloads", alias = "wl")]
+    Workload,
+    #[value(alias = "instances", alias = "inst")]
+    Instance,
+    #[value(alias = "nodes")]
+    Node,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Why {
+    /// What it is
+    pub(super) kind: WhyKind,
+    /// Its name
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// Print it for programs
+    #[arg(short, long)]
+    pub(super) output: Option<DocumentFormat>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Events {
+    /// Only those about the workload, instance or machine of this name
+    pub(super) name: Option<String>,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "name")]
+    pub(super) all_namespaces: bool,
+    /// Go on with what happens
+    #[arg(short, long)]
+    pub(super) follow: bool,
+    /// How to print; jsonpath={.items[*].message} picks out of the JSON
+    #[arg(short, long, default_value = "table", value_parser = OutputParser)]
+    pub(super) output: Output,
+}
+
+impl From<Events> for Get {
+    fn from(events: Events) -> Self {
+        Self {
+            kind: Kind::Events,
+            name: events.name,
+            namespace: events.namespace,
+            all_namespaces: events.all_namespaces,
+            output: events.output,
+            watch: events.follow,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// Such as workload.spec.restartPolicy; without it the kinds of files
+    #[arg(value_name = "KIND.FIELD")]
+    pub(super) path: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Wait {
+    /// What it is
+    pub(super) kind: DescribedKind,
+    /// Its name
+    pub(super) name: String,
+    #[command(flatten)]
+    pub(super) namespace: Namespace,
+    /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
+    #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
+    pub(super) what: wait_for::What,
+    /// How long to wait
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(super) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -492,6 +633,13 @@ pub(super) enum ContextCommand {
 pub(super) struct Completion {
     /// The shell
     pub(super) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Complete {
+    /// The words before the one that is being written, without the program's name
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(super) words: Vec<String>,
 }
 
 /// Shells with a completion script.

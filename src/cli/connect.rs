@@ -60,7 +60,11 @@ pub(super) enum Way {
 
 /// A client of the cluster that the user means.
 pub(super) fn client(global: &Global) -> Result<Client, CliError> {
-    let options = Options::default();
+    client_with(global, Options::default())
+}
+
+/// [`client`] with another patience.
+pub(super) fn client_with(global: &Global, options: Options) -> Result<Client, CliError> {
     Ok(match find(global, &Places::of_process())? {
         Way::Remote(connection) => Client::from_connection(&connection, options)?,
         Way::Socket(path) => Client::from_unix_socket(&path, options)?,

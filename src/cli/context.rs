@@ -97,6 +97,15 @@ impl Contexts {
     }
 }
 
+/// Names of the clusters that are known; none where they can't be read.
+pub(super) fn names() -> Vec<String> {
+    let contexts = file().and_then(|path| Contexts::read(Some(&path)));
+    contexts.map_or_else(
+        |_| Vec::new(),
+        |contexts| contexts.contexts.into_keys().collect(),
+    )
+}
+
 pub(super) fn run(console: &Console, arguments: &Context) -> Result<(), CliError> {
     let path = file()?;
     let mut contexts = Contexts::read(Some(&path))?;

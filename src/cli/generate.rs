@@ -14,8 +14,49 @@ pub(super) fn completion(console: &Console, arguments: &Completion) -> Result<()
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut args::command(), "katcall", &mut script);
-    console.print(&String::from_utf8_lossy(&script))
+    let script = String::from_utf8_lossy(&script);
+    console.print(&match arguments.shell {
+        Shell::Bash => format!("{script}{BASH}"),
+        // The function that zsh calls by its name asks for names first.
+        Shell::Zsh => script.replacen("\n_katcall() {", &format!("\n{ZSH}_katcall_words() {{"), 1),
+        Shell::Fish => format!("{script}{FISH}"),
+    })
 }
+
+/// Live names in place of what clap knows of them.
+const BASH: &str = r#"
+_katcall_live() {
+    local word=${COMP_WORDS[COMP_CWORD]} name names=()
+    _katcall "$@"
+    [[ $word == -* ]] && return
+    while IFS= read -r name; do
+        [[ $name == "$word"* ]] && names+=("$name")
+    done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
+    ((${#names[@]})) && COMPREPLY=("${names[@]}")
+    return 0
+}
+complete -F _katcall_live -o bashdefault -o default katcall
+"#;
+
+const ZSH: &str = r#"_katcall() {
+    local -a names
+    names=(${(f)"$($words[1] __complete -- ${words[2,CURRENT-1]} 2>/dev/null)"})
+    if (( $#names )) && [[ $words[CURRENT] != -* ]]; then
+        compadd -a names
+    else
+        _katcall_words "$@"
+    fi
+}
+
+"#;
+
+const FISH: &str = r#"
+function __katcall_live
+    set -l words (commandline -opc)
+    katcall __complete -- $words[2..] 2>/dev/null
+end
+complete -c katcall -f -k -a '(__katcall_live)'
+"#;
 
 pub(super) fn man(arguments: &Man) -> Result<(), CliError> {
     let folder = &arguments.folder;

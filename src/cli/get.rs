@@ -43,6 +43,9 @@ pub(super) trait Listed:
     /// A name asks for what is about it, maybe nothing, and not for the one that is called so.
     const NAME_FILTERS: bool = false;
 
+    /// That one is gone is news.
+    const GOES: bool = true;
+
     /// The list of one namespace, or of all.
     fn list(namespace: Option<&str>) -> Result<Route, ClientError>;
     /// One item; nothing when it has to be looked for in the list.
@@ -87,7 +90,10 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
             Ok(item) => item,
             Err(error) => return Err(missing::<T>(session, error, namespace, name).await),
         };
-        return match arguments.output {
+        if let Some(template) = &arguments.output.template {
+            return output::picked(console, template, &item);
+        }
+        return match arguments.output.format {
             Format::Json => output::document(console, DocumentFormat::Json, &item),
             Format::Yaml => output::document(console, DocumentFormat::Yaml, &item),
             _ => items(session, arguments, &[item]),
@@ -104,7 +110,7 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
         let hint = format!("`katcall get {}` lists them", T::PLURAL);
         return Err(CliError::not_found(words).hinted(hint));
     }
-    let readable = !matches!(arguments.output, Format::Json | Format::Yaml);
+    let readable = !matches!(arguments.output.format, Format::Json | Format::Yaml);
     if found.is_empty() && readable {
         console.note(&none::<T>(namespace, arguments.name.as_deref()));
         return Ok(());
@@ -116,7 +122,10 @@ async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), C
 fn items<T: Listed>(session: &Session<'_>, arguments: &Get, found: &[T]) -> Result<(), CliError> {
     let console = session.console;
     let list = Items { items: found };
-    match arguments.output {
+    if let Some(template) = &arguments.output.template {
+        return output::picked(console, template, &list);
+    }
+    match arguments.output.format {
         Format::Json => output::document(console, DocumentFormat::Json, &list),
         Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
         Format::Name => found
@@ -139,7 +148,7 @@ pub(super) fn table<T: Listed>(items: &[T], columns: Columns) -> Table {
 
 fn columns<T: Listed>(arguments: &Get) -> Columns {
     Columns {
-        wide: arguments.output == Format::Wide,
+        wide: arguments.output.format == Format::Wide,
         namespaces: T::NAMESPACED && arguments.all_namespaces,
         now: Timestamp::now(),
     }

@@ -7,6 +7,7 @@
 
 mod apply;
 mod args;
+mod complete;
 mod config;
 mod connect;
 mod console;
@@ -16,6 +17,7 @@ mod delete;
 mod describe;
 mod drain;
 mod errors;
+mod explain;
 mod generate;
 mod get;
 mod logs;
@@ -31,6 +33,8 @@ mod token;
 mod usage;
 mod version;
 mod wait;
+mod wait_for;
+mod why;
 
 use std::{cell::OnceCell, ffi::OsString};
 
@@ -115,6 +119,8 @@ async fn dispatch(
         Command::Plan(arguments) => return plan::run(&session, console, &arguments).await,
         Command::Get(arguments) => get::run(&session()?, &arguments).await?,
         Command::Describe(arguments) => describe::run(&session()?, &arguments).await?,
+        Command::Events(arguments) => get::run(&session()?, &arguments.into()).await?,
+        Command::Why(arguments) => why::run(&session()?, &arguments).await?,
         Command::Logs(arguments) => logs::run(&session()?, &arguments).await?,
         Command::Delete(arguments) => delete::run(&session()?, &arguments).await?,
         Command::Status => return status::run(&session()?).await,
@@ -124,9 +130,12 @@ async fn dispatch(
         Command::Label(arguments) => node::label(&session()?, &arguments).await?,
         Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
+        Command::Wait(arguments) => wait_for::run(&session()?, &arguments).await?,
+        Command::Explain(arguments) => explain::run(console, &arguments)?,
         Command::Config(arguments) => config::run(&session, &arguments).await?,
         Command::Context(arguments) => context::run(console, &arguments)?,
         Command::Completion(arguments) => generate::completion(console, &arguments)?,
+        Command::Complete(arguments) => complete::run(console, &arguments).await?,
         Command::Man(arguments) => generate::man(&arguments)?,
         Command::Version(arguments) => version::run(&global, console, &arguments).await?,
     }

@@ -1,10 +1,14 @@
-//! Events: at most [`LIMIT`], the oldest dropped in the same transaction, repeats counted.
+//! Events: at most [`LIMIT`], the oldest dropped in the same transaction, repeats counted, and none older
+//! than [`LIFETIME`].
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
-use super::Stored;
+use super::{
+    Stored,
+    draft::{Draft, Group},
+};
 use crate::{
     api::types::{Event, ObjectReference},
     store::{Operation, keys},
@@ -12,8 +16,26 @@ use crate::{
 
 /// Most events kept.
 pub const LIMIT: usize = 1000;
+/// An event that did not happen again for so long is dropped.
+pub const LIFETIME: SignedDuration = SignedDuration::from_hours(72);
 /// A repeat within so many of the newest events is counted instead of written again.
 const REPEAT_WINDOW: usize = 200;
+
+/// Drops events that are too old.
+pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
+    let Ok(oldest) = draft.now.checked_sub(LIFETIME) else {
+        return;
+    };
+    let mut group = Group::default();
+    for (id, stored) in &draft.snapshot.events {
+        let last = stored.value.timestamp.parse::<Timestamp>();
+        if last.is_ok_and(|last| last >= oldest) || Draft::is_full(&group) {
+            break;
+        }
+        group.delete(keys::event(id));
+    }
+    draft.commit(group, "events that are too old".to_owned(), Vec::new());
+}
 
 /// Weight of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -198,5 +220,34 @@ mod tests {
             log.stored.values().next().unwrap().involved_object.name,
             "i10"
         );
+    }
+
+    #[test]
+    fn what_has_not_happened_again_for_three_days_is_dropped() {
+        let mut snapshot = crate::plan::Snapshot::default();
+        for (id, time) in [
+            ("1", "2026-01-06T23:59:59Z"),
+            ("2", "2026-01-07T00:00:00Z"),
+            ("3", "2026-01-09T00:00:00Z"),
+        ] {
+            let event = Event {
+                id: id.to_owned(),
+                timestamp: time.to_owned(),
+                ..Event::default()
+            };
+            let stored = Stored {
+                revision: 1,
+                value: Arc::new(event),
+            };
+            snapshot.events.insert(id.to_owned(), stored);
+        }
+        let now = "2026-01-10T00:00:00Z".parse().unwrap();
+        let planned = crate::plan::plan(&snapshot, &crate::plan::Observed::default(), now, 1);
+        let operations: Vec<_> = planned
+            .changes
+            .iter()
+            .flat_map(|change| &change.operations)
+            .collect();
+        assert_eq!(operations, [&Operation::Delete(keys::event("1"))]);
     }
 }

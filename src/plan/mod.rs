@@ -69,6 +69,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);
+    event::plan_expiry(&mut draft);
     draft.finish()
 }
 

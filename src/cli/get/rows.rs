@@ -263,6 +263,8 @@ impl Listed for Event {
     const PLURAL: &'static str = "events";
     const NAMESPACED: bool = true;
     const NAME_FILTERS: bool = true;
+    // One that happens again takes the place of its last time, and the oldest make room.
+    const GOES: bool = false;
 
     fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
         let query = EventQuery {

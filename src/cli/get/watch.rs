@@ -10,6 +10,7 @@ use crate::{
         args::{Format, Get},
         errors::CliError,
         output::{
+            picked,
             table::{Cell, Table},
             yaml,
         },
@@ -93,6 +94,9 @@ pub(super) async fn run<T: Listed>(
                 console.warning(&format!("nothing is seen for now, trying again: {reason}"));
             }
         }
+        if !T::GOES {
+            news.retain(|(happened, _)| *happened != Happened::Deleted);
+        }
         if let Some(name) = &arguments.name {
             news.retain(|(_, item)| item.is_named(name));
         }
@@ -120,7 +124,12 @@ impl Printer<'_> {
         if news.is_empty() {
             return Ok(());
         }
-        match self.arguments.output {
+        let output = &self.arguments.output;
+        if let Some(template) = &output.template {
+            let mut news = news.iter();
+            return news.try_for_each(|(_, item)| picked(console, template, item));
+        }
+        match output.format {
             Format::Table | Format::Wide => self.rows(news),
             Format::Name => news.iter().try_for_each(|(_, item)| {
                 console.line(&format!("{}/{}", T::SINGULAR, item.key().1))

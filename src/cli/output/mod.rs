@@ -1,12 +1,16 @@
 //! How items are printed.
 
 pub(super) mod json;
+pub(super) mod jsonpath;
 pub(super) mod table;
 pub(super) mod yaml;
+
+use std::io::IsTerminal;
 
 use serde::Serialize;
 
 use super::{args::DocumentFormat, console::Console, errors::CliError};
+use jsonpath::Template;
 
 /// One value as a document of its own.
 pub(super) fn document<T: Serialize>(
@@ -18,6 +22,22 @@ pub(super) fn document<T: Serialize>(
         DocumentFormat::Json => console.print(&json::pretty(value)?),
         DocumentFormat::Yaml => console.print(&yaml::document(value)?),
     }
+}
+
+/// What a template picks out of a value, on a line of its own.
+pub(super) fn picked<T: Serialize>(
+    console: &Console,
+    template: &Template,
+    value: &T,
+) -> Result<(), CliError> {
+    let value = serde_json::to_value(value).map_err(json::not_written)?;
+    let text = template.fill(&value);
+    if std::io::stdout().is_terminal() {
+        // Somebody else's text, which programs want as it is.
+        let lines: Vec<String> = text.lines().map(plain).collect();
+        return console.line(&lines.join("\n"));
+    }
+    console.line(&text)
 }
 
 /// The word that a plain enum has on the wire, such as `NotReady` or `pending_check`.

@@ -1,0 +1,270 @@
+//! `-o jsonpath=TEMPLATE`: a small, strict part of what kubectl calls so.
+//!
+//! Text stands for itself; `{...}` holds a path: `.name`, `['name']`, `[N]` (from the end where it is
+//! negative), `[*]`, and `[?(@.path=="value")]`, which keeps the items of a list that have that value. `{"\n"}` is
+//! a text with escapes. Everything else is refused. The libraries for RFC 9535 read another language, with `$`
+//! and without templates, which nobody has in their scripts; what scripts do use fits here.
+
+use serde_json::Value;
+
+/// What `-o jsonpath=` was given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Template {
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Path(Vec<Step>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Field(String),
+    Item(i64),
+    All,
+    /// Items whose value at the path is that text, or is written so.
+    Where(Vec<Step>, String),
+}
+
+impl Template {
+    /// # Errors
+    /// What is wrong with it, in words.
+    pub(in crate::cli) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('{') {
+            if !before.is_empty() {
+                parts.push(Part::Text(before.to_owned()));
+            }
+            let end = end_of(after).ok_or("a `{` has no `}`")?;
+            let (inside, remaining) = after.split_at(end);
+            let inside = inside.trim();
+            parts.push(if inside.starts_with('"') {
+                let text = serde_json::from_str(inside);
+                Part::Text(text.map_err(|_| format!("`{inside}` is not a text"))?)
+            } else {
+                Part::Path(path(inside)?)
+            });
+            rest = remaining.strip_prefix('}').unwrap_or_default();
+        }
+        if !rest.is_empty() {
+            parts.push(Part::Text(rest.to_owned()));
+        }
+        if !parts.iter().any(|part| matches!(part, Part::Path(_))) {
+            return Err("it has no path in braces, such as {.items[*].metadata.name}".to_owned());
+        }
+        Ok(Self { parts })
+    }
+
+    /// The text for a document: texts as they are, everything else as JSON, several with a space between.
+    pub(in crate::cli) fn fill(&self, document: &Value) -> String {
+        let parts = self.parts.iter().map(|part| match part {
+            Part::Text(text) => text.clone(),
+            Part::Path(steps) => {
+                let found = walk(document, steps);
+                found.into_iter().map(shown).collect::<Vec<_>>().join(" ")
+            }
+        });
+        parts.collect()
+    }
+}
+
+/// Where the `}` is that ends it; braces within quotes do not count.
+fn end_of(text: &str) -> Option<usize> {
+    let mut quote = None;
+    for (place, character) in text.char_indices() {
+        match (quote, character) {
+            (Some(open), close) if open == close => quote = None,
+            (None, '"' | '\'') => quote = Some(character),
+            (None, '}') => return Some(place),
+            _ => {}
+        }
+    }
+    None
+}
+
+fn path(text: &str) -> Result<Vec<Step>, String> {
+    let mut steps = Vec::new();
+    let mut rest = text.strip_prefix('$').unwrap_or(text);
+    if rest == "." {
+        return Ok(steps);
+    }
+    let strange = |rest: &str| format!("`{rest}` is not understood in `{text}`");
+    while !rest.is_empty() {
+        let (step, after) = if let Some(after) = rest.strip_prefix('.') {
+            let end = after.find(['.', '[']).unwrap_or(after.len());
+            let (name, after) = after.split_at(end);
+            let fits = |one: char| one.is_alphanumeric() || matches!(one, '_' | '-' | '/');
+            match name {
+                "*" => (Step::All, after),
+                name if !name.is_empty() && name.chars().all(fits) => {
+                    (Step::Field(name.to_owned()), after)
+                }
+                _ => return Err(strange(rest)),
+            }
+        } else if let Some(after) = rest.strip_prefix('[') {
+            let (inside, after) = bracket(after).ok_or_else(|| strange(rest))?;
+            (index(inside).ok_or_else(|| strange(rest))?, after)
+        } else {
+            return Err(strange(rest));
+        };
+        steps.push(step);
+        rest = after;
+    }
+    Ok(steps)
+}
+
+/// What stands before the `]` that ends it, and what after.
+fn bracket(text: &str) -> Option<(&str, &str)> {
+    let mut depth = 0_usize;
+    let mut quote = None;
+    for (place, character) in text.char_indices() {
+        match (quote, character) {
+            (Some(open), close) if open == close => quote = None,
+            (Some(_), _) => {}
+            (None, '"' | '\'') => quote = Some(character),
+            (None, '[') => depth += 1,
+            (None, ']') if depth == 0 => return Some((text.get(..place)?, text.get(place + 1..)?)),
+            (None, ']') => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+fn index(inside: &str) -> Option<Step> {
+    if inside == "*" {
+        return Some(Step::All);
+    }
+    if let Some(name) = quoted(inside) {
+        return Some(Step::Field(name.to_owned()));
+    }
+    if let Some(filter) = inside
+        .strip_prefix("?(@")
+        .and_then(|filter| filter.strip_suffix(')'))
+    {
+        let (steps, value) = filter.split_once("==")?;
+        let value = value.trim();
+        let value = quoted(value).unwrap_or(value);
+        return Some(Step::Where(path(steps.trim()).ok()?, value.to_owned()));
+    }
+    inside.parse().ok().map(Step::Item)
+}
+
+fn quoted(text: &str) -> Option<&str> {
+    ['"', '\'']
+        .into_iter()
+        .find_map(|quote| text.strip_prefix(quote)?.strip_suffix(quote))
+}
+
+fn walk<'a>(document: &'a Value, steps: &[Step]) -> Vec<&'a Value> {
+    let mut here = vec![document];
+    for step in steps {
+        here = here
+            .into_iter()
+            .flat_map(|value| take(value, step))
+            .collect();
+    }
+    here
+}
+
+fn take<'a>(value: &'a Value, step: &Step) -> Vec<&'a Value> {
+    match (step, value) {
+        (Step::Field(name), Value::Object(members)) => members.get(name).into_iter().collect(),
+        (Step::Item(number), Value::Array(items)) => {
+            let place = usize::try_from(number.unsigned_abs()).unwrap_or(usize::MAX);
+            let place = match number {
+                0.. => Some(place),
+                _ => items.len().checked_sub(place),
+            };
+            place
+                .and_then(|place| items.get(place))
+                .into_iter()
+                .collect()
+        }
+        (Step::All, Value::Array(items)) => items.iter().collect(),
+        (Step::All, Value::Object(members)) => members.values().collect(),
+        (Step::Where(steps, wanted), Value::Array(items)) => {
+            let fits = |item: &&Value| walk(item, steps).into_iter().any(|at| shown(at) == *wanted);
+            items.iter().filter(fits).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn fill(template: &str) -> String {
+        let document = json!({"items": [
+            {"metadata": {"name": "web", "labels": {"kat.dws.rip/arch": "amd64"}}, "status": {"ready": 1, "ok": true,
+                "conditions": [{"type": "A", "status": false}, {"type": "B", "status": true}]}},
+            {"metadata": {"name": "db"}, "status": {"ready": 2, "ok": false, "reason": null}},
+        ]});
+        Template::parse(template).unwrap().fill(&document)
+    }
+
+    #[test]
+    fn paths_are_followed() {
+        for (template, wanted) in [
+            ("{.items[*].metadata.name}", "web db"),
+            ("{$.items[0].metadata.name}", "web"),
+            ("{.items[-1].metadata.name}", "db"),
+            ("{.items[-3].metadata.name}", ""),
+            ("{.items[9].metadata.name}", ""),
+            ("{.items[0].metadata.labels['kat.dws.rip/arch']}", "amd64"),
+            ("{.items[*].status.ready}", "1 2"),
+            ("{.items[?(@.metadata.name==\"db\")].status.ready}", "2"),
+            ("{.items[?(@.status.ok==true)].metadata.name}", "web"),
+            (
+                "{.items[0].status.conditions[?(@.type=='B')].status}",
+                "true",
+            ),
+            (
+                "{.items[1].status}",
+                r#"{"ok":false,"ready":2,"reason":null}"#,
+            ),
+            ("{.items[1].status.reason}{.items[1].nothing}", ""),
+            ("name: {.items[0].metadata.name}{\"\\n\"}x", "name: web\nx"),
+            (
+                "{.items[0].metadata.*}",
+                "{\"kat.dws.rip/arch\":\"amd64\"} web",
+            ),
+        ] {
+            assert_eq!(fill(template), wanted, "{template}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for wrong in [
+            "",
+            "items",
+            "{.items",
+            "{items}",
+            "{..name}",
+            "{.items[}",
+            "{.items[1:2]}",
+            "{.a b}",
+            "{range .items[*]}",
+            "{.items[?(@.a>1)]}",
+            "{\"x}",
+            "{.}x{",
+        ] {
+            assert!(Template::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Every reason that KAT gives, in a sentence, and what to try. A test looks for each in the code.
+
+/// A reason.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reason {
+    pub(super) word: &'static str,
+    /// What it means. `{instance}`, `{node}`, `{image}`, `{user}`, `{unit}`, `{workload}` and
+    /// `{namespace}` stand for names.
+    pub(super) means: &'static str,
+    /// What to try; empty where nothing is to be done.
+    pub(super) next: &'static str,
+}
+
+const fn reason(word: &'static str, means: &'static str, next: &'static str) -> Reason {
+    Reason { word, means, next }
+}
+
+/// The sentence of a reason, if this version knows it.
+pub(super) fn find(word: &str) -> Option<&'static Reason> {
+    let word = if word.starts_with("Member") {
+        "Member"
+    } else {
+        word
+    };
+    REASONS.iter().find(|reason| reason.word == word)
+}
+
+const LOGS: &str = "katcall logs {instance} -n {namespace}";
+const UNIT: &str = "on {node}, as root: systemctl --user --machine={user}@.host status {unit}";
+const AGENT: &str = "on {node}, as root: journalctl -u kat-agent -e";
+const NETWORK: &str = "on {node}, as root: systemctl status kat-net && journalctl -u kat-net -e";
+const ROLLOUT: &str = "katcall plan -f DIR of what is to come next, then katcall apply -f DIR";
+
+/// All of them.
+#[rustfmt::skip]
+pub(super) const REASONS: &[Reason] = &[
+    // Workloads.
+    reason("AllHealthy", "all instances that are wanted run and are healthy", ""),
+    reason("Progressing", "instances of this generation are on their way", ""),
+    reason("Unschedulable", "no machine can take an instance of it",
+        "katcall get nodes, and katcall describe node NODE for labels, taints and what is left; then change the file, the machine, or add one"),
+    reason("Deleting", "it is being deleted, and machines still have to confirm that nothing of it is left",
+        "katcall get nodes: a machine that does not answer holds it up; katcall delete node NODE for one that is gone for good"),
+    reason("Unreadable", "its stored files can't be read any more, so that what runs is left alone", "apply its folder again"),
+    reason("UnreadableFiles", "its stored files can't be read any more", "apply its folder again"),
+    reason("DrainBlocked", "something of it can't leave a machine that is being drained", "katcall uncordon NODE, or make room elsewhere"),
+    reason("ProgressDeadlineExceeded", "its new version has not become healthy in the time that it has; the old one goes on serving",
+        "katcall why instance on one of the new ones"),
+    reason("Paused", "somebody paused its rollout", "katcall rollout resume workload {workload} -n {namespace}"),
+    reason("RolledBack", "its new version did not become healthy, and the last good one was put back", "katcall plan -f DIR with a version that is mended"),
+    reason("NoneFree", "there is no free service address", "delete a workload that has one, or choose a larger serviceCIDR for a new cluster"),
+    // Instances.
+    reason("WaitingForAgent", "the agent of {node} has not said anything about it yet", "on {node}: systemctl status kat-agent"),
+    reason("NodeNotReady", "its machine {node} does not answer, so that nothing is known of it", "katcall why node {node}"),
+    reason("ImagePullFailed", "its image {image} can't be pulled",
+        "look whether name and tag are right and the registry answers: on {node}, podman pull {image}"),
+    reason("CrashLoop", "its program ends again and again; systemd starts it after a pause that grows", LOGS),
+    reason("Restarting", "its program ended and is started again", LOGS),
+    reason("RestartsExhausted", "its program ended more often than restartPolicy allows; another instance takes its place after a pause that grows", LOGS),
+    reason("ProgramFailed", "its program failed, and restartPolicy says that it is not started again", LOGS),
+    reason("ProgramEnded", "its program ended well, and restartPolicy says that it is not started again", LOGS),
+    reason("Failed", "its unit failed, and the agent starts it again", LOGS),
+    reason("StartFailed", "systemd did not start its unit", UNIT),
+    reason("NetworkNotReady", "the network of its container could not be made; that is not its program's fault and does not count as a restart", NETWORK),
+    reason("NetworkFilesMissing", "a file of KAT's that its network needs is missing; the agent puts it back", NETWORK),
+    reason("UserNotReady", "its user {user} could not be made ready on {node}", AGENT),
+    reason("SystemdRefused", "systemd of its user {user} did not do what it was asked", AGENT),
+    reason("FilesNotWritten", "the files of its unit could not be written", "on {node}: df -h /var/lib/kat"),
+    reason("NotRenderable", "its unit can't be written from what its files say", "change its files as the message says, and apply them"),
+    reason("NotUnderstood", "a newer version of KAT wrote it, and the agent of {node} does not know how to run it", "install the newer version of KAT on {node}"),
+    reason("CutOff", "its machine {node} was cut off from the leader, and onPartition says that it stops then", "katcall why node {node}"),
+    reason("HealthCheckPending", "its probe has not said yet that it is well", LOGS),
+    reason("RestartedUnhealthy", "its probe said that it was ill, and it was started again", LOGS),
+    reason("Unhealthy", "its probe says that it is ill", LOGS),
+    // Machines.
+    reason("NoHeartbeat", "it does not report to the leader: it is off, cut off, or its agent does not run",
+        "on {node}: systemctl status kat-agent; katcall delete node {node} if it is gone for good"),
+    reason("MostMachinesLost", "it does not report, and most others don't either; nothing is moved, since it may be the network that is ill",
+        "look at the network between the machines; katcall delete node {node} if it is gone for good"),
+    reason("Unconfirmed", "the cluster's store has not confirmed its list since its agent started; what it knew runs on", "katcall status on a machine that holds the store"),
+    reason("Draining", "its instances are on their way elsewhere", "katcall drain {node} says what can't move; katcall uncordon {node} takes it back"),
+    reason("Drained", "nothing is left on it, and nothing new comes", "katcall uncordon {node} when it is to work again"),
+    reason("ControllerMissing", "its control groups lack the memory or the processor controller, so that limits do nothing there",
+        "on {node}: kat-agent check"),
+    reason("Votes", "its etcd answers and has a vote", ""),
+    reason("CatchesUp", "its etcd answers, and has no vote until it has caught up", ""),
+    reason("NoAnswer", "its etcd does not answer", "on {node}: systemctl status kat-etcd kat-agent"),
+    reason("Starts", "its etcd has no vote and does not answer yet", ""),
+    reason("Member", "the data of its etcd is gone, and it becomes a member anew", ""),
+];
+
+/// What to try where a rollout stopped.
+pub(super) fn after_stall() -> &'static str {
+    ROLLOUT
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    /// Words in the code that look like reasons and are none: events, types of conditions, and
+    /// what systemd, D-Bus and etcd call things.
+    const OTHERS: &[&str] = &[
+        "AutoRollback",
+        "BackupFailed",
+        "BackupMade",
+        "EndpointsChanged",
+        "FILE",
+        "LimitsEnforced",
+        "LimitsNotEnforced",
+        "NAME",
+        "NodeDrained",
+        "NodeJoined",
+        "NodeLeft",
+        "NodeReady",
+        "OldBackupStays",
+        "RolloutCompleted",
+        "RolloutPaused",
+        "RolloutResumed",
+        "RolloutStarted",
+        "ServiceAddress",
+        "StoreBegunAnew",
+        "StoreDefragmented",
+        "StoreNearlyFull",
+        "StoreWasFull",
+    ];
+
+    /// Texts of a source file before its tests that are one word of two capitals or more.
+    fn words(text: &str, found: &mut BTreeSet<String>) {
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        for part in code.split('"') {
+            let humps = part.chars().filter(char::is_ascii_uppercase).count();
+            let begins = part.starts_with(|first: char| first.is_ascii_uppercase());
+            if begins && humps > 1 && part.chars().all(|one| one.is_ascii_alphabetic()) {
+                found.insert(part.to_owned());
+            }
+        }
+    }
+
+    fn walk(folder: &Path, found: &mut BTreeSet<String>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name == "tests" || name == "tests.rs" {
+                continue;
+            }
+            if path.is_dir() {
+                walk(&path, found);
+            } else if name.ends_with(".rs") {
+                words(&fs::read_to_string(&path).unwrap(), found);
+            }
+        }
+    }
+
+    #[test]
+    fn every_reason_of_the_code_has_its_sentence() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut found = BTreeSet::new();
+        for room in ["agent", "plan", "api/view", "leader"] {
+            walk(&source.join(room), &mut found);
+        }
+        let view = fs::read_to_string(source.join("api/view.rs")).unwrap();
+        words(&view, &mut found);
+        assert!(
+            found.contains("ImagePullFailed"),
+            "the code is looked at: {found:?}"
+        );
+        let unknown: Vec<&String> = found
+            .iter()
+            .filter(|word| find(word).is_none() && !OTHERS.contains(&word.as_str()))
+            .collect();
+        assert!(
+            unknown.is_empty(),
+            "a reason needs its sentence in `REASONS`, another word its place in `OTHERS`: {unknown:?}"
+        );
+    }
+
+    #[test]
+    fn sentences_and_commands_are_whole() {
+        for reason in REASONS {
+            assert!(
+                !reason.means.is_empty() && !reason.means.ends_with('.'),
+                "{reason:?}"
+            );
+            let same = REASONS.iter().filter(|other| other.word == reason.word);
+            assert_eq!(same.count(), 1, "{reason:?}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+# A plan says what then happens, by its text and its exit code, and why names the image that can't be pulled
+# shellcheck shell=bash
+# plan DIR: the plan's text; its exit code is in the file beside it.
+plan() {
+    local code=0
+    kat plan -f "$1" >"$LAB_WORK/plan" || code=$?
+    echo "$code" >"$LAB_WORK/plan.code"
+}
+code() { cat "$LAB_WORK/plan.code"; }
+text() { cat "$LAB_WORK/plan"; }
+
+folder=$(workload planned --port 80 --env SECRET=correct-horse)
+plan "$folder"
+equal 10 "$(code)" "exit code of a plan with changes"
+contains "$(text)" "workload default/planned would be created"
+contains "$(text)" "+Image=$WEB_IMAGE"
+equal "[]" "$(instances planned)" "instances after a plan"
+kat apply -f "$folder" --wait
+plan "$folder"
+equal 0 "$(code)" "exit code of a plan without changes"
+contains "$(text)" "nothing would change"
+
+folder=$(workload planned --replicas 2 --port 80 --env SECRET=battery-staple)
+plan "$folder"
+equal 10 "$(code)" "exit code of a plan with changes"
+contains "$(text)" "+SECRET=*** (changed)"
+for secret in correct-horse battery-staple; do
+    lacks "$(text)" "$secret"
+done
+old=$(field planned .metadata.name)
+successor=$(sed -n "s/^ *restart $old on n1 as \([a-z0-9-]*\): .*/\1/p" "$LAB_WORK/plan")
+created=$(sed -n 's/^ *create *\([a-z0-9-]*\) on n1.*/\1/p' "$LAB_WORK/plan")
+kat apply -f "$folder" --wait
+# The old one is listed until its machine has confirmed that it is gone.
+are_named() {
+    equal "$(jq -nc '$ARGS.positional | sort' --args "$@")" "$(instances planned | jq -c '[.[].metadata.name] | sort')" "the planned instances"
+}
+wait_for 60 are_named "$successor" "$created"
+plan "$folder"
+equal 0 "$(code)" "exit code of a plan without changes"
+
+kat apply -f "$(workload unpulled --image registry.lab:5000/test/nowhere:7)"
+wait_for 60 is unpulled .status.reason ImagePullFailed
+why=$(kat why workload unpulled)
+contains "$why" "its image registry.lab:5000/test/nowhere:7 can't be pulled"
+contains "$why" "manifest unknown"
+contains "$why" "podman pull registry.lab:5000/test/nowhere:7"
