@@ -156,11 +156,18 @@ pub(super) fn of_workload(
     let since = available.map_or("", |condition| condition.since.as_str());
     let mut story = Story {
         state: format!(
-            "workload {namespace}/{name} is {}{}: {} of {} healthy",
+            "workload {namespace}/{name} is {}{}: {} of {} healthy{}",
             word(&status.phase),
             lasting(since, now),
             status.ready,
-            plural(status.replicas, "instance", "instances")
+            plural(status.replicas, "instance", "instances"),
+            match status.updated < status.replicas {
+                true => format!(
+                    ", {} of generation {}",
+                    status.updated, item.metadata.generation
+                ),
+                false => String::new(),
+            }
         ),
         wanted: wanted_of_workload(item, image),
         is: present(instances, now),

@@ -12,7 +12,7 @@ fn workload(phase: &str, counts: [u32; 2], condition: serde_json::Value) -> Work
         "metadata": {"name": "web", "namespace": "shop", "generation": 3},
         "spec": {"type": "Service", "source": {"image": "registry.lab/web:9"},
             "restartPolicy": {"condition": "Always"}, "container": {}},
-        "status": {"phase": phase, "replicas": counts[0], "ready": counts[1],
+        "status": {"phase": phase, "replicas": counts[0], "ready": counts[1], "updated": counts[1],
             "observedGeneration": 3, "conditions": [condition]}
     }))
     .unwrap()
@@ -56,7 +56,7 @@ fn a_workload_is_explained_by_the_instance_that_holds_it_up() {
     let story = of_workload(&item, &instances, Vec::new(), now());
     assert_eq!(
         story.state,
-        "workload shop/web is Degraded for 5m: 1 of 2 instances healthy"
+        "workload shop/web is Degraded for 5m: 1 of 2 instances healthy, 1 of generation 3"
     );
     assert_eq!(
         story.wanted,
