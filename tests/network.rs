@@ -24,6 +24,9 @@ mod hook;
 #[path = "network/firewall.rs"]
 mod firewall;
 
+#[path = "network/balance.rs"]
+mod balance;
+
 #[path = "network/service.rs"]
 mod service;
 

@@ -67,7 +67,7 @@ pub async fn follow_desired(
     }
 }
 
-/// Keeps `kat-net`'s files of names and peers.
+/// Keeps `kat-net`'s files of names, peers and services.
 pub async fn follow_network(
     identity: Arc<Identity>,
     store: EtcdStore,
@@ -95,7 +95,10 @@ pub async fn follow_network(
                 network.write_dns(&network_files::dns_records(&state.entries, state.revision))
             }
             Some((false, state)) => {
-                network.write_peers(&network_files::peers(&state.entries, &identity.node))
+                let peers = network_files::peers(&state.entries, &identity.node);
+                let services = network_files::services(&state.entries);
+                let written = network.write_peers(&peers);
+                network.write_services(&services).and(written)
             }
         };
         if let Err(error) = written {

@@ -1,6 +1,6 @@
 //! The files that `kat-net` runs from (`network::state`), written from the store's keys.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::PathBuf};
+use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 
 use serde::{Serialize, de::DeserializeOwned};
 
@@ -10,9 +10,12 @@ use crate::{
     host::files::{self, Access, FileError},
     network::state::{
         DNS_FILE, DnsRecords, Gate, INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE,
-        NodeNetwork, PEERS_FILE, Peer, Peers,
+        NodeNetwork, PEERS_FILE, Part, Peer, Peers, SERVICES_FILE, ServiceNetwork, ServicePort,
+        Services, Transport,
     },
-    store::{keys, mirror::Entries},
+    plan::{self, ServiceAddress, ServiceBalance},
+    resource::Protocol,
+    store::{KeyValue, keys, mirror::Entries},
 };
 
 /// Seconds between two packets that keep a way through NAT open: most forget one after 30 or more.
@@ -48,6 +51,11 @@ impl NetworkFiles {
     /// The cluster's names.
     pub fn write_dns(&self, records: &DnsRecords) -> Result<bool, FileError> {
         self.write(DNS_FILE, records)
+    }
+
+    /// Addresses of services.
+    pub fn write_services(&self, services: &Services) -> Result<bool, FileError> {
+        self.write(SERVICES_FILE, services)
     }
 
     fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<bool, FileError> {
@@ -102,6 +110,62 @@ pub fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
         revision,
         records,
     }
+}
+
+/// Addresses of services out of the keys below `/kat/network/services/`. One that can't be read,
+/// because a newer version wrote it, is left out.
+pub fn services(entries: &Entries) -> Services {
+    let mut services = BTreeMap::new();
+    for (key, entry) in below(entries, keys::SERVICES) {
+        let Some(name) = key.strip_suffix("/ip") else {
+            continue;
+        };
+        let Some(ServiceAddress { address, .. }) = read(entry) else {
+            continue;
+        };
+        let balance = format!("{}{name}/balance", keys::SERVICES);
+        let balance = entries.get(balance.as_str()).and_then(|entry| read(entry));
+        let ServiceBalance { ports, .. } = balance.unwrap_or_default();
+        let ports = ports.into_iter().map(|port| ServicePort {
+            port: port.port,
+            protocol: match port.protocol {
+                Protocol::Tcp => Transport::Tcp,
+                Protocol::Udp => Transport::Udp,
+            },
+            instances: port.instances.into_iter().map(of_a_part).collect(),
+        });
+        let ports = ports.collect();
+        services.insert(name.to_owned(), ServiceNetwork { address, ports });
+    }
+    Services {
+        schema: 1,
+        services,
+    }
+}
+
+fn of_a_part((address, part): (Ipv4Addr, plan::Part)) -> (Ipv4Addr, Part) {
+    let part = match part {
+        plan::Part::Serving => Part::Serving,
+        plan::Part::Leaving => Part::Leaving,
+        plan::Part::Held => Part::Held,
+    };
+    (address, part)
+}
+
+/// The keys below a prefix, with the rest of their names.
+fn below<'a>(
+    entries: &'a Entries,
+    prefix: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
+    entries
+        .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+        .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
+}
+
+fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
+    let read = serde_json::from_slice(&entry.value);
+    read.inspect_err(|error| tracing::error!(key = entry.key, %error, "it can't be read"))
+        .ok()
 }
 
 /// The other machines out of the keys below `/kat/network/nodes/`.
@@ -165,7 +229,6 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::KeyValue;
 
     fn entries(pairs: &[(&str, &str)]) -> Entries {
         let entry = |key: &str, value: &str| KeyValue {
@@ -190,6 +253,29 @@ mod tests {
         let records = dns_records(&entries, 7).records;
         let names: Vec<_> = records.keys().map(String::as_str).collect();
         assert_eq!(names, ["n1.node", "web-abcde.web.default", "web.default"]);
+    }
+
+    #[test]
+    fn services_have_what_can_be_read_of_them() {
+        let balance = r#"{"schema":1,"later":0,"ports":[{"port":80,"protocol":"TCP","instances":
+            {"10.100.0.2":"serving","10.100.0.3":"leaving","10.100.0.4":"dreaming"}}]}"#;
+        let address = r#"{"schema":1,"address":"10.200.0.5"}"#;
+        let entries = entries(&[
+            ("/kat/network/nodes/n1/subnet", "10.100.0.0/23"),
+            ("/kat/network/services/default/broken/ip", "{}"),
+            ("/kat/network/services/default/early/ip", address),
+            ("/kat/network/services/default/gone/balance", balance),
+            ("/kat/network/services/default/web/balance", balance),
+            ("/kat/network/services/default/web/ip", address),
+        ]);
+        let services = services(&entries).services;
+        let names: Vec<_> = services.keys().map(String::as_str).collect();
+        assert_eq!(names, ["default/early", "default/web"]);
+        assert_eq!(services["default/early"].ports, []);
+        let web = &services["default/web"];
+        assert_eq!(web.address, Ipv4Addr::new(10, 200, 0, 5));
+        let parts: Vec<Part> = web.ports[0].instances.values().copied().collect();
+        assert_eq!(parts, [Part::Serving, Part::Leaving, Part::Held]);
     }
 
     #[test]

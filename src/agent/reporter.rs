@@ -12,6 +12,7 @@ use super::{Statuses, identity::Identity, reach::Present, supervisor::Listed};
 use crate::{
     VERSION,
     api::types::{Condition, NodeReport, NodeResources, OverlayReport},
+    network,
     plan::ASSIGNMENT_SCHEMA,
     pulse::Pulses,
     resource::OnPartition,
@@ -210,6 +211,7 @@ impl Reporter {
             user_indexes,
             conditions: self.facts.conditions(),
             assignment_schema: ASSIGNMENT_SCHEMA,
+            data_path: network::data_path(),
         }
     }
 }

@@ -55,6 +55,7 @@ fn weight(snapshot: &Snapshot) -> usize {
         + snapshot.workloads.len()
         + snapshot.instances.len()
         + snapshot.allocations.len()
+        + snapshot.services.len()
         + snapshot.dns.len()
         + snapshot.tokens.len()
         + snapshot.events.len()

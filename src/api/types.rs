@@ -145,10 +145,16 @@ pub struct WorkloadStatus {
     pub updated: u32,
     /// The generation that this status speaks of.
     pub observed_generation: u64,
+    /// The address of a Service with a load balancer: stays until the workload is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub service_address: Option<Ipv4Addr>,
     /// Why, in detail.
     pub conditions: Vec<Condition>,
 }
 
+/// Kind of a workload's condition: it should have a service address, and none is free.
+pub const SERVICE_ADDRESS: &str = "ServiceAddress";
 /// Kind of a workload's condition: something of it can't leave a machine that is drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
 

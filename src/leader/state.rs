@@ -59,6 +59,21 @@ impl SnapshotBuilder {
                 snapshot.allocations.insert(instance.to_owned(), value);
             }
         }
+        for (name, entry) in below(entries, keys::SERVICES) {
+            let mut parts = name.splitn(3, '/');
+            let (Some(namespace), Some(workload), Some(field)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let key = WorkloadKey::new(namespace, workload);
+            let service = snapshot.services.entry(key).or_default();
+            match field {
+                "ip" => service.address = self.json(entry),
+                "balance" => service.balance = self.json(entry),
+                _ => {}
+            }
+        }
         for (name, entry) in below(entries, keys::INDEXES) {
             let Ok(index) = name.parse() else { continue };
             if let Some(value) = self.json::<IndexRecord>(entry) {

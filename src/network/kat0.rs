@@ -179,9 +179,14 @@ impl Overlay {
     async fn ensure_routes(&self, node: &NodeNetwork, index: u32) -> Result<(), LinkError> {
         let present = self.links.routes().await?;
         let cluster = node.cluster_cidr.trunc();
+        let services = node.service_cidr.trunc();
         let subnet = node.subnet.trunc();
-        if !present.contains(&(cluster, Some(index))) {
-            self.links.set_route(cluster, Target::Link(index)).await?;
+        // Of a service's address only the route is used: it gives what this machine sends there its
+        // overlay address, and then another destination takes the place of that one.
+        for network in [cluster, services] {
+            if !present.contains(&(network, Some(index))) {
+                self.links.set_route(network, Target::Link(index)).await?;
+            }
         }
         let own = present
             .iter()
@@ -190,7 +195,8 @@ impl Overlay {
             self.links.set_route(subnet, Target::Unreachable).await?;
         }
         let keep = |net: ipnet::Ipv4Net, device: Option<u32>| {
-            net == cluster || net == subnet || (net.prefix_len() == 32 && device != Some(index))
+            [cluster, services, subnet].contains(&net)
+                || (net.prefix_len() == 32 && device != Some(index))
         };
         for removed in self.links.remove_routes(keep).await? {
             tracing::info!(route = %removed, "removed a route of before");

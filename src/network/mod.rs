@@ -6,7 +6,9 @@
 
 pub mod announce;
 pub mod attach;
+pub mod balance;
 mod budget;
+mod conntrack;
 pub mod dns;
 pub mod firewall;
 pub mod hook;
@@ -34,3 +36,9 @@ pub use teardown::{TeardownError, teardown};
 
 /// Name of the overlay's link.
 pub const OVERLAY_LINK: &str = "kat0";
+
+/// The number of `packaging/data-path`: it is raised when `kat-net` does something else to packets.
+pub fn data_path() -> u32 {
+    let number = include_str!("../../packaging/data-path");
+    number.trim().parse().unwrap_or_default()
+}

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     attach,
@@ -38,6 +38,8 @@ pub(super) struct Reconciler {
     links: Links,
     overlay: Overlay,
     firewall: Firewall,
+    /// Why services are not balanced as they should be.
+    services: watch::Receiver<Option<String>>,
     checked: Option<(Instant, Arc<NodeNetwork>)>,
     peers: PeerKeeper,
     resolved: bool,
@@ -45,11 +47,18 @@ pub(super) struct Reconciler {
 }
 
 impl Reconciler {
-    pub(super) fn new(links: Links, overlay: Overlay, peers: PeerKeeper, resolved: bool) -> Self {
+    pub(super) fn new(
+        links: Links,
+        overlay: Overlay,
+        peers: PeerKeeper,
+        services: watch::Receiver<Option<String>>,
+        resolved: bool,
+    ) -> Self {
         Self {
             links,
             overlay,
             firewall: Firewall::installed(),
+            services,
             checked: None,
             peers,
             resolved,
@@ -80,6 +89,7 @@ impl Reconciler {
         if let Err(error) = self.set_firewall(node).await {
             problems.push(error.to_string());
         }
+        problems.extend(self.services.borrow().clone());
         let mut parts = Vec::new();
         let mut dns_address = None;
         let mut peers_settled = true;

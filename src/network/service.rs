@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     OVERLAY_LINK,
     announce::port::Announcer,
+    balance::Balancer,
     kat0::Overlay,
     links::{self, LinkError, Links},
     names, namespaces,
@@ -152,7 +153,12 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
     let peers = PeerKeeper::new(config.folder, announcer, config.report);
-    let reconciler = Reconciler::new(links, overlay, peers, config.resolved);
+    // Beside the rounds, which may wait for other machines' names.
+    let (trouble, services) = watch::channel(None);
+    let pulse = pulses.watch("the addresses of services");
+    let balancing = Balancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
+    tasks.spawn(balancing);
+    let reconciler = Reconciler::new(links, overlay, peers, services, config.resolved);
     let pulse = pulses.watch("the rounds");
     let keeping = keep(reconciler, files, heard, config.dns, pulse, cancel.clone());
     tasks.spawn(keeping);

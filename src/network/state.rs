@@ -21,6 +21,8 @@ pub const PEERS_FILE: &str = "peers.json";
 pub const INSTANCES_FILE: &str = "instances.json";
 /// The cluster's names: [`DnsRecords`].
 pub const DNS_FILE: &str = "dns.json";
+/// Addresses of services: [`Services`].
+pub const SERVICES_FILE: &str = "services.json";
 /// How the peers are: [`OverlayState`]; written by `kat-net` with every round, read by the agent.
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
 /// WireGuard's private key, base64, 0600.
@@ -169,6 +171,71 @@ pub struct DnsRecords {
     /// Names without the cluster's domain and without a final dot, in lower case
     /// (`web.default`, `web-ab12c.web.default`, `n1.node`), to addresses.
     pub records: BTreeMap<String, Vec<Ipv4Addr>>,
+}
+
+/// Addresses of services, and who is behind them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Services {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By `namespace/workload`.
+    pub services: BTreeMap<String, ServiceNetwork>,
+}
+
+/// One service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceNetwork {
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Its number, the same at the service's address and in the containers.
+    pub port: u16,
+    /// Its transport.
+    pub protocol: Transport,
+    /// Instances that have it, by their addresses.
+    pub instances: BTreeMap<Ipv4Addr, Part>,
+}
+
+/// Transport protocol of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Transport {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// As nft writes it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// What an instance is to those who call its service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Part {
+    /// It takes what comes.
+    Serving,
+    /// It ends what it has begun, and takes nothing new.
+    Leaving,
+    /// It may be there, and nobody is sent to it; also where a newer version says something else.
+    #[serde(other)]
+    Held,
 }
 
 /// One line of JSON that the hook sends to [`HOOK_SOCKET`].

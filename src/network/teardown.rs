@@ -3,6 +3,7 @@
 use super::{
     OVERLAY_LINK,
     attach::sweep,
+    balance,
     firewall::{self, FirewallError},
     kat0,
     links::{LinkError, Links},
@@ -19,7 +20,7 @@ pub enum TeardownError {
     Firewall(#[from] FirewallError),
 }
 
-/// Removes `kat0`, every veth with KAT's mark, KAT's routes and its nftables table. Stop
+/// Removes `kat0`, every veth with KAT's mark, KAT's routes and its nftables tables. Stop
 /// `kat-net.service` and `kat-wg.service` first. Nothing happens where nothing is left.
 ///
 /// # Errors
@@ -30,10 +31,12 @@ pub async fn teardown() -> Result<(), TeardownError> {
     let overlay = remove_overlay(&links).await;
     let routes = links.remove_routes(|_, _| false).await;
     let table = firewall::remove().await;
+    let services = balance::remove().await;
     veths?;
     overlay?;
     routes?;
-    Ok(table?)
+    table?;
+    Ok(services?)
 }
 
 async fn remove_overlay(links: &Links) -> Result<(), LinkError> {

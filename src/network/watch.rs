@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::state::{
     DNS_FILE, DnsRecords, INSTANCES_FILE, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peers,
+    SERVICES_FILE, Services,
 };
 
 /// A file larger than this is not read.
@@ -65,6 +66,8 @@ pub struct Snapshot {
     pub instances: Option<Arc<Instances>>,
     /// The cluster's names.
     pub dns: Option<Arc<DnsRecords>>,
+    /// Addresses of services.
+    pub services: Option<Arc<Services>>,
 }
 
 /// Device, inode, size and time of the last change: what tells that a file is another one.
@@ -76,6 +79,7 @@ struct Stamps {
     peers: Option<Stamp>,
     instances: Option<Stamp>,
     dns: Option<Stamp>,
+    services: Option<Stamp>,
 }
 
 /// The files of one folder, and what they last said.
@@ -121,6 +125,12 @@ impl StateFiles {
             &mut next.instances,
         );
         update(&self.folder, DNS_FILE, &mut stamps.dns, &mut next.dns);
+        update(
+            &self.folder,
+            SERVICES_FILE,
+            &mut stamps.services,
+            &mut next.services,
+        );
         self.sender.send_if_modified(|current| {
             let changed = **current != next;
             if changed {

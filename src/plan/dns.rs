@@ -1,20 +1,22 @@
-//! Records of the cluster's zone (RFC001-KAT 7.3): instances that are healthy and not on their way out, on
-//! machines that answer.
+//! Records of the cluster's zone (RFC001-KAT 7.3): machines, instances that serve, and services, which
+//! answer with their own address, or with those of the instances that serve where they have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    NodeStatusRecord, Wanted,
+    NodeStatusRecord, Part, WorkloadKey,
+    balance::ServiceAddresses,
     draft::{Draft, Group},
-    node_address,
+    node_address, serving,
 };
-use crate::{
-    api::types::{Health, InstancePhase, NodePhase},
-    store::keys,
-};
+use crate::store::keys;
 
 /// Writes the records that are missing and deletes those that should not be.
-pub(super) fn plan_dns(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+pub(super) fn plan_dns(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    services: &ServiceAddresses,
+) {
     let snapshot = draft.snapshot;
     let mut wanted = BTreeSet::new();
     for (name, node) in &snapshot.nodes {
@@ -27,24 +29,25 @@ pub(super) fn plan_dns(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeSt
             ));
         }
     }
-    for (id, entry) in &snapshot.instances {
-        let assignment = &entry.assignment.value;
-        let record = statuses
-            .get(&entry.node)
-            .filter(|status| status.phase != NodePhase::NotReady)
-            .and_then(|status| status.instances.get(id));
-        let answers = record.is_some_and(|record| {
-            record.phase == InstancePhase::Running
-                && matches!(record.health, Health::Healthy | Health::NotApplicable)
-        });
-        // The name goes with the stop, not after it.
-        if answers && assignment.wanted == Wanted::Running && !draft.stops(id) {
-            let key = |value: &str| {
-                keys::dns_record(&assignment.namespace, &assignment.workload, "A", value)
-            };
-            wanted.insert(key(&assignment.address.to_string()));
-            wanted.insert(key(&format!("{id}={}", assignment.address)));
+    let mut addressed = BTreeSet::new();
+    for (workload, entry) in &snapshot.workloads {
+        if let Some(address) = services.named(workload, entry) {
+            addressed.insert(workload);
+            let WorkloadKey { namespace, name } = workload;
+            wanted.insert(keys::dns_record(namespace, name, "A", &address.to_string()));
         }
+    }
+    for (id, entry) in &snapshot.instances {
+        if serving::part(draft, statuses, id, entry) != Some(Part::Serving) {
+            continue;
+        }
+        let assignment = &entry.assignment.value;
+        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        let key = |value: &str| keys::dns_record(&workload.namespace, &workload.name, "A", value);
+        if !addressed.contains(&workload) {
+            wanted.insert(key(&assignment.address.to_string()));
+        }
+        wanted.insert(key(&format!("{id}={}", assignment.address)));
     }
     let mut group = Group::default();
     for key in wanted.iter().filter(|key| !snapshot.dns.contains_key(*key)) {

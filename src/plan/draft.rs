@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, Wanted, WorkloadKey,
-    event::EventLog,
+    balance::ServiceAddresses, event::EventLog,
 };
 use crate::{
     api::types::ObjectReference,
@@ -54,6 +54,8 @@ pub(super) struct Draft<'a> {
     pub(super) seed: u64,
     pub(super) events: EventLog,
     pub(super) wake_after: Option<Duration>,
+    /// Addresses of services.
+    pub(super) services: ServiceAddresses,
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     last: BTreeMap<String, Ipv4Addr>,
@@ -107,6 +109,7 @@ impl<'a> Draft<'a> {
             seed,
             events: EventLog::new(&snapshot.events, now),
             wake_after: None,
+            services: ServiceAddresses::default(),
             desired: snapshot
                 .nodes
                 .iter()

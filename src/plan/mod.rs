@@ -6,6 +6,7 @@ mod address;
 mod admission;
 mod assignment;
 mod assignment_words;
+mod balance;
 mod devices;
 mod dns;
 mod draft;
@@ -21,6 +22,7 @@ mod node;
 mod records;
 mod schedule;
 mod service;
+mod serving;
 mod slot;
 mod snapshot;
 mod spread;
@@ -35,6 +37,7 @@ pub use address::*;
 pub use admission::*;
 pub use assignment::*;
 pub use assignment_words::*;
+pub use balance::{BALANCING_DATA_PATH, ServiceAddress, ServiceBalance, ServiceEntry, ServicePort};
 pub use draft::{Change, Plan};
 pub use endpoints::*;
 pub use event::*;
@@ -45,6 +48,7 @@ pub use members::*;
 pub use node::reported_status;
 pub use records::*;
 pub use schedule::*;
+pub use serving::{Part, Parts};
 pub use snapshot::*;
 pub use upkeep::*;
 
@@ -61,11 +65,14 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     let heard = loss::heard(snapshot, observed, now);
     let losses = loss::Losses::of(snapshot, &heard, now);
     let statuses = node::plan_nodes(&mut draft, &heard, &losses);
+    draft.services = balance::give_addresses(&mut draft, &statuses);
     let mut machines = machines::Machines::new(&draft, &statuses);
     for (key, entry) in &snapshot.workloads {
         service::plan_workload(&mut draft, &mut machines, key, entry, (&statuses, &losses));
     }
-    dns::plan_dns(&mut draft, &statuses);
+    let services = std::mem::take(&mut draft.services);
+    balance::plan_balance(&mut draft, &statuses, &services);
+    dns::plan_dns(&mut draft, &statuses, &services);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);

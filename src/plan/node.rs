@@ -131,6 +131,7 @@ pub fn reported_status(
         user_indexes: report.user_indexes.clone(),
         conditions: report.conditions.clone(),
         assignment_schema: report.assignment_schema,
+        data_path: report.data_path,
         ..before.clone()
     }
 }

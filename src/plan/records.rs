@@ -131,6 +131,8 @@ pub struct NodeStatusRecord {
     pub conditions: Vec<Condition>,
     /// Highest schema of an assignment that its agent understands; 0 is 1.
     pub assignment_schema: u32,
+    /// Number of its `packaging/data-path`; 0 is one from before this was said.
+    pub data_path: u32,
 }
 
 /// One instance within a [`NodeStatusRecord`].

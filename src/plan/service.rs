@@ -421,6 +421,12 @@ impl<'a> Pass<'_, 'a, '_> {
             let condition = status::drain_blocked(&before.status, why, self.draft.now);
             self.record.status.conditions.push(condition);
         }
+        let services = &self.draft.services;
+        self.record.status.service_address = services.of(self.key);
+        if let Some(why) = services.why_none(self.key, self.draft.snapshot) {
+            let condition = status::without_address(&before.status, why, self.draft.now);
+            self.record.status.conditions.push(condition);
+        }
         let changed = self.entry.status.is_none() || self.record != before;
         if changed || !self.group.is_empty() {
             self.flush(changed);

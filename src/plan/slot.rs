@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use super::{Assignment, InstanceRecord, Wanted};
-use crate::api::types::{Health, InstancePhase};
+use super::{Assignment, InstanceRecord, Wanted, serving};
+use crate::api::types::InstancePhase;
 
 /// An assignment with what its machine says of it.
 pub(super) struct Live<'a> {
@@ -26,11 +26,7 @@ pub(super) struct Live<'a> {
 impl Live<'_> {
     /// It runs and nothing says that it is ill.
     pub(super) fn healthy(&self) -> bool {
-        !self.away
-            && self.record.as_ref().is_some_and(|record| {
-                record.phase == InstancePhase::Running
-                    && matches!(record.health, Health::Healthy | Health::NotApplicable)
-            })
+        !self.away && self.record.as_ref().is_some_and(serving::is_healthy)
     }
 
     /// Its program ended for good.

@@ -6,8 +6,8 @@ use ipnet::Ipv4Net;
 
 use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-    IndexRecord, LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord,
-    WorkloadMeta, WorkloadStatusRecord,
+    IndexRecord, LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, ServiceEntry,
+    TokenRecord, WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
@@ -146,6 +146,8 @@ pub struct Snapshot {
     pub instances: BTreeMap<String, InstanceEntry>,
     /// Addresses by instance.
     pub allocations: BTreeMap<String, Stored<Allocation>>,
+    /// What is stored of services' addresses.
+    pub services: BTreeMap<WorkloadKey, ServiceEntry>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

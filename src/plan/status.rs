@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::{WorkloadEntry, slot::Live};
-use crate::api::types::{Condition, DRAIN_BLOCKED, InstancePhase, WorkloadPhase, WorkloadStatus};
+use crate::api::types::{
+    Condition, DRAIN_BLOCKED, InstancePhase, SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
+};
 
 /// A workload's instances, counted.
 pub(super) struct Tally {
@@ -128,6 +130,22 @@ pub(super) fn workload_status(
             message,
             since,
         }],
+        service_address: None,
+    }
+}
+
+/// Says that a service has no address of its own.
+pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timestamp) -> Condition {
+    let mut earlier = before.conditions.iter();
+    let since = earlier
+        .find(|condition| condition.kind == SERVICE_ADDRESS)
+        .map_or_else(|| now.to_string(), |condition| condition.since.clone());
+    Condition {
+        kind: SERVICE_ADDRESS.to_owned(),
+        status: false,
+        reason: "NoneFree".to_owned(),
+        message: why,
+        since,
     }
 }
 

@@ -43,6 +43,8 @@ pub const NETWORK: &str = "/kat/network/";
 pub const NETWORK_NODES: &str = "/kat/network/nodes/";
 /// Addresses of instances.
 pub const ALLOCATIONS: &str = "/kat/network/allocations/";
+/// Addresses of services, and who is behind them.
+pub const SERVICES: &str = "/kat/network/services/";
 /// Records of the cluster's zone.
 pub const DNS: &str = "/kat/dns/";
 /// Tokens, hashed.
@@ -141,6 +143,21 @@ pub fn network_node(node: &str, field: &str) -> String {
 /// Address of an instance.
 pub fn allocation(instance: &str) -> String {
     format!("{ALLOCATIONS}{instance}/ip")
+}
+
+/// Everything of one service's address.
+pub fn service(namespace: &str, workload: &str) -> String {
+    format!("{SERVICES}{namespace}/{workload}/")
+}
+
+/// Address of a service.
+pub fn service_address(namespace: &str, workload: &str) -> String {
+    format!("{SERVICES}{namespace}/{workload}/ip")
+}
+
+/// Ports of a service and the instances behind them.
+pub fn service_balance(namespace: &str, workload: &str) -> String {
+    format!("{SERVICES}{namespace}/{workload}/balance")
 }
 
 /// One record; `value` is the address, or `instance=address` for an instance's own name.

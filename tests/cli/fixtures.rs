@@ -26,7 +26,8 @@ pub(crate) fn workload(name: &str, phase: &str, counts: [u32; 3]) -> Value {
             "container": {"env": [{"name": "SECRET", "value": "***"}]},
             "loadBalancer": {"ports": [{"name": "http", "containerPort": 8080, "protocol": "TCP"}]}},
         "status": {"phase": phase, "replicas": counts[0], "ready": counts[1],
-            "updated": counts[2], "observedGeneration": 2, "conditions": []}
+            "updated": counts[2], "observedGeneration": 2,
+            "serviceAddress": "10.200.0.7", "conditions": []}
     })
 }
 

@@ -21,9 +21,10 @@ for pair in "n1 n2" "n2 n1"; do
         wait_for 10 inside_on "$from" wget -q -T 3 -O- "http://$name/"
         contains "$(inside_on "$from" wget -q -T 3 -O- "http://$name/")" "host=$id"
     done
-    # The name of the workload has both addresses, on every machine and in every container.
+    # The name of the workload has the service's address, and both instances are behind that on every machine.
+    equal "$(service_of web)" "$(on "$from" getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)" "address of web"
     both=$(instances web | jq -r '.[].status.ip' | sort)
-    has_both() { [[ $(on "$from" getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u) == "$both" ]]; }
+    has_both() { [[ $(behind web "$from") == "$both" ]]; }
     wait_for 10 has_both
     # The machines themselves reach it too, and know each other by name.
     contains "$(on "$from" curl --silent --fail --max-time 3 "http://$address/")" "host=$id"

@@ -7,14 +7,15 @@ wait_for 60 members_are_well 3
 run web --port 80 --replicas 3
 equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
 lost=$(on_node web n2 .metadata.name) address=$(on_node web n2 .status.ip)
-# The name of it on n3: three addresses, not that of the lost machine, and all of them answer.
+# Who is behind the service on n3: three addresses, not that of the lost machine, and all of them answer; as its name does.
 whole_by_name() {
     local found one
-    found=$(on n3 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u)
+    found=$(behind web n3)
     [[ $(wc -l <<<"$found") == 3 && $found != *"$address"* ]] || {
-        echo "the name has: $found" >&2
+        echo "behind the service is: $found" >&2
         return 1
     }
+    on n3 curl --silent --fail --max-time 1 "http://web.default.$DOMAIN/" || return 1
     for one in $found; do on n3 curl --silent --fail --max-time 1 "http://$one/" || return 1; done
 }
 began=$EPOCHREALTIME

@@ -19,8 +19,8 @@ contains "$(kat describe workload web)" "nothing is moved"
 # One more timeout, in which nothing may change.
 until=$((SECONDS + 12))
 while ((SECONDS < until)); do equal "$before" "$(ids)" "instances"; done
-one_name() { [[ $(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 }' | sort -u) == "$(on_node web n1 .status.ip)" ]]; }
-wait_for 10 one_name
+one_serves() { [[ $(behind web n1) == "$(on_node web n1 .status.ip)" ]]; }
+wait_for 10 one_serves
 lab heal n2
 lab heal n3
 wait_for 60 nodes_are_ready

@@ -5,6 +5,7 @@ wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 run web --port 80 --replicas 3
 before=$(instances web | jq -c '[.[] | [.metadata.name, .status.node, .status.ip]] | sort')
+service=$(service_of web)
 gone=$(leader_at n1)
 other=$([[ $gone == n1 ]] && echo n2 || echo n1)
 third=$(printf '%s\n' n1 n2 n3 | grep -v -e "$gone" -e "$other")
@@ -20,7 +21,8 @@ leads() { [[ $(leader_at "$other") == @("$other"|"$third") ]]; }
 wait_for 10 leads
 # What ran elsewhere runs on, and names are answered.
 on "$other" curl --silent --fail --max-time 3 "http://$kept/" | grep -q '^host='
-on "$other" getent ahostsv4 "web.default.$DOMAIN" | grep -q "$kept"
+on "$other" getent ahostsv4 "web.default.$DOMAIN" | grep -q "$service"
+behind web "$other" | grep -q "$kept"
 sees_it() { [[ $(on "$other" katcall status || true) == *"etcd of $gone: its etcd does not answer"* ]]; }
 wait_for 60 sees_it
 lab start "$gone"

@@ -5,6 +5,7 @@ wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
 run web --port 80 --replicas 3
 address=$(instances web | jq -r '[.[] | select(.status.node == "n1") | .status.ip] | first')
+service=$(service_of web)
 lab kill n2
 lab kill n3
 page "http://$address/" | grep -q '^host='
@@ -24,7 +25,8 @@ page "http://$address/" | grep -q '^host='
 page "http://$address/crash?1" >/dev/null || true
 back() { page "http://$address/" | grep -q '^host='; }
 wait_for 30 back
-n1 getent ahostsv4 "web.default.$DOMAIN" | grep -q "$address"
+n1 getent ahostsv4 "web.default.$DOMAIN" | grep -q "$service"
+behind web n1 | grep -q "$address"
 lab start n2
 writes() { n1 katcall create namespace enough; }
 wait_for 90 writes

@@ -58,5 +58,6 @@ diff "$LAB_WORK/strangers" <(strangers)
 # The control: KAT's own are gone.
 refused n1 test -e /var/lib/kat/node.json
 refused n1 nft list table inet kat
+refused n1 nft list table inet kat-services
 refused n1 getent passwd "$uid"
 refused n1 getent passwd "$next"

@@ -103,6 +103,12 @@ on_node() {
     instances "$1" | jq -er --arg node "$2" "[.[] | select(.status.node == \$node and .status.phase == \"Running\")] |
         if length == 1 then .[0]$3 else \"there are \(length) instances on \(\$node)\" | halt_error end"
 }
+# service_of NAME: the address of its service.
+service_of() { kat get workload "$1" -o json | jq -er .status.serviceAddress; }
+# behind NAME MACHINE [PORT]: the instances that this machine's rules send callers of the service to.
+behind() {
+    on "$2" nft list chain inet kat-services "to-default/$1-tcp-${3:-80}" | grep -oE '10\.100\.[0-9]+\.[0-9]+' | sort -u
+}
 # machines_with NAME: those that run it, as a JSON list.
 machines_with() { instances "$1" | jq -c '[.[].status | select(.phase == "Running") | .node] | unique'; }
 # is_whole NAME COUNT: the leader says so, for wait_for.

@@ -14,10 +14,10 @@ use super::world::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node
 const UID: u32 = 20001;
 
 /// A network that the machine is connected to: 192.0.2.1 is the machine, 192.0.2.2 is in it.
-struct Outside(Child);
+pub struct Outside(Child);
 
 impl Outside {
-    fn connect() -> Self {
+    pub fn connect() -> Self {
         let child = Command::new("unshare")
             .args(["--net", "sleep", "300"])
             .stdin(Stdio::null())
@@ -43,11 +43,11 @@ impl Outside {
         outside
     }
 
-    fn namespace(&self) -> NetworkNamespace {
+    pub fn namespace(&self) -> NetworkNamespace {
         NetworkNamespace::of(self.0.id().try_into().unwrap()).unwrap()
     }
 
-    fn inside(&self, line: &str) -> String {
+    pub fn inside(&self, line: &str) -> String {
         self.namespace().run(|| run(line)).unwrap()
     }
 }

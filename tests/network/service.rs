@@ -10,7 +10,7 @@ use std::{
 use kat::network::{
     self,
     links::address_change,
-    state::{NodeNetwork, Peer},
+    state::{NodeNetwork, Part, Peer, ServiceNetwork, ServicePort, Services, Transport},
     wireguard::{Device, WireGuard},
 };
 
@@ -21,6 +21,23 @@ use super::{
 
 async fn reaches(from: &Container, to: Ipv4Addr, port: u16) -> bool {
     from.fetch((to, port).into()).await.is_ok()
+}
+
+/// One service with one instance.
+fn balanced(service: Ipv4Addr, instance: Ipv4Addr) -> Services {
+    let port = ServicePort {
+        port: 80,
+        protocol: Transport::Tcp,
+        instances: [(instance, Part::Serving)].into(),
+    };
+    let web = ServiceNetwork {
+        address: service,
+        ports: vec![port],
+    };
+    Services {
+        schema: 1,
+        services: [("default/web".to_owned(), web)].into(),
+    }
 }
 
 fn exists(path: &Path) -> bool {
@@ -59,6 +76,18 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         let machine = fetch_in(one.namespace(), (two.address(10), 80).into()).await;
         assert_eq!(machine.unwrap(), one.address(1).to_string());
 
+        // A service is balanced where its caller is, whose address stays.
+        let service = Ipv4Addr::new(10, 91, 0, 5);
+        one.write("services.json", &balanced(service, two.address(10)));
+        eventually("a service over the overlay", async || {
+            reaches(&first, service, 80).await
+        })
+        .await;
+        let seen = first.fetch((service, 80).into()).await.unwrap();
+        assert_eq!(seen, one.address(10).to_string());
+        let machine = fetch_in(one.namespace(), (service, 80).into()).await;
+        assert_eq!(machine.unwrap(), one.address(1).to_string());
+
         let device = one.wireguard().read().await.unwrap();
         assert_eq!((device.peers.len(), device.listen_port), (1, 51820));
         let link = one.command("ip -d link show kat0");
@@ -68,6 +97,7 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
         );
         let routes = one.command("ip route");
         assert!(routes.contains("10.90.0.0/16 dev kat0"), "{routes}");
+        assert!(routes.contains("10.91.0.0/16 dev kat0"), "{routes}");
         assert!(routes.contains("unreachable 10.90.1.0/24"), "{routes}");
         let mode = std::fs::metadata(&one.starter.socket)
             .unwrap()

@@ -46,6 +46,9 @@ pub struct NodeReport {
     /// Highest schema of an assignment that the agent understands; agents of before this was said
     /// understand 1.
     pub assignment_schema: u32,
+    /// Number of its `packaging/data-path`: what its `kat-net` does to packets. Agents of before this
+    /// was said have 0.
+    pub data_path: u32,
 }
 
 /// Capacity and allocatable of a machine.

@@ -71,7 +71,7 @@ pub(super) const FIELDS: &[Field] = &[
     balancer("spec.healthCheck.successThreshold", Integer(1, 100), "2", "successes in a row to be healthy").default("1").not_yet(),
     balancer("spec.healthCheck.failureThreshold", Integer(1, 100), "5", "failures in a row to be unhealthy").default("3").not_yet(),
     balancer("spec.healthCheck.restartOnUnhealthy", Boolean, "true", "restart an unhealthy instance").default("false").not_yet(),
-    balancer("spec.headless", Boolean, "true", "the service's name answers with instance addresses").default("false").not_yet(),
+    balancer("spec.headless", Boolean, "true", "the service's name answers with instance addresses").default("false"),
     balancer("spec.ingress", List, "[{host: web.example.org, servicePort: 8080}]", "hints for an ingress").default("[]").not_yet(),
     balancer("spec.ingress[].host", Text, "web.example.org", "host name from outside").required().not_yet(),
     balancer("spec.ingress[].path", Text, "/shop", "prefix of the path").default("/").not_yet(),

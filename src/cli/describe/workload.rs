@@ -111,6 +111,11 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
         })
         .collect();
     sheet.field("ports", &ports.join(", "));
+    let address = status.service_address;
+    sheet.field(
+        "address",
+        &address.map_or_else(String::new, |address| address.to_string()),
+    );
     sheet.labels(&item.metadata.labels);
     sheet.age(&item.metadata.creation_timestamp);
 }

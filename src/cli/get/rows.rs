@@ -97,7 +97,7 @@ impl Listed for WorkloadItem {
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut rest = vec!["NAME", "TYPE", "PHASE", "READY", "UPDATED", "REASON", "AGE"];
         if columns.wide {
-            rest.extend(["GENERATION", "IMAGE"]);
+            rest.extend(["GENERATION", "ADDRESS", "IMAGE"]);
         }
         with_namespace(columns, "NAMESPACE", rest)
     }
@@ -118,6 +118,10 @@ impl Listed for WorkloadItem {
         if columns.wide {
             let git = source.git.as_ref().map(|git| git.repository.as_str());
             rest.push(Cell::new(self.metadata.generation.to_string()));
+            let address = status.service_address;
+            rest.push(Cell::new(
+                address.map_or_else(String::new, |address| address.to_string()),
+            ));
             rest.push(Cell::new(
                 source.image.as_deref().or(git).unwrap_or_default(),
             ));

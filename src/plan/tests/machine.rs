@@ -39,6 +39,8 @@ pub(super) struct Machine {
     pub(super) obeys: bool,
     /// Highest schema of an assignment that its agent understands; 0 where it does not say.
     pub(super) schema: u32,
+    /// Number of its `packaging/data-path`.
+    pub(super) data_path: u32,
 
     /// Where its agent says that others reach it.
     pub(super) advertise: Vec<IpAddr>,
@@ -80,6 +82,7 @@ impl Machine {
             advertise: Vec::new(),
             endpoints: Vec::new(),
             schema: 0,
+            data_path: BALANCING_DATA_PATH,
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
             acted: 1,
@@ -130,6 +133,7 @@ impl Machine {
             workload_instances: self.instances.values().cloned().collect(),
             desired_revision: self.acted,
             assignment_schema: self.schema,
+            data_path: self.data_path,
             user_indexes: self.users.iter().copied().collect(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),

@@ -4,6 +4,7 @@
 //! against what must always hold.
 
 mod away;
+mod balance;
 mod check;
 mod deletion;
 mod drain;

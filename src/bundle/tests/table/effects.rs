@@ -21,8 +21,8 @@ use crate::{
     bundle::fields::{self, Field, FieldType, Status},
     leader::SnapshotBuilder,
     plan::{
-        ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, NamespaceRecord, NodeRegistration, Observed,
-        ReportedNode, Wanted, WorkloadMeta, WorkloadUser, plan,
+        ASSIGNMENT_SCHEMA, Assignment, BALANCING_DATA_PATH, DesiredMeta, NamespaceRecord,
+        NodeRegistration, Observed, ReportedNode, Wanted, WorkloadMeta, WorkloadUser, plan,
     },
     render::{RenderSettings, Renderer},
     resource::{
@@ -296,6 +296,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
         },
         desired_revision: 1,
         assignment_schema: ASSIGNMENT_SCHEMA,
+        data_path: BALANCING_DATA_PATH,
         ..NodeReport::default()
     };
     ReportedNode {
