@@ -9,7 +9,7 @@ use std::{
 
 use kat::network::{
     self,
-    links::address_change,
+    links::{address_change, removal},
     state::{NodeNetwork, Part, Peer, ServiceNetwork, ServicePort, Services, Transport},
     wireguard::{Device, WireGuard},
 };
@@ -310,6 +310,18 @@ fn a_change_of_addresses_is_seen_also_where_it_comes_before_anybody_waits() {
         run("ip address add 192.0.2.7/24 dev lan0");
         let seen = tokio::time::timeout(Duration::from_secs(10), change).await;
         assert!(seen.is_ok(), "not within 10 s");
+    });
+}
+
+/// `kat0` may go while the first round is still under way.
+#[test]
+fn the_removal_of_a_link_is_seen_also_where_it_comes_before_anybody_waits() {
+    in_new_namespace(|| async {
+        run("ip link add gone0 type veth peer name gone1");
+        let gone = removal("gone0");
+        run("ip link del gone0");
+        let seen = tokio::time::timeout(Duration::from_secs(10), gone).await;
+        assert!(matches!(seen, Ok(Ok(()))), "{seen:?}");
     });
 }
 

@@ -12,23 +12,27 @@ use crate::network::local;
 /// What changes within this time is one change.
 const SETTLING: Duration = Duration::from_millis(300);
 
-/// Waits until the link of this name is removed from the calling thread's namespace.
+/// Waits until the link of this name is removed from the calling thread's namespace, also where that
+/// happens after this was called and before anybody waits.
 ///
 /// # Errors
 /// [`LinkError::Socket`], also when the kernel's messages end.
-pub async fn removal(name: &str) -> Result<(), LinkError> {
-    let (connection, _handle, mut messages) =
-        rtnetlink::new_multicast_connection(&[MulticastGroup::Link]).map_err(LinkError::Socket)?;
-    let task = tokio::spawn(connection);
-    let _end = AbortOnDrop(task.abort_handle());
-    while let Some((message, _)) = messages.next().await {
-        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) = message.payload
-            && describe(&link).name == name
-        {
-            return Ok(());
+pub fn removal(name: &'static str) -> impl Future<Output = Result<(), LinkError>> + Send + 'static {
+    let opened = rtnetlink::new_multicast_connection(&[MulticastGroup::Link]);
+    async move {
+        let (connection, _handle, mut messages) = opened.map_err(LinkError::Socket)?;
+        let task = tokio::spawn(connection);
+        let _end = AbortOnDrop(task.abort_handle());
+        while let Some((message, _)) = messages.next().await {
+            if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelLink(link)) =
+                message.payload
+                && describe(&link).name == name
+            {
+                return Ok(());
+            }
         }
+        Err(LinkError::Socket(io::ErrorKind::UnexpectedEof.into()))
     }
-    Err(LinkError::Socket(io::ErrorKind::UnexpectedEof.into()))
 }
 
 /// Waits until the machine's own addresses are others than when this was called, also where they
