@@ -46,8 +46,6 @@ pub(super) const REASONS: &[Reason] = &[
     reason("DrainBlocked", "something of it can't leave a machine that is being drained", "katcall uncordon NODE, or make room elsewhere"),
     reason("ProgressDeadlineExceeded", "its new version has not become healthy in the time that it has; the old one goes on serving",
         "katcall why instance on one of the new ones"),
-    reason("Paused", "somebody paused its rollout", "katcall rollout resume workload {workload} -n {namespace}"),
-    reason("RolledBack", "its new version did not become healthy, and the last good one was put back", "katcall plan -f DIR with a version that is mended"),
     reason("NoneFree", "there is no free service address", "delete a workload that has one, or choose a larger serviceCIDR for a new cluster"),
     // Instances.
     reason("WaitingForAgent", "the agent of {node} has not said anything about it yet", "on {node}: systemctl status kat-agent"),
@@ -69,8 +67,6 @@ pub(super) const REASONS: &[Reason] = &[
     reason("NotRenderable", "its unit can't be written from what its files say", "change its files as the message says, and apply them"),
     reason("NotUnderstood", "a newer version of KAT wrote it, and the agent of {node} does not know how to run it", "install the newer version of KAT on {node}"),
     reason("CutOff", "its machine {node} was cut off from the leader, and onPartition says that it stops then", "katcall why node {node}"),
-    reason("HealthCheckPending", "its probe has not said yet that it is well", LOGS),
-    reason("RestartedUnhealthy", "its probe said that it was ill, and it was started again", LOGS),
     reason("Unhealthy", "its probe says that it is ill", LOGS),
     // Machines.
     reason("NoHeartbeat", "it does not report to the leader: it is off, cut off, or its agent does not run",
@@ -103,7 +99,6 @@ mod tests {
     /// Words in the code that look like reasons and are none: events, types of conditions, and
     /// what systemd, D-Bus and etcd call things.
     const OTHERS: &[&str] = &[
-        "AutoRollback",
         "BackupFailed",
         "BackupMade",
         "EndpointsChanged",
@@ -116,10 +111,6 @@ mod tests {
         "NodeLeft",
         "NodeReady",
         "OldBackupStays",
-        "RolloutCompleted",
-        "RolloutPaused",
-        "RolloutResumed",
-        "RolloutStarted",
         "ServiceAddress",
         "StoreBegunAnew",
         "StoreDefragmented",
