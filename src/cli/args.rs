@@ -1,13 +1,19 @@
 //! What katcall understands.
 
-use std::{ffi::OsStr, path::PathBuf, time::Duration};
+mod ask;
+mod output;
+mod settings;
 
-use clap::{
-    Args, CommandFactory, Parser, Subcommand, ValueEnum,
-    builder::{EnumValueParser, PossibleValue, TypedValueParser},
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+
+pub(super) use self::{
+    ask::{Events, Explain, Wait, Why, WhyKind},
+    output::{DocumentFormat, Format, Output, OutputParser},
+    settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
 };
-
-use super::{apply::prune, names, node, output::jsonpath::Template, time, wait_for};
+use super::{apply::prune, names, node, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -234,80 +240,6 @@ pub(super) enum CreatedKind {
     Namespace,
 }
 
-/// How items are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
-    /// Columns
-    Table,
-    /// More columns
-    Wide,
-    /// JSON
-    Json,
-    /// YAML
-    Yaml,
-    /// kind/name, one a line
-    Name,
-}
-
-/// How items are printed, or what of them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Output {
-    pub(super) format: Format,
-    /// Of the JSON only this.
-    pub(super) template: Option<Template>,
-}
-
-/// Reads a [`Format`] or `jsonpath=TEMPLATE`.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct OutputParser;
-
-impl TypedValueParser for OutputParser {
-    type Value = Output;
-
-    fn parse_ref(
-        &self,
-        command: &clap::Command,
-        argument: Option<&clap::Arg>,
-        value: &OsStr,
-    ) -> Result<Output, clap::Error> {
-        if let Some(template) = value.to_str().and_then(|text| text.strip_prefix(JSONPATH)) {
-            let template = template.to_owned();
-            let parse = move |_: &str| Template::parse(&template);
-            let template = parse.parse_ref(command, argument, value)?;
-            return Ok(Output {
-                format: Format::Json,
-                template: Some(template),
-            });
-        }
-        let format = EnumValueParser::<Format>::new().parse_ref(command, argument, value)?;
-        Ok(Output {
-            format,
-            template: None,
-        })
-    }
-
-    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let formats = Format::value_variants().iter();
-        let path = PossibleValue::new(JSONPATH).help("What a template picks out of the JSON");
-        Some(Box::new(
-            formats
-                .filter_map(ValueEnum::to_possible_value)
-                .chain([path]),
-        ))
-    }
-}
-
-const JSONPATH: &str = "jsonpath=";
-
-/// How one document is printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum DocumentFormat {
-    /// JSON
-    Json,
-    /// YAML
-    Yaml,
-}
-
 #[derive(Debug, Args)]
 pub(super) struct Get {
     /// What to list; the singular and wl, inst, ns, ev work too
@@ -335,83 +267,6 @@ pub(super) struct Describe {
     pub(super) name: String,
     #[command(flatten)]
     pub(super) namespace: Namespace,
-}
-
-/// What can be asked about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum WhyKind {
-    #[value(alias = "workloads", alias = "wl")]
-    Workload,
-    #[value(alias = "instances", alias = "inst")]
-    Instance,
-    #[value(alias = "nodes")]
-    Node,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Why {
-    /// What it is
-    pub(super) kind: WhyKind,
-    /// Its name
-    pub(super) name: String,
-    #[command(flatten)]
-    pub(super) namespace: Namespace,
-    /// Print it for programs
-    #[arg(short, long)]
-    pub(super) output: Option<DocumentFormat>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Events {
-    /// Only those about the workload, instance or machine of this name
-    pub(super) name: Option<String>,
-    #[command(flatten)]
-    pub(super) namespace: Namespace,
-    /// All namespaces
-    #[arg(short = 'A', long, conflicts_with = "name")]
-    pub(super) all_namespaces: bool,
-    /// Go on with what happens
-    #[arg(short, long)]
-    pub(super) follow: bool,
-    /// How to print; jsonpath={.items[*].message} picks out of the JSON
-    #[arg(short, long, default_value = "table", value_parser = OutputParser)]
-    pub(super) output: Output,
-}
-
-impl From<Events> for Get {
-    fn from(events: Events) -> Self {
-        Self {
-            kind: Kind::Events,
-            name: events.name,
-            namespace: events.namespace,
-            all_namespaces: events.all_namespaces,
-            output: events.output,
-            watch: events.follow,
-        }
-    }
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Explain {
-    /// Such as workload.spec.restartPolicy; without it the kinds of files
-    #[arg(value_name = "KIND.FIELD")]
-    pub(super) path: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Wait {
-    /// What it is
-    pub(super) kind: DescribedKind,
-    /// Its name
-    pub(super) name: String,
-    #[command(flatten)]
-    pub(super) namespace: Namespace,
-    /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
-    #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
-    pub(super) what: wait_for::What,
-    /// How long to wait
-    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
-    pub(super) timeout: Duration,
 }
 
 #[derive(Debug, Args)]
@@ -523,110 +378,6 @@ pub(super) struct Taint {
         value_parser = node::parse_taint
     )]
     pub(super) changes: Vec<node::TaintChange>,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Token {
-    #[command(subcommand)]
-    pub(super) command: TokenCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum TokenCommand {
-    /// Make a token; its secret is printed once
-    Create {
-        /// admin, read, or deploy:NAMESPACE
-        #[arg(
-            long,
-            value_parser = super::token::parse_scope,
-            required_unless_present = "join",
-            conflicts_with = "join"
-        )]
-        scope: Option<crate::api::types::Scope>,
-        /// For a machine that joins: prints the command to paste there
-        #[arg(long)]
-        join: bool,
-        /// With --join: how many machines may join with it [default: 1]
-        #[arg(long, value_name = "N", requires = "join", value_parser = clap::value_parser!(u32).range(1..))]
-        uses: Option<u32>,
-        /// With --join: any machine that reaches the API may join, without the token's secret
-        #[arg(long, requires = "join", conflicts_with = "scope")]
-        insecure_trust_network: bool,
-        /// A name for people
-        #[arg(long, default_value = "")]
-        name: String,
-        /// How long it lives, such as 12h or 30d; for good without it, or 1h with --join
-        #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
-        ttl: Option<Duration>,
-        /// Print the whole answer
-        #[arg(short, long)]
-        output: Option<DocumentFormat>,
-    },
-    /// List tokens, without their secrets
-    List {
-        /// How to print
-        #[arg(short, long, default_value = "table")]
-        output: Format,
-    },
-    /// End a token
-    Revoke {
-        /// Its id, from `katcall token list`
-        id: String,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Config {
-    #[command(subcommand)]
-    pub(super) command: ConfigCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum ConfigCommand {
-    /// Print the cluster's configuration
-    Get {
-        /// How to print
-        #[arg(short, long, default_value = "yaml")]
-        output: DocumentFormat,
-    },
-    /// Change a setting (not yet)
-    Set {
-        /// Setting and value
-        #[arg(value_name = "KEY=VALUE", required = true)]
-        settings: Vec<String>,
-    },
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Context {
-    #[command(subcommand)]
-    pub(super) command: ContextCommand,
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum ContextCommand {
-    /// List the clusters that katcall knows
-    List,
-    /// Use this cluster from now on
-    Use {
-        /// Its name
-        name: String,
-    },
-    /// Remember a cluster by its connection file; the first one is used at once
-    Add {
-        /// How to call it
-        name: String,
-        /// Connection file, such as a copy of /etc/kat/admin.conf; - reads stdin
-        #[arg(long, value_name = "FILE")]
-        file: PathBuf,
-    },
-    /// Forget a cluster
-    Remove {
-        /// Its name
-        name: String,
-    },
-    /// Print the name of the cluster in use
-    Current,
 }
 
 #[derive(Debug, Args)]

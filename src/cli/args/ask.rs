@@ -1,0 +1,87 @@
+//! Arguments of what explains, and of what waits.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{
+    super::{time, wait_for},
+    DescribedKind, DocumentFormat, Get, Kind, Namespace, Output, OutputParser,
+};
+
+/// What can be asked about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum WhyKind {
+    #[value(alias = "workloads", alias = "wl")]
+    Workload,
+    #[value(alias = "instances", alias = "inst")]
+    Instance,
+    #[value(alias = "nodes")]
+    Node,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Why {
+    /// What it is
+    pub(in crate::cli) kind: WhyKind,
+    /// Its name
+    pub(in crate::cli) name: String,
+    #[command(flatten)]
+    pub(in crate::cli) namespace: Namespace,
+    /// Print it for programs
+    #[arg(short, long)]
+    pub(in crate::cli) output: Option<DocumentFormat>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Events {
+    /// Only those about the workload, instance or machine of this name
+    pub(in crate::cli) name: Option<String>,
+    #[command(flatten)]
+    pub(in crate::cli) namespace: Namespace,
+    /// All namespaces
+    #[arg(short = 'A', long, conflicts_with = "name")]
+    pub(in crate::cli) all_namespaces: bool,
+    /// Go on with what happens
+    #[arg(short, long)]
+    pub(in crate::cli) follow: bool,
+    /// How to print; jsonpath={.items[*].message} picks out of the JSON
+    #[arg(short, long, default_value = "table", value_parser = OutputParser)]
+    pub(in crate::cli) output: Output,
+}
+
+impl From<Events> for Get {
+    fn from(events: Events) -> Self {
+        Self {
+            kind: Kind::Events,
+            name: events.name,
+            namespace: events.namespace,
+            all_namespaces: events.all_namespaces,
+            output: events.output,
+            watch: events.follow,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Explain {
+    /// Such as workload.spec.restartPolicy; without it the kinds of files
+    #[arg(value_name = "KIND.FIELD")]
+    pub(in crate::cli) path: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct Wait {
+    /// What it is
+    pub(in crate::cli) kind: DescribedKind,
+    /// Its name
+    pub(in crate::cli) name: String,
+    #[command(flatten)]
+    pub(in crate::cli) namespace: Namespace,
+    /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
+    #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
+    pub(in crate::cli) what: wait_for::What,
+    /// How long to wait
+    #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
+    pub(in crate::cli) timeout: Duration,
+}

@@ -1,0 +1,84 @@
+//! How things are printed.
+
+use std::ffi::OsStr;
+
+use clap::{
+    ValueEnum,
+    builder::{EnumValueParser, PossibleValue, TypedValueParser},
+};
+
+use super::super::output::jsonpath::Template;
+
+/// How items are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum Format {
+    /// Columns
+    Table,
+    /// More columns
+    Wide,
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+    /// kind/name, one a line
+    Name,
+}
+
+/// How items are printed, or what of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cli) struct Output {
+    pub(in crate::cli) format: Format,
+    /// Of the JSON only this.
+    pub(in crate::cli) template: Option<Template>,
+}
+
+/// Reads a [`Format`] or `jsonpath=TEMPLATE`.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::cli) struct OutputParser;
+
+impl TypedValueParser for OutputParser {
+    type Value = Output;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Output, clap::Error> {
+        if let Some(template) = value.to_str().and_then(|text| text.strip_prefix(JSONPATH)) {
+            let template = template.to_owned();
+            let parse = move |_: &str| Template::parse(&template);
+            let template = parse.parse_ref(command, argument, value)?;
+            return Ok(Output {
+                format: Format::Json,
+                template: Some(template),
+            });
+        }
+        let format = EnumValueParser::<Format>::new().parse_ref(command, argument, value)?;
+        Ok(Output {
+            format,
+            template: None,
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let formats = Format::value_variants().iter();
+        let path = PossibleValue::new(JSONPATH).help("What a template picks out of the JSON");
+        Some(Box::new(
+            formats
+                .filter_map(ValueEnum::to_possible_value)
+                .chain([path]),
+        ))
+    }
+}
+
+const JSONPATH: &str = "jsonpath=";
+
+/// How one document is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(in crate::cli) enum DocumentFormat {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
+}
