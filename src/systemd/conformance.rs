@@ -83,6 +83,7 @@ impl Suite<'_> {
         self.is_killed().await?;
         self.fails().await?;
         self.gives_up().await?;
+        self.counts_anew_after_a_restart_by_hand().await?;
         self.knows_old_text().await?;
         self.hangs().await?;
         self.is_masked().await?;
@@ -247,6 +248,28 @@ impl Suite<'_> {
         equal("restarts after reset_failed", &0, &status.restarts)
     }
 
+    async fn counts_anew_after_a_restart_by_hand(&self) -> Outcome {
+        let text = "[Service]\nType=exec\nExecStart=/bin/sleep 1000\nRestart=on-failure\nRestartSec=20ms\n";
+        self.write(AGAIN, text).await?;
+        let started = self.manager.start(AGAIN, LIMIT).await;
+        self.job("start", started, JobResult::Done)?;
+        called("kill", self.manager.kill(AGAIN, SIGKILL).await)?;
+        let deadline = Instant::now() + LIMIT;
+        let mut status = self.status(AGAIN).await?;
+        while status.restarts == 0 || status.sub_state != "running" {
+            holds("a restart", Instant::now() < deadline, &status)?;
+            sleep(Duration::from_millis(20)).await;
+            status = self.status(AGAIN).await?;
+        }
+        let restarted = self.manager.restart(AGAIN, LIMIT).await;
+        self.job("restart", restarted, JobResult::Done)?;
+        let after = self.status(AGAIN).await?;
+        equal("restarts after one by hand", &0, &after.restarts)?;
+        let later = after.exec_main_start_monotonic >= status.exec_main_start_monotonic;
+        let another = later && after.main_pid != status.main_pid;
+        holds("its program is another", another, &after)
+    }
+
     async fn knows_old_text(&self) -> Outcome {
         // Of a unit that runs: one that rests may be forgotten and read afresh when asked for.
         self.job(
@@ -308,13 +331,19 @@ impl Suite<'_> {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             limit: Duration::from_millis(300),
         };
-        for (command, expected) in [
-            (&["/bin/true"][..], JobResult::Done),
-            (&["/bin/false"], JobResult::Failed),
-            (&["/bin/sleep", "1000"], JobResult::Failed),
+        for (command, expected, status) in [
+            (&["/bin/true"][..], JobResult::Done, None),
+            (&["/bin/false"], JobResult::Failed, Some(1)),
+            (&["/bin/sleep", "1000"], JobResult::Failed, None),
         ] {
-            let result = self.manager.run_transient(&unit(command), LIMIT).await;
-            self.job(&command.join(" "), result, expected)?;
+            let ended = self.manager.run_transient(&unit(command), LIMIT).await;
+            let exit_status = ended.as_ref().map(|ended| ended.exit_status);
+            equal("its exit status", &Ok(status), &exit_status.map_err(drop))?;
+            self.job(
+                &command.join(" "),
+                ended.map(|ended| ended.result),
+                expected,
+            )?;
             let deadline = Instant::now() + LIMIT;
             while self.status(PROBE).await?.load_state != "not-found" {
                 if Instant::now() >= deadline {

@@ -10,7 +10,7 @@ use tokio::{
 use zbus::{OwnedObjectPath, Variant};
 
 use super::{
-    JobResult, SystemdError, TransientUnit, UnitEvents, UnitManager, UnitStatus,
+    JobResult, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
     connect::{Connector, SocketIdentity},
     error,
     link::Link,
@@ -26,6 +26,10 @@ const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LAST_DELAY: Duration = Duration::from_secs(5);
 /// What happens to jobs that are in the way of a new one (systemctl(1), `--job-mode=`).
 const MODE: &str = "replace";
+/// `LOG_WARNING` of syslog(3).
+const LOG_WARNINGS: i32 = 4;
+/// From the signal that ends a transient unit's command to its kill, microseconds.
+const KILL_AFTER: u64 = 1_000_000;
 
 /// The manager at the end of a [`Connector`].
 ///
@@ -199,7 +203,7 @@ impl UnitManager for BusManager {
         &self,
         unit: &TransientUnit,
         limit: Duration,
-    ) -> Result<JobResult, SystemdError> {
+    ) -> Result<TransientEnd, SystemdError> {
         let Some(program) = unit.command.first().cloned() else {
             return Err(SystemdError::Refused {
                 unit: unit.name.clone(),
@@ -210,13 +214,19 @@ impl UnitManager for BusManager {
         let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
         let unit = unit.clone();
         let name = unit.name.clone();
-        self.job(&name, limit, async move |manager| {
+        let queue = async move |manager: SystemdManagerProxy<'static>| {
             let properties = [
                 ("Description", Variant::new(unit.description.as_str())),
                 ("Type", Variant::new("oneshot")),
                 ("TimeoutStartUSec", Variant::new(start_limit)),
-                // Nothing of it stays when it ended, however it ended.
+                ("TimeoutStopUSec", Variant::new(KILL_AFTER)),
+                // Nothing of it stays when it ended, however it ended, and nobody asks any more.
                 ("CollectMode", Variant::new("inactive-or-failed")),
+                ("AddRef", Variant::new(true)),
+                // Of one that runs each few seconds, only what goes wrong is worth a line.
+                ("LogLevelMax", Variant::new(LOG_WARNINGS)),
+                ("SyslogLevel", Variant::new(LOG_WARNINGS)),
+                ("StandardOutput", Variant::new("null")),
                 (
                     "ExecStart",
                     Variant::new(vec![(program, unit.command, false)]),
@@ -225,8 +235,23 @@ impl UnitManager for BusManager {
             manager
                 .start_transient_unit(&unit.name, "fail", &properties, &[])
                 .await
+        };
+        let result = self.job(&name, limit, queue).await?;
+        let exit_status = match result {
+            JobResult::Done => None,
+            _ => {
+                let status = self.status(&name).await?;
+                (status.result == "exit-code").then_some(status.exec_main_status)
+            }
+        };
+        let forgotten = name.clone();
+        let forget =
+            async move |manager: SystemdManagerProxy<'static>| manager.unref_unit(&forgotten).await;
+        self.call(&name, forget).await?;
+        Ok(TransientEnd {
+            result,
+            exit_status,
         })
-        .await
     }
 
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {

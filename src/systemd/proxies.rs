@@ -112,6 +112,9 @@ pub trait SystemdManager {
         aux: &[(&str, Vec<(&str, Variant<'_>)>)],
     ) -> zbus::Result<OwnedObjectPath>;
 
+    /// Takes back the hold on a transient unit that was made with `AddRef`.
+    fn unref_unit(&self, name: &str) -> zbus::Result<()>;
+
     /// A job ended.
     #[zbus(signal)]
     fn job_removed(

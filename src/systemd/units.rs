@@ -55,6 +55,15 @@ pub struct TransientUnit {
     pub limit: Duration,
 }
 
+/// How a transient unit ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransientEnd {
+    /// What became of its job.
+    pub result: JobResult,
+    /// Status with which the command ended, where it ended by itself and not with 0.
+    pub exit_status: Option<i32>,
+}
+
 /// The properties of a service that KAT reads.
 ///
 /// systemd forgets an inactive unit that no other unit needs, and what its last process did: then
@@ -183,7 +192,7 @@ pub trait UnitManager: Send + Sync {
         &self,
         unit: &TransientUnit,
         limit: Duration,
-    ) -> Result<JobResult, SystemdError>;
+    ) -> Result<TransientEnd, SystemdError>;
 
     /// Sends a signal, by its number, to all processes of a unit.
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError>;

@@ -22,8 +22,8 @@ use self::{
     state::{State, Unit},
 };
 use super::{
-    JobResult, SystemdError, TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus, error,
-    listeners::Listeners,
+    JobResult, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents, UnitManager,
+    UnitStatus, error, listeners::Listeners,
 };
 
 /// Calls that a fake remembers; older ones are forgotten.
@@ -357,6 +357,11 @@ impl UnitManager for FakeManager {
     async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
         self.enter("restart", unit, true)?;
         self.end(unit)?;
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.restarts = 0;
+            }
+        });
         self.begin(unit, limit).await
     }
 
@@ -364,14 +369,20 @@ impl UnitManager for FakeManager {
         &self,
         unit: &TransientUnit,
         limit: Duration,
-    ) -> Result<JobResult, SystemdError> {
+    ) -> Result<TransientEnd, SystemdError> {
         self.enter("run_transient", &unit.name, true)?;
         let program = unit.command.first().map(String::as_str).unwrap_or_default();
+        let ended = |result, exit_status| {
+            Ok(TransientEnd {
+                result,
+                exit_status,
+            })
+        };
         match program.rsplit('/').next() {
-            Some("false") => Ok(JobResult::Failed),
+            Some("false") => ended(JobResult::Failed, Some(1)),
             Some("sleep") if unit.limit <= limit => {
                 sleep(unit.limit).await;
-                Ok(JobResult::Failed)
+                ended(JobResult::Failed, None)
             }
             Some("sleep") => {
                 sleep(limit).await;
@@ -380,7 +391,7 @@ impl UnitManager for FakeManager {
                     limit,
                 })
             }
-            _ => Ok(JobResult::Done),
+            _ => ended(JobResult::Done, None),
         }
     }
 

@@ -112,6 +112,7 @@ async fn systemd_is_called_as_the_xml_says() {
         .start_transient_unit("a", "fail", &[("Type", Variant::new("oneshot"))], &[])
         .await
         .unwrap();
+    manager.unref_unit("a").await.unwrap();
     drop(manager);
     connection.close().await.unwrap();
     let called: BTreeSet<String> = task.await.unwrap();
