@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::supervisor::Listed;
 use crate::{
     host::files::{self, Access},
-    plan::{Wanted, fence_after},
+    plan::fence_after,
     resource::OnPartition,
 };
 
@@ -158,7 +158,7 @@ impl Silence {
         };
         for (id, assignment) in &listed.desired.assignments {
             let asks = assignment.on_partition == OnPartition::Stop;
-            if !asks || assignment.wanted == Wanted::Stopped {
+            if !asks {
                 continue;
             }
             let grace = assignment.container.termination_grace_seconds;

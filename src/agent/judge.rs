@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    api::types::{Health, InstancePhase},
-    plan::Assignment,
-    resource::RestartCondition,
-    systemd::UnitStatus,
+    api::types::InstancePhase, plan::Assignment, resource::RestartCondition, systemd::UnitStatus,
 };
 
 /// A program that crashed often counts as running only after so long without a crash.
@@ -37,8 +34,6 @@ pub struct Verdict {
     pub reason: &'static str,
     /// A sentence for people; the worker adds the last lines of the log to a failure.
     pub message: String,
-    /// Health.
-    pub health: Health,
     /// Times that the program was started again because of what it did itself.
     pub restarts: u32,
     /// Exit code of the program's last end; 128 and the signal when one killed it.
@@ -78,7 +73,6 @@ pub fn judge(
         phase,
         reason,
         message,
-        health: Health::NotApplicable,
         restarts,
         exit_code,
         action,

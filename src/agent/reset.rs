@@ -127,6 +127,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         root: "/".into(),
         monotonic: Arc::new(machine::monotonic_microseconds),
         limits_enforced: true,
+        network: Arc::new(super::health::probe::Overlay),
     })
 }
 

@@ -7,23 +7,15 @@
 //!
 //! The counts lie below `/run`, and last as long as systemd's: until the machine boots.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{FilesError, make_folder};
-use crate::{
-    host::files::{self, Access},
-    systemd::UnitStatus,
-};
+use super::{files::FilesError, notes::Notes};
+use crate::systemd::UnitStatus;
 
-/// Folder of the counts, below the root folder; one file for each uid.
-const FOLDER: &str = "run/kat/restarts";
-/// Largest file of counts.
-const LIMIT: u64 = 4 << 20;
+/// Folder of the counts; one file for each uid.
+const FOLDER: &str = "restarts";
 
 /// The count of one instance. Times are microseconds of the monotonic clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,16 +92,7 @@ impl RestartCount {
             own += 1;
         }
         if own > 0 {
-            if self.window == 0 {
-                self.window = status.exec_main_start_monotonic;
-            }
-            if self.is_over(news.now, news.window) {
-                // systemd's window begins with a start, too, and this restart is its first.
-                (self.window, self.in_window, self.spent) = (news.now, own - 1, 0);
-            } else {
-                self.in_window = self.in_window.saturating_add(own);
-            }
-            self.own = self.own.saturating_add(own);
+            self.add(own, status.exec_main_start_monotonic, news.now, news.window);
         }
         if is_new {
             self.judged = ended;
@@ -122,6 +105,26 @@ impl RestartCount {
             self.spent = self.in_window;
         }
         forgiven
+    }
+
+    /// The agent starts a program again that began at `started`. systemd counts its restarts anew then,
+    /// and the starts that it allows go on.
+    pub fn restarted(&mut self, started: u64, now: u64, window: u64) {
+        self.add(1, started, now, window);
+        self.begun_anew(false);
+    }
+
+    fn add(&mut self, own: u32, started: u64, now: u64, window: u64) {
+        if self.window == 0 {
+            self.window = started;
+        }
+        if self.is_over(now, window) {
+            // systemd's window begins with a start, too, and this restart is its first.
+            (self.window, self.in_window, self.spent) = (now, own.saturating_sub(1), 0);
+        } else {
+            self.in_window = self.in_window.saturating_add(own);
+        }
+        self.own = self.own.saturating_add(own);
     }
 
     /// systemd's count begins anew; a restart that is `pending` will be the first in it.
@@ -137,37 +140,21 @@ impl RestartCount {
 /// The counts of one user's instances, and their file.
 #[derive(Debug)]
 pub struct RestartCounts {
-    path: PathBuf,
-    counts: BTreeMap<String, RestartCount>,
-    stored: BTreeMap<String, RestartCount>,
+    counts: Notes<RestartCount>,
 }
 
 impl RestartCounts {
     /// What an earlier process of the agent counted since the machine booted. Without a readable
     /// file it begins with what systemd says.
     pub fn read(root: &Path, uid: u32) -> Self {
-        let path = root.join(FOLDER).join(format!("{uid}.json"));
-        let counts: BTreeMap<String, RestartCount> = match files::read_text(&path, LIMIT) {
-            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "counts of restarts can't be read");
-                BTreeMap::new()
-            }),
-            Err(error) if error.is_not_found() => BTreeMap::new(),
-            Err(error) => {
-                tracing::warn!(%error, "counts of restarts can't be read");
-                BTreeMap::new()
-            }
-        };
         Self {
-            path,
-            stored: counts.clone(),
-            counts,
+            counts: Notes::read(root, FOLDER, uid),
         }
     }
 
     /// The count of an instance.
     pub fn of(&mut self, instance: &str) -> &mut RestartCount {
-        self.counts.entry(instance.to_owned()).or_default()
+        self.counts.of(instance)
     }
 
     /// [`RestartCount::own`] of an instance.
@@ -183,24 +170,11 @@ impl RestartCounts {
 
     /// Forgets instances.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
-        self.counts.retain(|instance, _| keep(instance));
+        self.counts.retain(keep);
     }
 
     /// Writes the file if anything changed, and removes it when nothing is counted.
     pub fn store(&mut self) -> Result<(), FilesError> {
-        if self.counts == self.stored {
-            return Ok(());
-        }
-        if self.counts.is_empty() {
-            files::remove(&self.path)?;
-        } else {
-            if let Some(folder) = self.path.parent() {
-                make_folder(folder, Access::mode(0o755))?;
-            }
-            let text = serde_json::to_vec(&self.counts).unwrap_or_default();
-            files::write_atomic(&self.path, &text, Access::mode(0o600))?;
-        }
-        self.stored.clone_from(&self.counts);
-        Ok(())
+        self.counts.store()
     }
 }

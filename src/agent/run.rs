@@ -278,6 +278,7 @@ async fn tools(identity: &Identity, managers: &Arc<dyn ManagerSource>) -> anyhow
         root: "/".into(),
         monotonic: Arc::new(super::machine::monotonic_microseconds),
         limits_enforced: super::machine::limits_enforced(),
+        network: Arc::new(super::health::probe::Overlay),
     })
 }
 

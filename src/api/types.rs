@@ -228,6 +228,13 @@ pub enum Health {
     NotApplicable,
 }
 
+impl Health {
+    /// Nothing says that it is not to be sent to.
+    pub fn serves(self) -> bool {
+        matches!(self, Self::Healthy | Self::NotApplicable)
+    }
+}
+
 /// What became of an instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

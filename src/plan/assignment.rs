@@ -1,11 +1,11 @@
 //! The assignment: one instance's complete desired state on one machine.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{Container, OnPartition, Port, RestartPolicy, WorkloadType};
+use crate::resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadType};
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///
@@ -48,6 +48,9 @@ pub struct Assignment {
     /// Ports that the workload declares.
     #[serde(default)]
     pub ports: Vec<Port>,
+    /// When it counts as healthy; while it runs, where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
     /// What systemd does when the program ends.
     pub restart_policy: RestartPolicy,
     /// When it was placed.
@@ -136,6 +139,16 @@ impl Assignment {
     /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
     pub fn unit(&self) -> String {
         unit_name(&self.namespace, &self.instance)
+    }
+
+    /// For so long it is out of names and service addresses before its stop signal. Nobody is sent
+    /// to a Job.
+    pub fn drain(&self) -> Duration {
+        let seconds = match self.workload_type {
+            WorkloadType::Service | WorkloadType::DaemonService => self.container.drain_seconds,
+            WorkloadType::Job => 0,
+        };
+        Duration::from_secs(seconds.into())
     }
 
     /// It is to run here, and this version knows how.

@@ -4,17 +4,20 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwn
 use serde_json::{Map, Value, json};
 
 use super::{Assignment, Wanted};
-use crate::resource::{Container, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType};
+use crate::resource::{
+    Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
+};
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 2;
+pub const ASSIGNMENT_SCHEMA: u32 = 3;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 2 with `onPartition: stop`, else 1.
-pub fn needed_schema(spec: &WorkloadSpec) -> u32 {
-    match spec.on_partition {
-        OnPartition::Keep => 1,
-        OnPartition::Stop => 2,
+/// agents of before run what they can: 3 with a health check, 2 with `onPartition: stop`, else 1.
+pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    match (health_check, spec.on_partition) {
+        (Some(_), _) => 3,
+        (None, OnPartition::Stop) => 2,
+        (None, OnPartition::Keep) => 1,
     }
 }
 
@@ -39,6 +42,7 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<Vec<Port>>(fields, "ports", &json!([]));
                 replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
                 replace::<OnPartition>(fields, "onPartition", &json!("keep"));
+                replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
                 replace::<Wanted>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
@@ -78,6 +82,7 @@ mod tests {
             "container": {"imagePullPolicy": "Always"},
             "ports": [{"name": "web", "containerPort": 80}],
             "restartPolicy": {"condition": "Never"},
+            "healthCheck": {"tcp": {"port": "web"}},
         })
     }
 
@@ -105,6 +110,7 @@ mod tests {
             ("/restartPolicy/condition", json!("OnTuesdays")),
             ("/wanted", json!("Hibernating")),
             ("/onPartition", json!("ask")),
+            ("/healthCheck/periodSeconds", json!("seldom")),
         ] {
             let mut newer = stored();
             let (parent, name) = pointer.rsplit_once('/').unwrap();
@@ -134,7 +140,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 3"), "{why}");
+        assert!(why.contains("its schema is 4"), "{why}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{
     loss::{self, Heard, Losses},
 };
 use crate::{
-    api::types::{InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference},
+    api::types::{Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference},
     store::keys,
 };
 
@@ -233,7 +233,8 @@ fn instance_events(
     for (id, record) in &status.instances {
         let earlier = before.instances.get(id);
         let same = earlier.is_some_and(|earlier| {
-            earlier.phase == record.phase && earlier.reason == record.reason
+            (earlier.phase, &earlier.reason, earlier.health)
+                == (record.phase, &record.reason, record.health)
         });
         let Some(entry) = draft.snapshot.instances.get(id) else {
             continue;
@@ -250,7 +251,21 @@ fn instance_events(
         };
         let node = &entry.node;
         let (kind, reason, message) = match record.phase {
-            InstancePhase::Running => (EventKind::Normal, "Started", format!("started on {node}")),
+            InstancePhase::Running => {
+                let ran = earlier.is_some_and(|one| one.phase == InstancePhase::Running);
+                match record.health {
+                    Health::Unhealthy => (EventKind::Warning, "Unhealthy", record.message.clone()),
+                    Health::Healthy if ran => (
+                        EventKind::Normal,
+                        "Healthy",
+                        "its health check succeeds".to_owned(),
+                    ),
+                    _ if ran && record.health == Health::PendingCheck => continue,
+                    _ => (EventKind::Normal, "Started", format!("started on {node}")),
+                }
+            }
+            // The leader's own event says why.
+            InstancePhase::Stopping => continue,
             InstancePhase::Stopped => (EventKind::Normal, "Stopped", format!("stopped on {node}")),
             InstancePhase::Succeeded => (
                 EventKind::Normal,

@@ -61,6 +61,8 @@ pub struct Demand<'a> {
     pub replaces: &'a [&'a str],
     /// Architectures of its image; any where there are none.
     pub architectures: &'a [String],
+    /// Schema of an assignment that its agent must understand at least.
+    pub schema: u32,
 }
 
 impl<'a> Demand<'a> {
@@ -71,6 +73,7 @@ impl<'a> Demand<'a> {
             ports: &[],
             replaces: &[],
             architectures: &[],
+            schema: needed_schema(spec, None),
         }
     }
 }
@@ -162,7 +165,7 @@ pub fn choose<'a>(
     };
     let mut fitting = Vec::new();
     for candidate in candidates {
-        let excluded = unsuitable(spec, candidate)
+        let excluded = unsuitable(demand, candidate)
             .or_else(|| foreign(demand.architectures, candidate))
             .or_else(|| full(demand, requests, candidate))
             .or_else(|| domains.as_ref()?.exclusion(candidate));
@@ -184,14 +187,15 @@ pub fn choose<'a>(
 }
 
 /// Why an instance of this workload does not belong on a machine, however empty it is.
-pub(super) fn unsuitable(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> Option<&'static str> {
+pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let spec = demand.spec;
     if candidate.phase != NodePhase::Ready {
         return Some("not ready");
     }
     if candidate.draining {
         return Some("being drained");
     }
-    if candidate.assignment_schema < needed_schema(spec) {
+    if candidate.assignment_schema < demand.schema {
         return Some("with a version of KAT that is too old for it");
     }
     if !spec

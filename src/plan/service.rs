@@ -263,12 +263,17 @@ impl<'a> Pass<'_, 'a, '_> {
             .as_ref()
             .map(|balancer| balancer.spec.ports.as_slice())
             .unwrap_or_default();
+        let health_check = parsed
+            .load_balancer
+            .as_ref()
+            .and_then(|balancer| balancer.spec.health_check.as_ref());
         let replaces = self.replaced(spec, slot);
         let demand = Demand {
             spec,
             ports,
             replaces: &replaces,
             architectures: &meta.architectures,
+            schema: needed_schema(spec, health_check),
         };
         let candidates = self.machines.candidates(self.key, self.draft);
         let node = match choose(demand, candidates, self.draft.seed ^ u64::from(slot)) {
@@ -283,7 +288,7 @@ impl<'a> Pass<'_, 'a, '_> {
         let address = self.draft.free_address(node)?;
         let instance = self.next_id();
         let assignment = Assignment {
-            schema: needed_schema(spec),
+            schema: demand.schema,
             instance: instance.clone(),
             namespace: self.key.namespace.clone(),
             workload: self.key.name.clone(),
@@ -298,6 +303,7 @@ impl<'a> Pass<'_, 'a, '_> {
             image,
             container: spec.container.clone(),
             ports: self.machines.ports(node, ports),
+            health_check: health_check.cloned(),
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
             on_partition: spec.on_partition,

@@ -33,7 +33,7 @@ impl<'a> Domains<'a> {
             let leaving = u32::try_from(leaving.count()).unwrap_or(u32::MAX);
             *counts.entry(value).or_default() += candidate.staying.saturating_sub(leaving);
             let foreign = foreign(demand.architectures, candidate);
-            if unsuitable(demand.spec, candidate).or(foreign).is_none() {
+            if unsuitable(demand, candidate).or(foreign).is_none() {
                 suitable.insert(value.as_str());
             }
         }

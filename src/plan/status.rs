@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use super::{WorkloadEntry, slot::Live};
 use crate::api::types::{
-    Condition, DRAIN_BLOCKED, InstancePhase, SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
+    Condition, DRAIN_BLOCKED, Health, InstancePhase, SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
 };
 
 /// A workload's instances, counted.
@@ -17,6 +17,8 @@ pub(super) struct Tally {
     live: u32,
     old: u32,
     trouble: Option<(String, String)>,
+    /// Whose health check has not succeeded yet, and why.
+    unchecked: Option<String>,
     unschedulable: Option<String>,
     /// What a deletion waits for.
     left: String,
@@ -42,6 +44,7 @@ impl Tally {
             live: 0,
             old: 0,
             trouble: None,
+            unchecked: None,
             unschedulable: unschedulable.map(str::to_owned),
             left: if entry.meta.value.deleting {
                 still_there(all, left)
@@ -59,6 +62,10 @@ impl Tally {
             let Some(record) = live.record.as_ref().filter(|_| wanted && !live.away) else {
                 continue;
             };
+            if record.phase == InstancePhase::Running && record.health == Health::PendingCheck {
+                tally.unchecked = Some(format!("; {}: {}", live.id, record.message));
+                continue;
+            }
             let final_phase = matches!(
                 record.phase,
                 InstancePhase::Failed | InstancePhase::Restarting
@@ -192,8 +199,10 @@ fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String
         return because(WorkloadPhase::Degraded, reason, message.clone());
     }
     let message = format!(
-        "{} of {} instances of this generation are healthy",
-        tally.updated, tally.replicas
+        "{} of {} instances of this generation are healthy{}",
+        tally.updated,
+        tally.replicas,
+        tally.unchecked.as_deref().unwrap_or_default()
     );
     because(WorkloadPhase::Progressing, "Progressing", message)
 }

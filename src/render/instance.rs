@@ -227,6 +227,7 @@ fn values_of<'a>(
         image: _,
         container,
         ports: _,
+        health_check: _,
         restart_policy: _,
         created: _,
         on_partition,

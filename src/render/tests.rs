@@ -26,6 +26,7 @@ fn assignment() -> Assignment {
         image: "registry.lab:5000/web:1".to_owned(),
         container: Container::default(),
         ports: Vec::new(),
+        health_check: None,
         restart_policy: RestartPolicy {
             condition: RestartCondition::Always,
             max_restarts: 5,

@@ -110,6 +110,23 @@ pub struct HealthCheck {
     pub restart_on_unhealthy: bool,
 }
 
+/// As where nothing but the probe is written; the probe itself is missing.
+impl Default for HealthCheck {
+    fn default() -> Self {
+        Self {
+            exec: None,
+            http: None,
+            tcp: None,
+            initial_delay_seconds: 0,
+            period_seconds: ten(),
+            timeout_seconds: one(),
+            success_threshold: one(),
+            failure_threshold: three(),
+            restart_on_unhealthy: false,
+        }
+    }
+}
+
 fn one() -> u32 {
     1
 }

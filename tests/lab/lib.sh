@@ -34,9 +34,9 @@ kat() { n1 katcall "$@"; }
 
 # workload NAME [OPTION...]: writes the files of a workload into a folder of n1's, and prints its path.
 #   --image I  --replicas N  --port N  --env K=V  --restart 'condition: ...'  --namespace NS
-#   --container 'yaml line' (as often as wanted)
+#   --container 'yaml line' (as often as wanted)  --health 'probe, ...' (with --port)  --drain SECONDS (0)
 workload() {
-    local name=$1 image=$WEB_IMAGE replicas=1 port='' restart='condition: Always' namespace='' env=() container=() folder entry
+    local name=$1 image=$WEB_IMAGE replicas=1 port='' health='' drain=0 restart='condition: Always' namespace='' env=() container=() folder entry
     shift
     while (($#)); do
         case $1 in
@@ -47,6 +47,8 @@ workload() {
         --restart) restart=$2 ;;
         --namespace) namespace=$2 ;;
         --container) container+=("$2") ;;
+        --health) health=$2 ;;
+        --drain) drain=$2 ;;
         *) echo "workload does not know $1" >&2 && return 2 ;;
         esac
         shift 2
@@ -58,7 +60,7 @@ workload() {
         printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: %s\n' "$name"
         [[ ! $namespace ]] || printf '  namespace: %s\n' "$namespace"
         printf 'spec:\n  type: Service\n  source:\n    image: %s\n  replicas: %s\n' "$image" "$replicas"
-        printf '  restartPolicy: {%s}\n  container:\n    name: app\n' "$restart"
+        printf '  restartPolicy: {%s}\n  container:\n    name: app\n    drainSeconds: %s\n' "$restart" "$drain"
         ((${#container[@]} == 0)) || printf '    %s\n' "${container[@]}"
         [[ ! $port ]] || env+=("PORT=$port")
         if ((${#env[@]})); then
@@ -71,6 +73,7 @@ workload() {
     if [[ $port ]]; then
         printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: VirtualLoadBalancer\nspec:\n  ports:\n    - {name: web, containerPort: %s}\n' \
             "$port" >"$folder/VirtualLoadBalancer.kat"
+        [[ ! $health ]] || printf '  healthCheck: {%s}\n' "$health" >>"$folder/VirtualLoadBalancer.kat"
     fi
     n1 rm -rf "/root/workloads/$name"
     lab copy "$folder" n1:/root/workloads/

@@ -13,8 +13,8 @@ use kat::{
     host::users::UserError,
     plan::WorkloadUser,
     systemd::{
-        JobResult, LogEntries, LogQuery, LogSource, ManagerSource, SystemdError, TransientUnit,
-        UnitEvents, UnitManager, UnitStatus, UserSessions,
+        JobResult, LogEntries, LogQuery, LogSource, ManagerSource, SystemdError, TransientEnd,
+        TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
         fake::{Behaviour, FakeMachine, FakeManager},
     },
 };
@@ -249,7 +249,7 @@ impl UnitManager for Manager {
         &self,
         unit: &TransientUnit,
         limit: Duration,
-    ) -> Result<JobResult, SystemdError> {
+    ) -> Result<TransientEnd, SystemdError> {
         self.fake.run_transient(unit, limit).await
     }
 

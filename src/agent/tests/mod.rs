@@ -3,7 +3,9 @@
 //! The unit files get their real owners, so these tests need root.
 
 mod adoption;
+mod draining;
 mod fence;
+mod health;
 mod judge;
 mod lists;
 mod newer;
@@ -17,7 +19,7 @@ mod whole;
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
+    net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
@@ -34,6 +36,7 @@ use super::{
     NetworkFiles, Statuses,
     accounts::UserAccounts,
     desired::Desired,
+    health::probe::Network,
     supervisor::{Listed, Supervisor},
     worker::Tools,
 };
@@ -165,11 +168,26 @@ fn microseconds(started: Instant) -> u64 {
 /// What units do other than run on; nothing: the generator refuses the unit.
 type Behaviours = Arc<Mutex<BTreeMap<String, Option<Behaviour>>>>;
 
+/// What every instance answers that is asked for its health.
+struct Answers(Mutex<Result<u16, String>>);
+
+#[async_trait]
+impl Network for Answers {
+    async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
+        self.0.lock().unwrap().clone().map(drop)
+    }
+
+    async fn get(&self, _: SocketAddrV4, _: &str) -> Result<u16, String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
 struct Bench {
     root: tempfile::TempDir,
     machine: Arc<FakeMachine>,
     accounts: Arc<Accounts>,
     logs: Arc<Logs>,
+    answers: Arc<Answers>,
     behaviours: Behaviours,
     tools: Arc<Tools>,
     statuses: Statuses,
@@ -204,6 +222,7 @@ impl Bench {
         });
         let started = Instant::now();
         let logs = Arc::new(Logs::new(started));
+        let answers = Arc::new(Answers(Mutex::new(Ok(200))));
         let tools = Tools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
@@ -216,12 +235,14 @@ impl Bench {
             root: root.path().to_owned(),
             monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
+            network: Arc::<Answers>::clone(&answers),
         };
         let mut bench = Self {
             root,
             machine,
             accounts,
             logs,
+            answers,
             behaviours,
             tools: Arc::new(tools),
             statuses: Statuses::default(),
@@ -310,6 +331,11 @@ impl Bench {
             .iter()
             .filter(|call| call.starts_with(begin))
             .count()
+    }
+
+    /// What every instance answers from now on that is asked for its health.
+    fn answer(&self, answer: Result<u16, &str>) {
+        *self.answers.0.lock().unwrap() = answer.map_err(str::to_owned);
     }
 
     fn behave(&self, unit: &str, behaviour: Option<Behaviour>) {
@@ -407,6 +433,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         image: format!("registry.lab:5000/{name}:1"),
         container: Container::default(),
         ports: Vec::new(),
+        health_check: None,
         restart_policy: RestartPolicy {
             condition: RestartCondition::Always,
             max_restarts: 5,

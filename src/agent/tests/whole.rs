@@ -84,7 +84,7 @@ fn apply(store: &MemoryStore, generation: u64, replicas: u32) {
             "source": {"image": format!("registry.lab:5000/web:{generation}")},
             "replicas": replicas,
             "restartPolicy": {"condition": "Always"},
-            "container": {},
+            "container": {"drainSeconds": 0},
         },
     });
     let owner = IndexRecord {

@@ -82,8 +82,7 @@ impl Worker {
 
     pub(super) fn spawn_start(&mut self, assignment: &Assignment, unit: String, uncounted: bool) {
         let manager = Arc::clone(&self.manager);
-        let limit =
-            Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN;
+        let limit = self.start_limit();
         let key = JobKey::Instance(assignment.instance.clone());
         self.busy.insert(key.clone());
         let memory = self
@@ -103,6 +102,22 @@ impl Worker {
         });
     }
 
+    /// Restarts what runs.
+    pub(super) fn spawn_restart(&mut self, assignment: &Assignment, unit: String) {
+        let manager = Arc::clone(&self.manager);
+        let limit = self.start_limit() + stop_limit(Some(assignment));
+        let key = JobKey::Instance(assignment.instance.clone());
+        self.busy.insert(key.clone());
+        self.jobs.spawn(async move {
+            let result = manager.restart(&unit, limit).await;
+            (key, JobOutcome::Started(result))
+        });
+    }
+
+    fn start_limit(&self) -> Duration {
+        Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN
+    }
+
     pub(super) fn spawn_stop(
         &mut self,
         key: JobKey,
@@ -110,10 +125,7 @@ impl Worker {
         assignment: Option<&Assignment>,
     ) {
         let manager = Arc::clone(&self.manager);
-        let grace = assignment.map_or(60, |assignment| {
-            assignment.container.termination_grace_seconds
-        });
-        let limit = Duration::from_secs(u64::from(grace) + 10) + JOB_MARGIN;
+        let limit = stop_limit(assignment);
         self.busy.insert(key.clone());
         self.jobs.spawn(async move {
             let result = manager.stop(&unit, limit).await;
@@ -216,4 +228,11 @@ impl Worker {
             (key, outcome) => tracing::error!(?key, ?outcome, "a job ended as another kind"),
         }
     }
+}
+
+fn stop_limit(assignment: Option<&Assignment>) -> Duration {
+    let grace = assignment.map_or(60, |assignment| {
+        assignment.container.termination_grace_seconds
+    });
+    Duration::from_secs(u64::from(grace) + 10) + JOB_MARGIN
 }

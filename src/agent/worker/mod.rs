@@ -3,6 +3,8 @@
 //! Passes are serial, slow work is not: pulls, starts and stops run as jobs, each instance has at
 //! most one, and every finished job makes a new pass.
 
+mod draining;
+mod health;
 mod jobs;
 mod reporting;
 mod units;
@@ -26,6 +28,8 @@ use super::{
     Statuses,
     backoff::Backoff,
     files::{FilesError, UnitFolder},
+    health::{Means, Probes, probe::Network, progress::Progress},
+    notes::Notes,
     paths::UserFolders,
     restarts::RestartCounts,
 };
@@ -69,6 +73,8 @@ pub struct Tools {
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
     /// The machine enforces limits (cgroup v2 with its controllers).
     pub limits_enforced: bool,
+    /// The way of probes to instances.
+    pub network: Arc<dyn Network>,
 }
 
 /// A worker's part of the desired list.
@@ -123,6 +129,23 @@ struct Memory {
     fault_is_ours: bool,
     trouble: String,
     start_error: Option<String>,
+    /// It was last told to be where it can be sent to; nothing before it was judged.
+    serves: Option<bool>,
+    /// Restarts because it was unhealthy, until it is healthy.
+    heals: Backoff,
+    /// Why it was last restarted so.
+    healed: Option<String>,
+}
+
+/// What the next process of the agent has to know of an instance.
+#[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Note {
+    /// Since when it is to stop; microseconds of the monotonic clock, as the other one.
+    drains_since: Option<u64>,
+    /// Begin of the container whose health this is.
+    run: u64,
+    health: Progress,
 }
 
 /// What is remembered of an image.
@@ -149,6 +172,8 @@ pub struct Worker {
     memories: BTreeMap<String, Memory>,
     images: BTreeMap<String, ImageMemory>,
     restarts: RestartCounts,
+    notes: Notes<Note>,
+    probes: Probes,
     /// Instances of which something was reported.
     reported: BTreeSet<String>,
     /// Why the last pass was cut short.
@@ -168,6 +193,13 @@ impl Worker {
     ) -> Self {
         let manager = tools.managers.user(user.uid);
         let restarts = RestartCounts::read(&tools.root, user.uid);
+        let notes = Notes::read(&tools.root, "instances", user.uid);
+        let probes = Probes::new(Means {
+            network: Arc::clone(&tools.network),
+            manager: Arc::clone(&manager),
+            root: tools.root.clone(),
+            monotonic: Arc::clone(&tools.monotonic),
+        });
         let folder = UnitFolder::new(UserFolders::new(&tools.root, user.uid), user.uid);
         Self {
             manager,
@@ -184,6 +216,8 @@ impl Worker {
             memories: BTreeMap::new(),
             images: BTreeMap::new(),
             restarts,
+            notes,
+            probes,
             reported: BTreeSet::new(),
             trouble: None,
             wake: LONGEST_SLEEP,
@@ -203,6 +237,9 @@ impl Worker {
             if let Err(error) = self.restarts.store() {
                 tracing::warn!(user = self.user.name, %error, "counts of restarts can't be kept");
             }
+            if let Err(error) = self.notes.store() {
+                tracing::warn!(user = self.user.name, %error, "what is known of instances can't be kept");
+            }
             match passed {
                 Ok(true) => break,
                 Ok(false) => {}
@@ -218,6 +255,7 @@ impl Worker {
                     },
                     Some(done) = self.jobs.join_next() => ControlFlow::Continue(Some(done)),
                     () = next_event(&mut self.events) => ControlFlow::Continue(None),
+                    () = self.probes.changed() => ControlFlow::Continue(None),
                     () = tokio::time::sleep(self.wake) => ControlFlow::Continue(None),
                 }
             };

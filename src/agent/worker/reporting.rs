@@ -8,7 +8,7 @@ use std::{
 use super::{UserDesired, Worker, WorkerError};
 use crate::{
     agent::{image, judge::Verdict, limits},
-    api::types::{InstancePhase, InstanceReport},
+    api::types::{Health, InstancePhase, InstanceReport},
     plan::Assignment,
     systemd::{SystemdError, UnitStatus},
 };
@@ -26,6 +26,8 @@ impl Worker {
             .retain(|instance, _| wanted.contains_key(instance));
         self.restarts
             .retain(|instance| wanted.contains_key(instance));
+        self.notes.retain(|instance| wanted.contains_key(instance));
+        self.probes.retain(|instance| wanted.contains_key(instance));
     }
 
     pub(super) fn report_verdict(
@@ -53,10 +55,16 @@ impl Worker {
                 Some(error) if verdict.reason.is_empty() => ("StartFailed", error),
                 _ => (verdict.reason, message),
             };
+        let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
         let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
         report.restarts = verdict.restarts;
         report.exit_code = verdict.exit_code;
-        report.health_status = verdict.health;
+        report.health_status = health;
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        memory.serves = Some(verdict.phase == InstancePhase::Running && health.serves());
         self.reported.insert(assignment.instance.clone());
         self.statuses.set(report);
     }
@@ -87,7 +95,12 @@ impl Worker {
             InstancePhase::Failed | InstancePhase::Succeeded | InstancePhase::Stopped => "exited",
             _ => "unknown",
         };
+        let health_status = match assignment.health_check {
+            Some(_) => Health::PendingCheck,
+            None => Health::NotApplicable,
+        };
         InstanceReport {
+            health_status,
             workload_name: assignment.workload.clone(),
             namespace: assignment.namespace.clone(),
             instance_id: assignment.instance.clone(),

@@ -44,6 +44,7 @@ impl Worker {
             if !unwanted || self.busy.contains(&key) {
                 continue;
             }
+            self.probes.end(&instance);
             let status = self.manager.status(&unit).await?;
             let starting = self.busy.contains(&JobKey::Instance(instance.clone()));
             if self.folder.is_over(&status) {
@@ -58,6 +59,10 @@ impl Worker {
                 removed = true;
             } else {
                 if let Some(assignment) = assignment {
+                    let at_once = desired.fenced.contains(&instance);
+                    if !at_once && self.drains(assignment, &status) {
+                        continue;
+                    }
                     self.report(
                         assignment,
                         &status,
@@ -188,6 +193,11 @@ impl Worker {
             now: (self.tools.monotonic)(),
         };
         let verdict = judge(assignment, &status, circumstances);
+        self.watch_health(assignment, &status);
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
         if let Some(again) = verdict.again {
             self.wake = self.wake.min(again);
         }
@@ -198,6 +208,9 @@ impl Worker {
         }
         if self.busy.contains(&key) || verdict.action == Action::Leave {
             self.report_verdict(assignment, &status, &verdict);
+            if !self.busy.contains(&key) {
+                self.heal(assignment, &status, unit);
+            }
             return Ok(());
         }
         if let Some(wait) = memory.starts.remaining(Instant::now()) {
@@ -308,6 +321,6 @@ impl Worker {
 }
 
 /// The time in which restarts are limited, in microseconds, as the unit has it.
-fn window(assignment: &Assignment) -> u64 {
+pub(super) fn window(assignment: &Assignment) -> u64 {
     u64::from(assignment.restart_policy.reset_seconds.max(1)) * 1_000_000
 }

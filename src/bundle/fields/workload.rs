@@ -75,7 +75,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.container.env[].valueFrom.secret", Mapping, "{name: db, key: USER}", "one key of a secret").required().not_yet(),
     field("spec.container.env[].valueFrom.secret.name", Text, "db", "name of the secret").required().not_yet(),
     field("spec.container.env[].valueFrom.secret.key", Text, "PASSWORD", "key in the secret").required().not_yet(),
-    field("spec.container.drainSeconds", Integer(0, 3600), "10", "seconds out of DNS and service addresses before the stop signal").default("5").not_yet(),
+    field("spec.container.drainSeconds", Integer(0, 3600), "10", "seconds out of DNS and service addresses before the stop signal").default("5"),
     field("spec.container.terminationGraceSeconds", Integer(0, 3600), "30", "seconds from the stop signal to the kill").default("10"),
     field("spec.container.stopSignal", Text, "SIGINT", "stop signal; the image's, or SIGTERM, unless written"),
     field("spec.container.user", Text, "\"1000:1000\"", "uid[:gid], or names that the image knows"),

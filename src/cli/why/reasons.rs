@@ -67,7 +67,10 @@ pub(super) const REASONS: &[Reason] = &[
     reason("NotRenderable", "its unit can't be written from what its files say", "change its files as the message says, and apply them"),
     reason("NotUnderstood", "a newer version of KAT wrote it, and the agent of {node} does not know how to run it", "install the newer version of KAT on {node}"),
     reason("CutOff", "its machine {node} was cut off from the leader, and onPartition says that it stops then", "katcall why node {node}"),
-    reason("Unhealthy", "its probe says that it is ill", LOGS),
+    reason("HealthCheckPending", "it runs, and its health check has not succeeded yet: nobody is sent to it until then", LOGS),
+    reason("Unhealthy", "it runs, and its health check fails: nobody is sent to it until it is well again", LOGS),
+    reason("ConnectionDraining", "names and service addresses have lost it, and it ends what it was asked before; then it is stopped", ""),
+    reason("RestartedUnhealthy", "its health check failed, and its file says that it is started again then", LOGS),
     // Machines.
     reason("NoHeartbeat", "it does not report to the leader: it is off, cut off, or its agent does not run",
         "on {node}: systemctl status kat-agent; katcall delete node {node} if it is gone for good"),

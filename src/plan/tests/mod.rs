@@ -9,6 +9,7 @@ mod check;
 mod deletion;
 mod drain;
 mod failing;
+mod health;
 mod indexes;
 mod joining;
 mod loss;

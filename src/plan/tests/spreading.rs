@@ -305,7 +305,7 @@ proptest! {
                 false => HostPort::Number(30_000 + number),
             };
             let ports = [port(host_port, protocol)];
-            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[] };
+            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[], schema: 1 };
             let taken = |machine: &Candidate<'_>| !auto && machine.host_ports.contains(&(30_000 + number, protocol));
             match choose(demand, &machines, 1) {
                 Ok(name) => {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use crate::bundle::{
-    fields::{self, Field},
+    fields::{self, Field, FieldType},
     yaml::json_of,
 };
 
@@ -99,6 +99,9 @@ pub(super) fn around(field: &Field) -> Value {
         "spec.ingress[].servicePortName" => {
             document["spec"]["ports"][0]["name"] = json!("web");
         }
+        path if path.starts_with("spec.healthCheck.") && path.ends_with(".port") => {
+            document["spec"]["ports"] = json!([{"containerPort": 8080}, {"containerPort": 8081}]);
+        }
         "spec.container.volumeMounts" => {
             document["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
         }
@@ -186,4 +189,23 @@ pub(super) fn must(field: &Field, document: &Value) -> (String, Vec<Diagnostic>)
             lines(&found)
         )
     })
+}
+
+/// A required field with another value than its example.
+pub(super) fn another(field: &Field, with: &Value) -> Value {
+    let mut other = with.clone();
+    let value = match (field.value, json_of(field.example)) {
+        (FieldType::Word(words), example) => {
+            let word = words.iter().find(|word| example != **word).unwrap();
+            json!(word)
+        }
+        (FieldType::Integer(least, _), _) => json!(least),
+        (FieldType::TextList, _) => json!(["/bin/another"]),
+        // The port beside it.
+        (FieldType::IntegerOr(..), example) => json!(example.as_u64().unwrap() + 1),
+        (_, example) => json!(format!("{}2", example.as_str().unwrap())),
+    };
+    set(&mut other, field, value);
+    must(field, &other);
+    other
 }

@@ -13,12 +13,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    documents::{around, decode, must, remove, set},
+    documents::{another, around, decode, must, remove, set},
     *,
 };
 use crate::{
     api::types::{NodeReport, NodeResources, Taint},
-    bundle::fields::{self, Field, FieldType, Status},
+    bundle::fields::{self, Field, Status},
     leader::SnapshotBuilder,
     plan::{
         ASSIGNMENT_SCHEMA, Assignment, BALANCING_DATA_PATH, DesiredMeta, NamespaceRecord,
@@ -157,8 +157,14 @@ impl Store {
             if key.starts_with(keys::NODE_DESIRED) && key.contains("/instances/") {
                 // What its agent decides by, beside the units.
                 let assignment: Assignment = serde_json::from_slice(value).unwrap();
-                let fenced = assignment.on_partition;
-                writeln!(shown, "{key} {fenced:?}\n{}", rendered(value)).unwrap();
+                let Assignment {
+                    on_partition,
+                    health_check,
+                    ..
+                } = &assignment;
+                let drain = assignment.drain();
+                writeln!(shown, "{key} {on_partition:?} {health_check:?} {drain:?}").unwrap();
+                shown.push_str(&rendered(value));
             } else if key.starts_with(keys::WORKLOAD_STATUS) {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
             }
@@ -253,6 +259,7 @@ fn instance(workload: &str) -> Assignment {
         image: "registry.example/other:1".to_owned(),
         container: Container::default(),
         ports: Vec::new(),
+        health_check: None,
         restart_policy: RestartPolicy {
             condition: RestartCondition::Always,
             max_restarts: 5,
@@ -370,20 +377,4 @@ fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(tried > 30, "only {tried} fields were tried");
-}
-
-/// A required field with another value than its example.
-fn another(field: &Field, with: &Value) -> Value {
-    let mut other = with.clone();
-    let value = match (field.value, json_of(field.example)) {
-        (FieldType::Word(words), example) => {
-            let word = words.iter().find(|word| example != **word).unwrap();
-            json!(word)
-        }
-        (FieldType::Integer(least, _), _) => json!(least),
-        (_, example) => json!(format!("{}2", example.as_str().unwrap())),
-    };
-    set(&mut other, field, value);
-    must(field, &other);
-    other
 }

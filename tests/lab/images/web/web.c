@@ -11,6 +11,8 @@
  * GET /crash?N    answers, writes two lines to stderr, and exits with N
  * GET /eat?N      takes N MiB of memory, keeps it, and answers
  * GET /fail       500
+ * GET /ill, /well say how it is from now on with /healthz, which answers 503 or 200; it begins well
+ * GET /slow?N     answers after N milliseconds
  *
  * On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that whoever still comes is answered, and exits
  * with 0. The load opens a connection for each request, at fixed times whatever became of those before,
@@ -34,6 +36,7 @@
 #include <unistd.h>
 
 static atomic_long answered, in_flight, ok, failed;
+static atomic_int ill;
 static volatile sig_atomic_t terminated;
 
 static void on_signal(int number) { (void)number; terminated = 1; }
@@ -90,6 +93,15 @@ static void *serve_one(void *argument) {
         reply(connection, taken ? "200 OK" : "507 Insufficient Storage", taken ? "eaten\n" : "there is no more\n");
     } else if (!strcmp(path, "/fail")) {
         reply(connection, "500 Internal Server Error", "failed as asked\n");
+    } else if (!strcmp(path, "/ill") || !strcmp(path, "/well")) {
+        atomic_store(&ill, path[1] == 'i');
+        reply(connection, "200 OK", "as asked\n");
+    } else if (!strcmp(path, "/healthz")) {
+        int is_ill = atomic_load(&ill);
+        reply(connection, is_ill ? "503 Service Unavailable" : "200 OK", is_ill ? "ill\n" : "well\n");
+    } else if (!strncmp(path, "/slow?", 6)) {
+        usleep((useconds_t)number(path + 6, 0) * 1000);
+        reply(connection, "200 OK", "at last\n");
     } else if (!strcmp(path, "/")) {
         struct utsname host;
         const char *version = getenv("VERSION");

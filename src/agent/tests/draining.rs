@@ -1,0 +1,135 @@
+//! What is to stop goes on serving for a while.
+
+use super::*;
+
+fn draining(seconds: u32) -> Assignment {
+    let container = Container {
+        drain_seconds: seconds,
+        ..Container::default()
+    };
+    Assignment {
+        container,
+        ..assignment(0, "web")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_to_stop_runs_on_for_its_time_and_says_so() {
+    let bench = Bench::new();
+    let web = draining(20);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.later(Duration::from_millis(19_500)).await;
+    assert_eq!(bench.calls(&web, "stop"), 0);
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Stopping, "ConnectionDraining")
+    );
+    assert!(message.contains("20 s"), "{message}");
+    bench.later(Duration::from_secs(1)).await;
+    assert_eq!(bench.calls(&web, "stop"), 1);
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+}
+
+/// A program that crashes meanwhile is started again by systemd: its files are there.
+#[tokio::test(start_paused = true)]
+async fn its_files_stay_while_it_drains() {
+    let bench = Bench::new();
+    let web = draining(20);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.later(Duration::from_secs(5)).await;
+    let file = bench.units(&web).join("kat-default-web-aaaaa.container");
+    assert!(file.exists());
+    bench.later(Duration::from_secs(20)).await;
+    assert!(!file.exists());
+}
+
+/// However often the agent starts anew, by whatever end, the time counts from the first look.
+#[tokio::test(start_paused = true)]
+async fn the_next_process_of_the_agent_counts_on() {
+    let mut bench = Bench::new();
+    let web = draining(30);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.later(Duration::from_secs(10)).await;
+    bench.restart().await;
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(bench.said(&web.instance).1, "ConnectionDraining");
+    bench.kill().await;
+    bench.later(Duration::from_secs(9)).await;
+    assert_eq!(bench.calls(&web, "stop"), 0);
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.calls(&web, "stop"), 1);
+    bench.list(true, &[]);
+    bench.soon().await;
+    let notes = bench.root.path().join("run/kat/instances");
+    assert_eq!(std::fs::read_dir(notes).unwrap().count(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_was_sent_to_is_not_waited_for() {
+    let bench = Bench::new();
+    // It crashes, and rests before its next start.
+    let web = draining(600);
+    let crashing = Behaviour {
+        restarts: true,
+        rests: true,
+        ..Behaviour::default()
+    };
+    bench.behave(&web.unit(), Some(crashing));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.manager(&web).exits(&web.unit(), 1);
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Restarting);
+    bench.list(true, &[stopped(&web)]);
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_not_healthy_is_not_waited_for() {
+    for (answer, expected) in [
+        (Err("connection refused"), InstancePhase::Stopped),
+        (Ok(200), InstancePhase::Stopping),
+    ] {
+        for another_agent in [false, true] {
+            let mut bench = Bench::new();
+            bench.answer(answer);
+            let web = super::health::checked(draining(600));
+            bench.list(true, std::slice::from_ref(&web));
+            bench.soon().await;
+            if another_agent {
+                bench.cancel.cancel();
+                bench.running.take().unwrap().await.unwrap();
+                bench.begin();
+            }
+            bench.list(true, &[stopped(&web)]);
+            bench.soon().await;
+            assert_eq!(bench.said(&web.instance).0, expected, "{answer:?}");
+        }
+    }
+}
+
+/// A machine that is cut off has no time for it.
+#[tokio::test(start_paused = true)]
+async fn what_must_not_run_now_is_not_waited_for() {
+    let bench = Bench::new();
+    let web = draining(600);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.list(true, &[stopped(&web)]);
+    bench.soon().await;
+    assert_eq!(bench.calls(&web, "stop"), 0);
+    bench.lists.send_modify(|listed| {
+        listed.fenced = Arc::new([web.instance.clone()].into());
+    });
+    bench.soon().await;
+    assert_eq!(bench.calls(&web, "stop"), 1);
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Stopped);
+}

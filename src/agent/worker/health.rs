@@ -1,0 +1,156 @@
+//! What a worker makes of its instances' health checks.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Worker, units::window};
+use crate::{
+    agent::{
+        backoff::Backoff,
+        health::{Subject, exec::Inside, probe::Target, progress::Progress},
+        judge::Verdict,
+    },
+    api::types::{Health, InstancePhase},
+    plan::Assignment,
+    systemd::UnitStatus,
+};
+
+/// It runs, and its health check fails.
+const UNHEALTHY: &str = "Unhealthy";
+/// It runs, and its health check has not succeeded yet.
+const PENDING: &str = "HealthCheckPending";
+/// It is being started again because its health check failed.
+const RESTARTED: &str = "RestartedUnhealthy";
+
+impl Worker {
+    /// Sees to it that an instance is probed while its container runs.
+    pub(super) fn watch_health(&mut self, assignment: &Assignment, status: &UnitStatus) {
+        let instance = &assignment.instance;
+        let Some(check) = &assignment.health_check else {
+            return;
+        };
+        let runs = matches!(
+            status.active_state.as_str(),
+            "active" | "reloading" | "refreshing"
+        );
+        let target = Target::of(assignment).ok().filter(|_| runs);
+        let Some(target) = target else {
+            self.probes.end(instance);
+            return;
+        };
+        let run = status.exec_main_start_monotonic;
+        let now = (self.tools.monotonic)();
+        let note = self.notes.of(instance);
+        let unit = assignment.unit();
+        let stem = unit.strip_suffix(".service").unwrap_or(&unit);
+        let subject = Subject {
+            run,
+            up: Duration::from_micros(now.saturating_sub(run)),
+            check: check.clone(),
+            target,
+            inside: Inside {
+                uid: assignment.user.uid,
+                stem: stem.to_owned(),
+                main_pid: status.main_pid,
+            },
+            known: (note.run == run).then(|| note.health.clone()),
+        };
+        self.probes.begin(instance, subject);
+        let Some(progress) = self.probes.of(instance) else {
+            return;
+        };
+        let before = std::mem::replace(&mut note.health, progress.told());
+        let changed =
+            std::mem::replace(&mut note.run, run) == run && before.health != progress.health;
+        if changed {
+            let Progress { health, error, .. } = &progress;
+            tracing::info!(
+                instance,
+                ?health,
+                error,
+                "the health of an instance changed"
+            );
+        }
+        if progress.health == Health::Healthy {
+            let memory = self.memories.entry(instance.clone()).or_default();
+            memory.heals = Backoff::default();
+            memory.healed = None;
+        }
+    }
+
+    /// Health, and what it adds to an instance's reason and message.
+    pub(super) fn with_health(
+        &self,
+        assignment: &Assignment,
+        verdict: &Verdict,
+        reason: &'static str,
+        message: String,
+    ) -> (Health, &'static str, String) {
+        let Some(check) = &assignment.health_check else {
+            return (Health::NotApplicable, reason, message);
+        };
+        let memory = self.memories.get(&assignment.instance);
+        let healed = memory.and_then(|memory| memory.healed.clone());
+        if verdict.phase != InstancePhase::Running {
+            return match healed.filter(|_| reason.is_empty()) {
+                Some(why) => (Health::PendingCheck, RESTARTED, why),
+                None => (Health::PendingCheck, reason, message),
+            };
+        }
+        let progress = self.probes.of(&assignment.instance).unwrap_or_default();
+        let failed = match (Target::of(assignment), progress.error.as_str()) {
+            (Ok(_), "") => String::new(),
+            (Ok(target), error) => format!("{target}: {error}"),
+            (Err(error), _) => error,
+        };
+        match progress.health {
+            Health::Unhealthy => (
+                Health::Unhealthy,
+                UNHEALTHY,
+                format!("its health check fails: {failed}"),
+            ),
+            Health::PendingCheck => {
+                let waits = match (failed.as_str(), check.success_threshold) {
+                    ("", 1) => "its health check has not been made yet".to_owned(),
+                    ("", count) => format!("its health check is to succeed {count} times in a row"),
+                    (failed, _) => format!("its health check does not succeed yet: {failed}"),
+                };
+                let message = match healed {
+                    Some(why) => format!("{waits}; {why}"),
+                    None => waits,
+                };
+                (Health::PendingCheck, PENDING, message)
+            }
+            health @ (Health::Healthy | Health::NotApplicable) => (health, reason, message),
+        }
+    }
+
+    /// Starts an unhealthy instance again, where its file asks for that.
+    pub(super) fn heal(&mut self, assignment: &Assignment, status: &UnitStatus, unit: String) {
+        let instance = &assignment.instance;
+        let check = assignment.health_check.as_ref();
+        if !check.is_some_and(|check| check.restart_on_unhealthy) {
+            return;
+        }
+        let progress = self.probes.of(instance).unwrap_or_default();
+        if progress.health != Health::Unhealthy {
+            return;
+        }
+        let memory = self.memories.entry(instance.clone()).or_default();
+        if let Some(wait) = memory.heals.remaining(Instant::now()) {
+            self.wake = self.wake.min(wait);
+            return;
+        }
+        memory.heals.failed(Instant::now());
+        let Progress { error, .. } = progress;
+        tracing::warn!(instance, error, "an unhealthy instance is started again");
+        memory.healed = Some(format!(
+            "it was started again because its health check failed: {error}"
+        ));
+        let (now, began) = ((self.tools.monotonic)(), status.exec_main_start_monotonic);
+        let count = self.restarts.of(instance);
+        count.restarted(began, now, window(assignment));
+        self.spawn_restart(assignment, unit);
+    }
+}

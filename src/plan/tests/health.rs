@@ -1,0 +1,156 @@
+//! Health checks: who is asked to make them, and what follows from what they say.
+
+use super::*;
+use crate::plan::serving::Part;
+
+impl World {
+    /// `web` with a health check, on one machine that knows of them; what runs has this health.
+    fn checked(&mut self, replicas: u32) {
+        self.replicas("web", replicas);
+        let balancer = json!({
+            "apiVersion": "kat.dws.rip/v1alpha1",
+            "kind": "VirtualLoadBalancer",
+            "spec": {
+                "ports": [{"name": "web", "containerPort": 80}],
+                "healthCheck": {"http": {"path": "/healthz", "port": "web"}, "periodSeconds": 5},
+            },
+        });
+        let file = keys::manifest(NAMESPACE, "web", "VirtualLoadBalancer.kat");
+        self.apply(&[Operation::Put(file, balancer.to_string().into_bytes())]);
+    }
+
+    /// The agent says this of an instance.
+    fn says(&mut self, id: &str, health: Health, reason: &str, message: &str) {
+        self.pass(Duration::from_secs(1));
+        let machine = self.at("n1");
+        // It says nothing else until then.
+        machine.obeys = false;
+        let report = machine.instances.get_mut(id).unwrap();
+        report.health_status = health;
+        (report.reason, report.message) = (reason.to_owned(), message.to_owned());
+        self.plan_out();
+    }
+
+    /// How many of it callers are sent to, and how many instances have a name.
+    fn serving(&mut self) -> (usize, usize) {
+        let snapshot = self.snapshot();
+        let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, "web")];
+        let balance = service.balance.as_ref().unwrap();
+        let parts = balance.value.ports[0].instances.values();
+        let names = self.keys("/kat/dns/default/web/A/").into_iter();
+        let named = names.filter(|key| key.contains('='));
+        (
+            parts.filter(|part| **part == Part::Serving).count(),
+            named.count(),
+        )
+    }
+
+    fn told(&mut self) -> Vec<(String, String)> {
+        let events = self.snapshot().events;
+        let events = events.values().map(|event| &event.value);
+        let of_instances = events.filter(|event| event.involved_object.kind == "Instance");
+        of_instances
+            .map(|event| (event.reason.clone(), event.message.clone()))
+            .collect()
+    }
+}
+
+fn knowing() -> World {
+    let mut world = World::with_machines(1);
+    world.at("n1").schema = ASSIGNMENT_SCHEMA;
+    world
+}
+
+#[test]
+fn a_health_check_goes_to_machines_that_know_of_it() {
+    let mut world = World::with_machines(2);
+    world.at("n1").schema = 2;
+    world.checked(1);
+    world.settle();
+    let why = "0 of 2 machines fit: 2 with a version of KAT that is too old for it";
+    assert_eq!(world.status("web").conditions[0].message, why);
+    world.at("n2").schema = ASSIGNMENT_SCHEMA;
+    world.settle();
+    let (_, node, assignment) = world.wanted("web").remove(0);
+    assert_eq!((node.as_str(), assignment.schema), ("n2", 3));
+    let check = assignment.health_check.as_ref().unwrap();
+    assert_eq!((check.period_seconds, check.failure_threshold), (5, 3));
+    assert_eq!(check.http.as_ref().unwrap().path, "/healthz");
+}
+
+#[test]
+fn what_waits_for_its_health_check_is_no_trouble_and_says_why() {
+    let mut world = knowing();
+    world.checked(1);
+    world.settle();
+    let id = world.wanted("web")[0].0.clone();
+    // Its name goes; then it is started again.
+    world.says(&id, Health::Unhealthy, "Unhealthy", "");
+    let why = "its health check does not succeed yet: GET :80/healthz: connection refused";
+    world.says(&id, Health::PendingCheck, "HealthCheckPending", why);
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Progressing);
+    let expected = format!("0 of 1 instances of this generation are healthy; {id}: {why}");
+    assert_eq!(status.conditions[0].message, expected);
+    assert_eq!(world.serving(), (0, 0));
+}
+
+#[test]
+fn what_is_unhealthy_is_named_with_its_reason_and_has_no_name() {
+    let mut world = knowing();
+    world.checked(2);
+    world.settle();
+    assert_eq!(world.serving(), (2, 2));
+    let id = world.wanted("web")[0].0.clone();
+    let why = "its health check fails: GET :80/healthz: http 503";
+    world.says(&id, Health::Unhealthy, "Unhealthy", why);
+    let status = world.status("web");
+    assert_eq!(
+        (
+            status.phase,
+            status.ready,
+            status.conditions[0].reason.as_str()
+        ),
+        (WorkloadPhase::Degraded, 1, "Unhealthy")
+    );
+    assert_eq!(status.conditions[0].message, format!("{id}: {why}"));
+    assert_eq!(world.serving(), (1, 1));
+    assert_eq!(world.wanted("web").len(), 2, "it is not replaced");
+    world.says(&id, Health::Healthy, "", "");
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    assert_eq!(world.serving(), (2, 2));
+}
+
+#[test]
+fn events_tell_of_each_change_and_of_nothing_else() {
+    let mut world = knowing();
+    world.checked(1);
+    world.settle();
+    let id = world.wanted("web")[0].0.clone();
+    let started = world.told();
+    let why = "its health check fails: GET :80/healthz: http 503";
+    world.says(&id, Health::Unhealthy, "Unhealthy", why);
+    world.says(
+        &id,
+        Health::Unhealthy,
+        "Unhealthy",
+        "the same in other words",
+    );
+    world.says(&id, Health::Healthy, "", "");
+    let told = world.told();
+    let pair = |reason: &str, message: &str| (reason.to_owned(), message.to_owned());
+    assert_eq!(
+        told[started.len()..],
+        [
+            pair("Unhealthy", why),
+            pair("Healthy", "its health check succeeds")
+        ]
+    );
+    assert!(started.iter().any(|(reason, _)| reason == "Started"));
+    assert_eq!(
+        told.iter()
+            .filter(|(reason, _)| reason == "Started")
+            .count(),
+        1
+    );
+}

@@ -1,0 +1,43 @@
+# Nobody is sent to what is unhealthy until it is well again, over a restart of the agent too, or is started again as its file says
+# shellcheck shell=bash
+run web --port 80 --health 'http: {path: /healthz, port: web}, periodSeconds: 1, failureThreshold: 2'
+address=$(field web .status.ip)
+equal healthy "$(field web .status.health)" "health"
+service=$(service_of web)
+is_called() { page "http://$service/" >/dev/null; }
+# 7 is that nobody could be reached, 28 that nobody answered in time.
+is_refused() { [[ $(n1 sh -c 'curl --silent --max-time 3 "$1" >&2; echo "$?"' sh "http://$service/") == 7 ]]; }
+wait_for 10 is_called
+
+# An agent that starts anew takes nobody out.
+start_load "web.default.$DOMAIN@$(overlay_of n1)" 80 50 by-name
+began=$SECONDS
+agent_pid() { n1 systemctl show --property=MainPID --value kat-agent.service; }
+before=$(agent_pid)
+n1 systemctl restart kat-agent.service
+again() { [[ $(agent_pid) != "$before" ]] && node_is_ready; }
+wait_for 30 again
+no_request_lost $(((SECONDS - began) * 40)) by-name
+equal healthy "$(field web .status.health)" "health after a restart of the agent"
+
+page "http://$address/ill" >/dev/null
+wait_for 15 is_refused
+wait_for 5 is web '.status | "\(.phase) \(.health) \(.reason)"' "Running unhealthy Unhealthy"
+contains "$(field web .status.message)" "http 503"
+status=$(kat get workload web -o json | jq -c .status)
+equal Degraded "$(jq -r .phase <<<"$status")" "phase of the workload"
+contains "$(jq -r '.conditions[0].message' <<<"$status")" "$(field web .metadata.name): its health check fails: GET :80/healthz: http 503"
+n1 systemctl restart kat-agent.service
+wait_for 30 node_is_ready
+equal unhealthy "$(field web .status.health)" "health after a restart of the agent"
+page "http://$address/well" >/dev/null
+wait_for 15 is_called
+equal 0 "$(field web .status.restarts)" "restarts"
+
+# The same by a command in the container.
+run exec --port 80 --health 'exec: {command: [/bin/busybox, wget, -q, -O, /dev/null, "http://127.0.0.1/healthz"]},
+    periodSeconds: 1, failureThreshold: 2, restartOnUnhealthy: true'
+equal healthy "$(field exec .status.health)" "health"
+page "http://$(field exec .status.ip)/ill" >/dev/null
+wait_for 45 is exec '.status | "\(.phase) \(.health) \(.restarts)"' "Running healthy 1"
+contains "$(kat get events -n default -o json)" "it was started again because its health check failed: exit code 1"

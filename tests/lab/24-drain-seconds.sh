@@ -1,0 +1,19 @@
+# What an instance was asked before it is to stop it answers, while its name is gone; then it stops
+# shellcheck shell=bash
+# Its end is sudden: what it answers after it is to stop it was left the time for.
+run web --port 80 --drain 5 --container 'stopSignal: SIGKILL'
+address=$(field web .status.ip)
+named() { n1 grep -q "\"web\.default\"" /var/lib/kat/network/dns.json; }
+wait_for 10 named
+lab exec n1 -- curl --silent --show-error --fail --max-time 10 "http://$address/slow?3000" </dev/null >"$LAB_WORK/slow" 2>&1 &
+asked=$!
+is_open() { n1 ss --no-header --tcp --numeric state established dst "$address" | grep -q .; }
+wait_for 2 is_open
+kat delete workload web
+wait_for 4 is web '.status | "\(.phase) \(.reason)"' "Stopping ConnectionDraining"
+contains "$(field web .status.message)" "it is stopped 5 s after that"
+refused named
+wait "$asked"
+equal "at last" "$(cat "$LAB_WORK/slow")" "the answer"
+gone() { [[ $(instances web) == '[]' ]]; }
+wait_for 30 gone
