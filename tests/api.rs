@@ -8,10 +8,14 @@
     reason = "helpers of tests fail as tests do"
 )]
 
+#[path = "api/agent_port.rs"]
+mod agent_port;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/preview.rs"]
 mod preview;
+#[path = "api/sessions.rs"]
+mod sessions;
 #[path = "support/api.rs"]
 mod support;
 
@@ -32,7 +36,9 @@ use kat::{
 };
 use reqwest::Method;
 use serde_json::{Value, json};
-use support::{CLUSTER_UID, DEADLINE, LinesOf, NODE_UID, Server, archive, put, read, web};
+use support::{
+    CLUSTER_UID, DEADLINE, LinesOf, NODE_UID, Server, archive, put, read, web, with_instance,
+};
 
 const SHOP: &str = "/v1alpha1/n/shop/workloads";
 const WEB: &str = "/v1alpha1/n/shop/workloads/web";
@@ -693,27 +699,6 @@ async fn tokens_are_shown_once_and_stored_hashed() {
     assert_eq!(server.stored(), stored);
 }
 
-async fn with_instance(server: &Server) {
-    let assignment = json!({
-        "schema": 1, "instance": "web-abcde", "namespace": "shop", "workload": "web",
-        "workloadUid": "u", "workloadType": "Service", "slot": 0, "generation": 1,
-        "templateHash": "h", "address": "10.100.0.5", "image": "web:1",
-        "user": {"index": 0, "name": "kat-shop-web", "uid": 20000, "subordinateStart": 1879048192, "subordinateCount": 65536},
-        "container": {"env": [{"name": "PASSWORD", "value": "correct-horse"}]},
-        "restartPolicy": {"condition": "Always"}
-    });
-    let meta = json!({"schema": 1, "revision": 1, "count": 1});
-    server
-        .put("shop", "web", &files(&web("shop", "web", 1)))
-        .await;
-    server
-        .write(&[
-            put(keys::desired_instance("n1", "web-abcde"), &assignment),
-            put(keys::desired_meta("n1"), &meta),
-        ])
-        .await;
-}
-
 #[tokio::test]
 async fn logs_are_read_and_followed() {
     let server = Server::start().await;
@@ -760,6 +745,64 @@ async fn logs_are_read_and_followed() {
     follows.next().await;
     follows.next().await;
     assert_eq!(follows.next().await, None);
+}
+
+/// The caller learns which machine it is, and that others answer.
+/// The journal goes on for ever; the instance does not.
+#[tokio::test]
+async fn a_followed_log_ends_with_its_instance() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs?follow=true");
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..3 {
+        lines.next().await.unwrap();
+    }
+    // A change that is not its end, and its end.
+    let meta = |count: u32| json!({"schema": 1, "revision": 2, "count": count});
+    server
+        .write(&[put(keys::desired_meta("n1"), &meta(1))])
+        .await;
+    let going_on = tokio::time::timeout(Duration::from_secs(3), lines.next()).await;
+    assert!(going_on.is_err(), "{going_on:?}");
+    server
+        .write(&[
+            Operation::Delete(keys::desired_instance("n1", "web-abcde")),
+            put(keys::desired_meta("n1"), &meta(0)),
+        ])
+        .await;
+    assert_eq!(lines.next().await, None);
+}
+
+#[tokio::test]
+async fn a_log_of_a_machine_that_is_away_says_so() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs");
+    server
+        .logs
+        .break_off("the machine `n1` can't be reached", 2);
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..2 {
+        assert!(lines.next().await.unwrap().get("error").is_none());
+    }
+    let last = lines.next().await.unwrap();
+    assert_eq!(last["error"]["error"], "MachineAway");
+    assert_eq!(
+        last["error"]["message"],
+        "the machine `n1` can't be reached"
+    );
+    assert_eq!(lines.next().await, None);
+    server
+        .logs
+        .break_off("the machine `n1` can't be reached", 0);
+    let (status, answer) = server.get(&server.read, &path).await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]),
+        (502, &json!("MachineAway"))
+    );
+    let both = format!("{path}?previous=true&follow=true");
+    assert_eq!(server.get(&server.read, &both).await.0, 400);
 }
 
 #[tokio::test]

@@ -15,7 +15,8 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use kat::{
     api::{
-        ApiConfig, InstanceLogs, Limits, Listeners, LogQuery, LogStream, LogsError, TlsListener,
+        ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, Listeners, LogQuery, LogStream,
+        LogsError, Outputs, SessionError, SessionRequest, TlsListener,
         client::{Client, Options},
         new_token, random_uid, serve,
         types::{
@@ -282,6 +283,20 @@ impl InstanceLogs for NoLogs {
     }
 }
 
+#[async_trait]
+impl InstanceSessions for NoLogs {
+    async fn begin(
+        &self,
+        _: &InstanceEntry,
+        _: SessionRequest,
+        _: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        Err(SessionError::Unavailable(
+            "there are no sessions".to_owned(),
+        ))
+    }
+}
+
 /// The leading machine's part of `kat-agent run`.
 async fn lead(place: &Place) -> anyhow::Result<()> {
     let store = place.leader_store().await?;
@@ -344,6 +359,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
     let api = ApiConfig {
         handle,
         logs: Arc::new(NoLogs),
+        sessions: Arc::new(NoLogs),
         clock,
         new_uid: Arc::new(random_uid),
         node_name: machine(0),

@@ -4,13 +4,16 @@ use std::{net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, sync::Arc};
 
 use anyhow::Context;
 use futures_util::future::BoxFuture;
-use tokio::{net::UnixListener, sync::watch};
+use tokio::{
+    net::{TcpListener, UnixListener},
+    sync::watch,
+};
 
-use super::{identity::Identity, keys::Keys, known::KnownNow, paths};
+use super::{identity::Identity, keys::Keys, known::KnownNow, paths, supervisor::Listed};
 use crate::{
     api::{
-        self, Leader, LeaderSource, Listeners, SocketAccess, SocketLeader, SocketListener,
-        TlsListener,
+        self, FindInstance, Leader, LeaderSource, Listeners, MayLead, SocketAccess, SocketLeader,
+        SocketListener, TlsListener, TlsSource,
     },
     host::{
         files::{self, Access},
@@ -19,6 +22,7 @@ use crate::{
     leader::LeaderHandle,
     network::local::{self, Local},
     pki,
+    plan::{InstanceEntry, Stored},
     store::Leadership,
 };
 
@@ -139,6 +143,51 @@ pub fn listeners(
             access,
             leader: socket_leader,
         }],
+    })
+}
+
+/// The agent's own port, on this machine's overlay address alone.
+pub fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
+    let (address, port) = (identity.overlay_address(), identity.cluster.spec.agent_port);
+    api::bind_overlay(address, port).with_context(|| {
+        format!("port {port} of {address}, for what the leader asks of this machine")
+    })
+}
+
+/// Its TLS.
+pub fn agent_tls(
+    keys: &Keys,
+    certificate: &Arc<pki::tls::CurrentIdentity>,
+) -> anyhow::Result<TlsSource> {
+    let authority = keys.cluster_authority()?;
+    let config = pki::tls::agent_server_config(Arc::clone(certificate), &authority)?;
+    Ok(Arc::new(move || Arc::clone(&config)))
+}
+
+/// The machines that hold the store may lead: a leader's certificate outlives that by up to 30 days.
+pub fn may_lead(known: &KnownNow) -> MayLead {
+    let known = known.clone();
+    Arc::new(move |name| {
+        let known = known.borrow();
+        let machine = known.endpoints.machines.get(name);
+        machine.is_some_and(|machine| machine.etcd)
+    })
+}
+
+/// Instances of this machine's own list.
+pub fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> FindInstance {
+    let (node, lists) = (identity.node.clone(), lists.clone());
+    Arc::new(move |id| {
+        let listed = lists.borrow();
+        let assignment = listed.desired.assignments.get(id)?;
+        Some(InstanceEntry {
+            node: node.clone(),
+            created_revision: 0,
+            assignment: Stored {
+                revision: 0,
+                value: Arc::new(assignment.clone()),
+            },
+        })
     })
 }
 

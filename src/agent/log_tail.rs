@@ -92,6 +92,8 @@ pub fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
         after_cursor: None,
         follow: false,
         program_output_only: false,
+        newest_first: false,
+        container: None,
     }
 }
 

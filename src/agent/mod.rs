@@ -4,10 +4,12 @@
 //! user does the work, so a slow pull of one holds up no other.
 
 pub mod accounts;
+mod agents;
 mod backoff;
 mod bootstrap;
 mod bus;
 pub mod desired;
+mod exec;
 pub mod fence;
 mod files;
 mod follow;
@@ -43,6 +45,7 @@ mod reset;
 mod restarts;
 mod run;
 mod service_status;
+mod sessions;
 mod setup;
 mod statuses;
 mod stores;

@@ -10,27 +10,31 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetworkFiles, Reporter, Statuses, fence,
+    NetworkFiles, Reporter, Statuses,
+    agents::Agents,
+    exec::LocalSessions,
+    fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
     identity::Identity,
     keys::Keys,
     known::Known,
-    listeners::{leader_source, listeners},
+    listeners::{agent_listener, agent_tls, leader_source, listeners, may_lead, own_instances},
     local,
-    logs::JournalLogs,
+    logs::{ClusterLogs, JournalLogs},
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
     membership, paths, recovery,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
+    sessions::ClusterSessions,
     setup::{self, read_agent_config, read_identity, render_settings},
     stores,
     supervisor::{Listed, Supervisor},
     worker::Tools,
 };
 use crate::{
-    api::{self, ApiConfig, Limits},
+    api::{self, AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits},
     host::users::Users,
     network::state,
     pki,
@@ -123,11 +127,34 @@ pub async fn run() -> anyhow::Result<()> {
         pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
     let leader = leader_source(&identity, &handle, &known);
     let listeners = listeners(&identity, &keys, &certificate, leader)?;
+    let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
+        journal: Arc::clone(&tools.logs),
+    });
+    let sessions_here: Arc<dyn InstanceSessions> =
+        Arc::new(LocalSessions::new(Arc::clone(&managers)));
+    let agents = Agents::new(&identity, &keys, &known);
+    let port = AgentPort {
+        listener: agent_listener(&identity)?,
+        config: agent_tls(&keys, &certificate)?,
+        may_lead: may_lead(&known),
+        find: own_instances(&identity, &listed),
+        logs: Arc::clone(&here),
+        sessions: Arc::clone(&sessions_here),
+        limits: Limits::default(),
+        pulses: pulses.clone(),
+    };
+    tasks.spawn(api::serve_agent(port, cancel.clone()));
     let api_config = ApiConfig {
         handle: handle.clone(),
-        logs: Arc::new(JournalLogs {
-            journal: Arc::clone(&tools.logs),
+        logs: Arc::new(ClusterLogs {
             node: identity.node.clone(),
+            here,
+            agents: agents.clone(),
+        }),
+        sessions: Arc::new(ClusterSessions {
+            node: identity.node.clone(),
+            here: sessions_here,
+            agents,
         }),
         clock: Arc::clone(&clock),
         new_uid: Arc::new(api::random_uid),

@@ -259,6 +259,16 @@ mod tests {
                 "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/logs",
                 "ard",
             ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/exec",
+                "ad",
+            ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/forward",
+                "ad",
+            ),
             ("GET", "/v1alpha1/instances", "ars"),
             ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),

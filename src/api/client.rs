@@ -15,6 +15,7 @@ mod nodes;
 mod path;
 mod retry;
 mod send;
+mod session;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -35,6 +36,7 @@ pub use follow::{Change, Follow, Named};
 pub use lines::{JsonLines, LineError, Lines};
 pub use path::Route;
 pub use retry::Backoff;
+pub use session::{Receiving, Sending};
 
 use super::types::Connection;
 use transport::Endpoint;
@@ -136,6 +138,19 @@ impl Client {
         let mut client = Self::new(vec![endpoint], options);
         client.authorization = Some(format!("Bearer {token}").into());
         Ok(client)
+    }
+
+    /// The leader's client of one machine's agent, at `host:port`.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn of_agent(
+        endpoint: &str,
+        config: rustls::ClientConfig,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::agent(endpoint, config, options)?;
+        Ok(Self::new(vec![endpoint], options))
     }
 
     /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's mode is the guard.

@@ -14,6 +14,7 @@ use super::{
     joining::Joining,
     limits::{Limits, RateLimits},
     metrics::Counters,
+    sessions::InstanceSessions,
     view::View,
 };
 use crate::{
@@ -46,6 +47,8 @@ pub struct ApiConfig {
     pub handle: LeaderHandle,
     /// Logs of instances.
     pub logs: Arc<dyn InstanceLogs>,
+    /// Sessions with instances.
+    pub sessions: Arc<dyn InstanceSessions>,
     /// The time of day.
     pub clock: WallClock,
     /// Makes identities of new objects, none of them twice.

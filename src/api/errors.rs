@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::types::ErrorBody;
+use super::types::{ErrorBody, MACHINE_AWAY};
 use crate::store::StoreError;
 
 /// Why a call is refused.
@@ -114,6 +114,9 @@ pub enum ApiError {
     /// The store did not say what became of a write.
     #[error("it is not known whether the change was stored: {0}")]
     UnknownOutcome(String),
+    /// The machine that it is about can't be asked now.
+    #[error("{0}")]
+    MachineAway(String),
     /// A mistake of KAT's own.
     #[error("{0}")]
     Internal(String),
@@ -169,6 +172,7 @@ impl ApiError {
             Self::Unavailable(_) | Self::UnknownOutcome(_) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "Unavailable")
             }
+            Self::MachineAway(_) => (StatusCode::BAD_GATEWAY, MACHINE_AWAY),
             Self::Internal(_) => (StatusCode::INTERNAL_SERVER_ERROR, "Internal"),
         }
     }

@@ -1,6 +1,6 @@
 //! Instances and their logs.
 
-use std::{pin::Pin, sync::Arc};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use axum::{
@@ -29,6 +29,10 @@ use super::{
 };
 use crate::plan::{InstanceEntry, Snapshot, WorkloadKey};
 
+/// Silence after which nothing more comes of an instance that is gone: its machine had told before that it
+/// has ended, and the journal is a little behind.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
 /// What is asked of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
@@ -38,17 +42,33 @@ pub struct LogQuery {
     pub since: Option<Timestamp>,
     /// Only so many of the last lines, before what is added.
     pub tail: Option<u64>,
+    /// Only the program's last run before the present one.
+    pub previous: bool,
 }
 
 /// Why a log can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogsError {
-    /// Its machine can't be asked now.
+    /// It can't be read now.
     #[error("{0}")]
     Unavailable(String),
+    /// Its machine can't be asked now.
+    #[error("{0}")]
+    Away(String),
     /// The journal can't be read.
     #[error("the journal can't be read: {0}")]
     Journal(String),
+}
+
+impl From<LogsError> for ApiError {
+    fn from(error: LogsError) -> Self {
+        match error {
+            LogsError::Away(reason) => Self::MachineAway(reason),
+            LogsError::Unavailable(_) | LogsError::Journal(_) => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
 }
 
 /// Lines as they come. It ends, unless it follows; an error ends it early.
@@ -139,6 +159,31 @@ pub(super) struct LogParameters {
     follow: bool,
     since: Option<String>,
     tail: Option<u64>,
+    previous: bool,
+}
+
+impl LogParameters {
+    pub(super) fn query(self) -> Result<LogQuery, ApiError> {
+        let since = match self.since.as_deref() {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|error| {
+                ApiError::invalid(format!(
+                    "since: expected a time such as `2026-01-31T12:00:00Z`: {error}"
+                ))
+            })?),
+        };
+        if self.previous && self.follow {
+            return Err(ApiError::invalid(
+                "`previous` and `follow` can't be asked for together: a run that ended says nothing more",
+            ));
+        }
+        Ok(LogQuery {
+            follow: self.follow,
+            since,
+            tail: self.tail,
+            previous: self.previous,
+        })
+    }
 }
 
 pub(super) async fn logs(
@@ -147,14 +192,7 @@ pub(super) async fn logs(
     At((namespace, workload, id)): At<(String, String, String)>,
     Parameters(query): Parameters<LogParameters>,
 ) -> Result<Response, ApiError> {
-    let since = match query.since.as_deref() {
-        None => None,
-        Some(text) => Some(text.parse().map_err(|error| {
-            ApiError::invalid(format!(
-                "since: expected a time such as `2026-01-31T12:00:00Z`: {error}"
-            ))
-        })?),
-    };
+    let query = query.query()?;
     let snapshot = api.snapshot()?;
     let entry = snapshot.instances.get(&id).filter(|entry| {
         let assignment = &entry.assignment.value;
@@ -164,17 +202,15 @@ pub(super) async fn logs(
     let permit = Arc::clone(&api.streams)
         .try_acquire_owned()
         .map_err(|_| ApiError::TooManyRequests(5))?;
-    let query = LogQuery {
-        follow: query.follow,
-        since,
-        tail: query.tail,
-    };
+    let follows = query.follow.then(|| id.clone());
     let lines = match api.config.logs.open(entry, query).await {
         Ok(lines) => lines,
-        Err(error) => return Err(ApiError::Unavailable(error.to_string())),
+        Err(error) => return Err(error.into()),
     };
     let reading = Reading {
         checked_at: Instant::now(),
+        follows,
+        ends_at: None,
         snapshots: api.config.handle.snapshot.clone(),
         api,
         caller,
@@ -194,6 +230,10 @@ struct Reading {
     caller: Caller,
     snapshots: Receiver<Option<Arc<Snapshot>>>,
     checked_at: Instant,
+    /// The instance whose end is this log's end, which the journal does not know.
+    follows: Option<String>,
+    /// When it is over, if nothing comes before: the instance is gone.
+    ends_at: Option<Instant>,
     /// Nothing once it was ended before its time.
     lines: Option<LogStream>,
     _permit: OwnedSemaphorePermit,
@@ -206,28 +246,53 @@ impl Reading {
         loop {
             // A token runs out without any change of the state.
             let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
+            let ends_at = self.ends_at;
+            let over = async {
+                match ends_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             let lines = self.lines.as_mut()?;
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return None,
                 Ok(()) = self.snapshots.changed() => {}
                 () = sleep_until(check_at) => {}
-                log_line = lines.next() => {
-                    return log_line.map(|line_or_error| line_or_error.map(|one| line(&one)));
-                }
+                () = over => return None,
+                log_line = lines.next() => return match log_line? {
+                    Ok(one) => {
+                        self.ends_at = self.ends_at.map(|_| Instant::now() + LAST_LINES);
+                        Some(Ok(line(&one)))
+                    }
+                    Err(error @ LogsError::Away(_)) => {
+                        self.lines = None;
+                        Some(Ok(self.last_line(&error.into())))
+                    }
+                    Err(error) => Some(Err(error)),
+                },
             }
             self.checked_at = Instant::now();
             let snapshot = self.snapshots.borrow_and_update().clone();
             let now = self.api.now();
-            let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
-            if let Err(error) = valid {
+            let Some(snapshot) = snapshot else { continue };
+            if let Err(error) = still_valid(&self.caller, &snapshot, now) {
                 self.lines = None;
-                return Some(Ok(line(&LogLine {
-                    timestamp: now.to_string(),
-                    error: Some(error.body()),
-                    ..LogLine::default()
-                })));
+                return Some(Ok(self.last_line(&error)));
+            }
+            let gone = |id: &String| !snapshot.instances.contains_key(id);
+            if self.ends_at.is_none() && self.follows.as_ref().is_some_and(gone) {
+                self.ends_at = Some(Instant::now() + LAST_LINES);
             }
         }
+    }
+
+    /// Why the log ends before its time.
+    fn last_line(&self, error: &ApiError) -> Bytes {
+        line(&LogLine {
+            timestamp: self.api.now().to_string(),
+            error: Some(error.body()),
+            ..LogLine::default()
+        })
     }
 }

@@ -24,6 +24,11 @@ pub const MAX_JSON: usize = 64 * 1024;
 /// Most bytes of a machine's report.
 pub const MAX_REPORT: usize = 4 * 1024 * 1024;
 
+/// Bytes of one HTTP/2 stream that wait for who reads it.
+pub const STREAM_WINDOW: u32 = 256 * 1024;
+/// The same of a connection: enough for all of its streams, so that none holds up another.
+pub const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+
 /// What the API allows. The defaults suit a hundred machines.
 #[derive(Debug, Clone)]
 pub struct Limits {

@@ -1,8 +1,10 @@
 //! The API (RFC001-KAT 8): server, who may call what, wire types and client.
 
 pub mod access;
+mod agent_port;
 mod apply;
 mod audit;
+mod bind;
 pub mod caller;
 pub mod client;
 mod config;
@@ -10,6 +12,7 @@ mod context;
 mod errors;
 mod events;
 mod extract;
+pub mod frames;
 mod history;
 mod instances;
 mod joining;
@@ -25,6 +28,7 @@ mod preview;
 pub mod proto;
 pub mod routes;
 pub mod server;
+mod sessions;
 mod stalled;
 mod submission;
 mod tokens;
@@ -33,6 +37,8 @@ pub mod view;
 mod watch;
 mod workloads;
 
+pub use agent_port::{AgentPort, FindInstance, MayLead, serve_agent};
+pub use bind::{bind, bind_overlay};
 pub use caller::SocketAccess;
 pub use config::{BackupView, HealthView, StoreView};
 pub use context::{Api, ApiConfig, NewUid, WallClock, random_uid};
@@ -43,5 +49,8 @@ pub use limits::Limits;
 pub use metrics::{CallMetrics, Metrics};
 pub use namespaces::NamespaceRequest;
 pub use pass::{Leader, LeaderSource, SocketLeader};
-pub use server::{Listeners, SocketListener, TlsListener, TlsSource, bind, serve};
+pub use server::{Listeners, SocketListener, TlsListener, TlsSource, serve};
+pub use sessions::{
+    CONTENT_TYPE, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
+};
 pub use tokens::{NewToken, new_token};

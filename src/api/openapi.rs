@@ -10,6 +10,7 @@ use super::{
     access::Access,
     errors::ApiError,
     routes::{Payload, ROUTES, Route},
+    sessions::CONTENT_TYPE,
     types::ErrorBody,
 };
 
@@ -142,6 +143,10 @@ fn content(payload: Payload, generator: &mut SchemaGenerator) -> Option<Value> {
         Payload::Archive => json!({"application/gzip": {"schema": {
             "type": "string", "format": "binary", "description": "A tar.gz of the workload's `*.kat` files"
         }}}),
+        Payload::Frames => json!({(CONTENT_TYPE): {"schema": {
+            "type": "string", "format": "binary",
+            "description": "Frames of a session, both ways at once over HTTP/2: a byte for the kind, four for the length, the content"
+        }}}),
         Payload::AnyJson => json!({"application/json": {"schema": {"type": "object"}}}),
         Payload::Json(schema) => json!({"application/json": {"schema": schema(generator)}}),
         Payload::Lines(schema) => json!({"application/x-ndjson": {"schema": schema(generator)}}),
@@ -170,6 +175,15 @@ fn query_parameter(name: &str) -> Value {
         "follow" => ("boolean", "Stay, and answer with a line for each new line"),
         "since" => ("string", "RFC 3339: nothing that is older"),
         "tail" => ("integer", "Only so many of the last lines"),
+        "previous" => (
+            "boolean",
+            "Only what the program's run before its last one wrote",
+        ),
+        "request" => (
+            "string",
+            "JSON: `command` (a list of words), `stdin`, `terminal` (`rows` and `columns`), `term`",
+        ),
+        "port" => ("integer", "Port of the instance"),
         "format" => ("string", "`json` or `prometheus`"),
         "resourceType" => ("string", "Kind of what the event is about"),
         "resourceName" => ("string", "Name of what the event is about"),

@@ -24,7 +24,7 @@ use super::{
     events, instances, joining, membership,
     metrics::{self, Metrics},
     namespaces::{self, NamespaceRequest},
-    node_settings, nodes, tokens,
+    node_settings, nodes, sessions, tokens,
     types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
         MembershipAnswer, NamespaceItem, NodeItem, NodeLabels, NodeReport, NodeTaints,
@@ -90,6 +90,8 @@ pub enum Payload {
     Json(SchemaOf),
     /// `application/x-ndjson`.
     Lines(SchemaOf),
+    /// `application/x-kat-frames`: a session's frames (`api/frames.rs`), while it lasts.
+    Frames,
     /// A list as `application/json`, or its watch as `application/x-ndjson`.
     List(SchemaOf, SchemaOf),
 }
@@ -138,6 +140,8 @@ pub enum Operation {
     GetFile,
     ListInstancesOfWorkload,
     GetLogs,
+    Exec,
+    Forward,
     ListAllInstances,
     ListInstances,
     GetInstance,
@@ -254,7 +258,13 @@ pub static ROUTES: &[Route] = {
         R::new(Get, workload!("/instances"), A::ReadNamespace, O::ListInstancesOfWorkload, list_of::<InstanceItem>(),
             "Lists or watches instances of a workload").query(LIST),
         R::new(Get, workload!("/instances/{instance}/logs"), A::ReadNamespace, O::GetLogs, P::Lines(of::<LogLine>),
-            "Reads or follows the log of an instance").query(&["follow", "since", "tail"]),
+            "Reads or follows the log of an instance, on whichever machine it is").query(&["follow", "since", "tail", "previous"]),
+        R::new(Post, workload!("/instances/{instance}/exec"), A::Deploy, O::Exec, P::Frames,
+            "Runs a command in an instance's container: `request` says which, frames go both ways")
+            .takes(P::Frames, &[200]).query(&["request"]),
+        R::new(Post, workload!("/instances/{instance}/forward"), A::Deploy, O::Forward, P::Frames,
+            "Connects to a port of an instance: frames go both ways")
+            .takes(P::Frames, &[200]).query(&["port"]),
         R::new(Get, "/v1alpha1/instances", A::ReadMachine, O::ListAllInstances, list_of::<InstanceItem>(),
             "Lists or watches instances of all namespaces").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/instances", A::ReadNamespace, O::ListInstances, list_of::<InstanceItem>(),
@@ -325,6 +335,8 @@ fn handler(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>>
         Operation::GetFile => on(filter, workloads::file),
         Operation::ListInstancesOfWorkload => on(filter, instances::list_of_workload),
         Operation::GetLogs => on(filter, instances::logs),
+        Operation::Exec => on(filter, sessions::exec),
+        Operation::Forward => on(filter, sessions::forward),
         Operation::ListAllInstances => on(filter, instances::list_all),
         Operation::ListInstances => on(filter, instances::list),
         Operation::GetInstance => on(filter, instances::get),

@@ -7,7 +7,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -18,11 +18,10 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
 };
-use nix::sys::socket::{setsockopt, sockopt::Ipv6V6Only};
 use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until, timeout},
 };
@@ -33,7 +32,7 @@ use tower::ServiceExt;
 use super::{
     caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
-    limits::{Limits, address_group},
+    limits::{CONNECTION_WINDOW, Limits, STREAM_WINDOW, address_group},
     pass::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
     routes::router,
     stalled::Stalled,
@@ -76,8 +75,6 @@ pub struct Listeners {
     pub sockets: Vec<SocketListener>,
 }
 
-/// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
 /// First pause after an accept that failed, such as for want of file descriptors; it doubles.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// Longest pause after an accept that failed.
@@ -99,49 +96,19 @@ const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 content-type: application/json\r\nconnection: close\r\ncontent-length: 106\r\n\r\n\
 {\"error\":\"TlsRequired\",\"message\":\"this port speaks TLS 1.3 only\",\"hint\":\"use https:// instead of http://\"}";
 
-/// Binds a TCP port on every address of the machine, of both families, whatever the machine's
-/// `net.ipv6.bindv6only` says; of IPv4 alone where there is no IPv6.
-///
-/// # Errors
-/// The port can't be had, such as for another program that has it.
-pub fn bind(port: u16) -> io::Result<TcpListener> {
-    let both = TcpSocket::new_v6().and_then(|socket| {
-        setsockopt(&socket, Ipv6V6Only, &false)?;
-        listen(socket, (Ipv6Addr::UNSPECIFIED, port).into())
-    });
-    both.or_else(|_| {
-        let address = (Ipv4Addr::UNSPECIFIED, port).into();
-        listen(TcpSocket::new_v4()?, address)
-    })
-}
-
-fn listen(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 /// Answers until `cancel`, then lets requests under way end within
 /// [`Limits::shutdown_timeout`]; streams end at once.
 pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: CancellationToken) {
     let (limits, pulses) = (config.limits.clone(), config.pulses.clone());
     let api = Api::new(config, cancel.clone());
-    let server = Server {
-        router: router(&api),
-        open: Arc::new(Semaphore::new(limits.connections)),
-        by_address: Arc::default(),
-        tracker: TaskTracker::new(),
+    let server = Server::new(
+        router(&api),
+        "the API's port",
         limits,
         pulses,
-        cancel: cancel.clone(),
-    };
-    for listener in listeners.tls {
-        server.tracker.spawn(server.clone().accept_tls(listener));
-    }
-    for listener in listeners.sockets {
-        server.tracker.spawn(server.clone().accept_local(listener));
-    }
-    server.tracker.close();
+        cancel.clone(),
+    );
+    server.listen(listeners);
     let mut snapshots = api.config.handle.snapshot.clone();
     let mut forget_at = Instant::now() + FORGET_INTERVAL;
     loop {
@@ -163,13 +130,14 @@ pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: Cancellation
             }
         }
     }
-    let _ = timeout(server.limits.shutdown_timeout, server.tracker.wait()).await;
-    server.open.close();
+    server.end().await;
 }
 
 #[derive(Clone)]
-struct Server {
+pub(super) struct Server {
     router: Router,
+    /// How the watchdog calls the loop of its TCP ports.
+    port: &'static str,
     limits: Limits,
     open: Arc<Semaphore>,
     by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
@@ -200,6 +168,43 @@ impl Drop for AddressSlot {
 }
 
 impl Server {
+    /// Answers with this router; nothing listens yet.
+    pub(super) fn new(
+        router: Router,
+        port: &'static str,
+        limits: Limits,
+        pulses: Pulses,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self {
+            router,
+            port,
+            open: Arc::new(Semaphore::new(limits.connections)),
+            by_address: Arc::default(),
+            tracker: TaskTracker::new(),
+            limits,
+            pulses,
+            cancel,
+        }
+    }
+
+    /// Takes connections until the server is cancelled.
+    pub(super) fn listen(&self, listeners: Listeners) {
+        for listener in listeners.tls {
+            self.tracker.spawn(self.clone().accept_tls(listener));
+        }
+        for listener in listeners.sockets {
+            self.tracker.spawn(self.clone().accept_local(listener));
+        }
+        self.tracker.close();
+    }
+
+    /// After it was cancelled: lets requests under way end.
+    pub(super) async fn end(&self) {
+        let _ = timeout(self.limits.shutdown_timeout, self.tracker.wait()).await;
+        self.open.close();
+    }
+
     async fn accept_tls(self, listener: TlsListener) {
         let TlsListener {
             listener,
@@ -208,7 +213,7 @@ impl Server {
             stands_in,
         } = listener;
         let mut pause = ACCEPT_PAUSE;
-        let pulse = self.pulses.watch("the API's port");
+        let pulse = self.pulses.watch(self.port);
         loop {
             // There may be no caller, or no room for one more, for a long time.
             let next = async {
@@ -409,6 +414,8 @@ impl Server {
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING)
             .max_concurrent_streams(MAX_CONCURRENT)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .max_header_list_size(MAX_HEAD);
         let stream = TokioIo::new(Stalled::new(stream, self.limits.write_timeout));
         let connection = builder.serve_connection(stream, service);

@@ -379,6 +379,9 @@ pub struct ServerVersion {
     pub version: String,
 }
 
+/// Word of an error: the machine that it is about can't be asked now, others can.
+pub const MACHINE_AWAY: &str = "MachineAway";
+
 /// Header of an answer that may be old: `true` where nobody leads whom the machine reaches, so that it
 /// shows what it knew last.
 pub const STALE_HEADER: &str = "kat-stale";

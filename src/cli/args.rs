@@ -3,6 +3,7 @@
 mod ask;
 mod output;
 mod settings;
+mod streams;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,6 +13,7 @@ pub(super) use self::{
     ask::{Events, Explain, Wait, Why, WhyKind},
     output::{DocumentFormat, Format, Output, OutputParser},
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
+    streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
 use super::{apply::prune, names, node, time};
 
@@ -73,6 +75,14 @@ pub(super) enum Command {
     Events(Events),
     /// Show what a workload's programs print
     Logs(Logs),
+    /// Run a command in an instance's container
+    Exec(Exec),
+    /// Show what instances take of processor and memory; goes on with it on a terminal
+    Top(Top),
+    /// Copy a file or folder into a container or out of it
+    Cp(Cp),
+    /// Lead a port of this machine to a port of an instance
+    PortForward(PortForward),
     /// Delete workloads or namespaces, or take machines out of the cluster
     Delete(Delete),
     /// Wait until an item has a condition or a phase, or is gone
@@ -267,30 +277,6 @@ pub(super) struct Describe {
     pub(super) name: String,
     #[command(flatten)]
     pub(super) namespace: Namespace,
-}
-
-#[derive(Debug, Args)]
-pub(super) struct Logs {
-    /// A workload, or one of its instances
-    #[arg(value_name = "WORKLOAD|INSTANCE")]
-    pub(super) name: String,
-    #[command(flatten)]
-    pub(super) namespace: Namespace,
-    /// Go on with what is printed from now on
-    #[arg(short, long)]
-    pub(super) follow: bool,
-    /// Nothing older: 5m, 2h, or a time such as 2026-11-20T10:00:00Z
-    #[arg(long, value_name = "TIME", value_parser = time::parse_since)]
-    pub(super) since: Option<time::Since>,
-    /// At most so many of the last lines of each instance
-    #[arg(long, value_name = "N")]
-    pub(super) tail: Option<u64>,
-    /// Begin each line with its time
-    #[arg(long)]
-    pub(super) timestamps: bool,
-    /// All instances of the workload, each line with its instance
-    #[arg(long)]
-    pub(super) all: bool,
 }
 
 #[derive(Debug, Args)]

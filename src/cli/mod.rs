@@ -12,11 +12,13 @@ mod config;
 mod connect;
 mod console;
 mod context;
+mod cp;
 mod create;
 mod delete;
 mod describe;
 mod drain;
 mod errors;
+mod exec;
 mod explain;
 mod generate;
 mod get;
@@ -25,11 +27,15 @@ mod names;
 mod node;
 mod output;
 mod plan;
+mod port_forward;
 mod progress;
 mod status;
 mod suggest;
+mod target;
+mod terminal;
 mod time;
 mod token;
+mod top;
 mod usage;
 mod version;
 mod wait;
@@ -122,6 +128,10 @@ async fn dispatch(
         Command::Events(arguments) => get::run(&session()?, &arguments.into()).await?,
         Command::Why(arguments) => why::run(&session()?, &arguments).await?,
         Command::Logs(arguments) => logs::run(&session()?, &arguments).await?,
+        Command::Exec(arguments) => return exec::run(&session()?, &arguments).await,
+        Command::Top(arguments) => top::run(&session()?, &arguments).await?,
+        Command::Cp(arguments) => cp::run(&session()?, &arguments).await?,
+        Command::PortForward(arguments) => port_forward::run(&session()?, &arguments).await?,
         Command::Delete(arguments) => delete::run(&session()?, &arguments).await?,
         Command::Status => return status::run(&session()?).await,
         Command::Create(arguments) => create::run(&session()?, &arguments).await?,

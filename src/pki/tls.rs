@@ -168,9 +168,36 @@ pub fn server_config(
         .allow_unauthenticated()
         .build()
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    server_with(identity, verifier, false)
+}
+
+/// An agent's own port: as [`server_config`], but only for clients that show a certificate
+/// `leader:NAME`.
+///
+/// # Errors
+/// As [`server_config`].
+pub fn agent_server_config(
+    identity: Arc<CurrentIdentity>,
+    authority_pem: &str,
+) -> Result<Arc<ServerConfig>, PkiError> {
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots(authority_pem)?, provider())
+        .build()
+        .map_err(|error| PkiError::Certificate(error.to_string()))?;
+    server_with(identity, verifier, true)
+}
+
+fn server_with(
+    identity: Arc<CurrentIdentity>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    only_leaders: bool,
+) -> Result<Arc<ServerConfig>, PkiError> {
+    let clients = KnownClients {
+        verifier,
+        only_leaders,
+    };
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(Arc::new(KnownClients(verifier)))
+        .with_client_cert_verifier(Arc::new(clients))
         .with_cert_resolver(identity);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
@@ -188,6 +215,30 @@ pub fn client_config(
     cluster_uid: &str,
     identity: Option<Arc<CurrentIdentity>>,
 ) -> Result<ClientConfig, PkiError> {
+    let verifier = of_cluster(authority_pem, cluster_uid, None)?;
+    client_with(Arc::new(verifier), identity)
+}
+
+/// The leader as a client of one machine's agent: as [`client_config`], and the server's certificate
+/// must be `node:NODE`.
+///
+/// # Errors
+/// As [`client_config`].
+pub fn agent_client_config(
+    authority_pem: &str,
+    cluster_uid: &str,
+    identity: Arc<CurrentIdentity>,
+    node: &str,
+) -> Result<ClientConfig, PkiError> {
+    let verifier = of_cluster(authority_pem, cluster_uid, Some(node.to_owned()))?;
+    client_with(Arc::new(verifier), Some(identity))
+}
+
+fn of_cluster(
+    authority_pem: &str,
+    cluster_uid: &str,
+    node: Option<String>,
+) -> Result<OfCluster, PkiError> {
     let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
         PkiError::Certificate(format!(
             "the cluster's uid `{cluster_uid}` is not a DNS label"
@@ -196,7 +247,11 @@ pub fn client_config(
     let verifier = WebPkiServerVerifier::builder_with_provider(roots(authority_pem)?, provider())
         .build()
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    client_with(Arc::new(OfCluster { verifier, name }), identity)
+    Ok(OfCluster {
+        verifier,
+        name,
+        node,
+    })
 }
 
 /// A client that knows only the hash of the authority's certificate, from a join token. The server
@@ -241,6 +296,8 @@ fn client_with(
 struct OfCluster {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
+    /// The one machine that is meant.
+    node: Option<String>,
 }
 
 impl ServerCertVerifier for OfCluster {
@@ -252,8 +309,22 @@ impl ServerCertVerifier for OfCluster {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.verifier
-            .verify_server_cert(end_entity, intermediates, &self.name, ocsp_response, now)
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            &self.name,
+            ocsp_response,
+            now,
+        )?;
+        let Some(node) = &self.node else {
+            return Ok(verified);
+        };
+        match peer_identity(end_entity) {
+            Ok(PeerIdentity::Node(name)) if name == *node => Ok(verified),
+            _ => Err(rustls::Error::InvalidCertificate(
+                rustls::CertificateError::ApplicationVerificationFailure,
+            )),
+        }
     }
 
     fn verify_tls12_signature(
@@ -353,15 +424,18 @@ impl ServerCertVerifier for Pinned {
 
 /// Clients of the authority whose common name is one of KAT's.
 #[derive(Debug)]
-struct KnownClients(Arc<dyn ClientCertVerifier>);
+struct KnownClients {
+    verifier: Arc<dyn ClientCertVerifier>,
+    only_leaders: bool,
+}
 
 impl ClientCertVerifier for KnownClients {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn verify_client_cert(
@@ -370,13 +444,16 @@ impl ClientCertVerifier for KnownClients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self.0.verify_client_cert(end_entity, intermediates, now)?;
-        peer_identity(end_entity).map_err(|_| {
-            rustls::Error::InvalidCertificate(
+        let verified = self
+            .verifier
+            .verify_client_cert(end_entity, intermediates, now)?;
+        match peer_identity(end_entity) {
+            Ok(PeerIdentity::Leader(_)) => Ok(verified),
+            Ok(_) if !self.only_leaders => Ok(verified),
+            _ => Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
-            )
-        })?;
-        Ok(verified)
+            )),
+        }
     }
 
     fn verify_tls12_signature(
@@ -385,7 +462,7 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0
+        self.verifier
             .verify_tls12_signature(message, certificate, signature)
     }
 
@@ -395,11 +472,11 @@ impl ClientCertVerifier for KnownClients {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0
+        self.verifier
             .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 }

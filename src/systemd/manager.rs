@@ -1,16 +1,22 @@
 //! A systemd manager over D-Bus.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
 };
-use zbus::{OwnedObjectPath, Variant};
+use zbus::{OwnedObjectPath, Variant, wire::Fd};
 
 use super::{
-    JobResult, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus,
+    Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager,
+    UnitStatus,
     connect::{Connector, SocketIdentity},
     error,
     link::Link,
@@ -24,6 +30,8 @@ const OPEN_LIMIT: Duration = Duration::from_secs(20);
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 /// Longest time after a failed connection in which no other is tried.
 const LAST_DELAY: Duration = Duration::from_secs(5);
+/// For a command with files of others to end after it was stopped.
+const SESSION_STOP: Duration = Duration::from_secs(5);
 /// What happens to jobs that are in the way of a new one (systemctl(1), `--job-mode=`).
 const MODE: &str = "replace";
 /// `LOG_WARNING` of syslog(3).
@@ -168,6 +176,18 @@ impl BusManager {
     }
 }
 
+fn no_program(unit: &TransientUnit) -> SystemdError {
+    SystemdError::Refused {
+        unit: unit.name.clone(),
+        name: "no command".to_owned(),
+        message: "a transient unit needs a program to run".to_owned(),
+    }
+}
+
+fn descriptor(file: &OwnedFd) -> Variant<'_> {
+    Variant::Fd(Fd::Borrowed(file.as_fd()))
+}
+
 #[async_trait]
 impl UnitManager for BusManager {
     async fn reload(&self) -> Result<(), SystemdError> {
@@ -205,11 +225,7 @@ impl UnitManager for BusManager {
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError> {
         let Some(program) = unit.command.first().cloned() else {
-            return Err(SystemdError::Refused {
-                unit: unit.name.clone(),
-                name: "no command".to_owned(),
-                message: "a transient unit needs a program to run".to_owned(),
-            });
+            return Err(no_program(unit));
         };
         let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
         let unit = unit.clone();
@@ -251,6 +267,60 @@ impl UnitManager for BusManager {
         Ok(TransientEnd {
             result,
             exit_status,
+        })
+    }
+
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        let Some(program) = unit.command.first().cloned() else {
+            return Err(no_program(unit));
+        };
+        let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
+        let (name, unit) = (unit.name.clone(), unit.clone());
+        let limit = unit.limit.saturating_add(SESSION_STOP * 2);
+        let result = self
+            .job(&name, limit, async move |manager| {
+                let mut properties = vec![
+                    ("Description", Variant::new(unit.description.as_str())),
+                    ("Type", Variant::new("oneshot")),
+                    ("TimeoutStartUSec", Variant::new(start_limit)),
+                    (
+                        "TimeoutStopUSec",
+                        Variant::new(u64::try_from(SESSION_STOP.as_micros()).unwrap_or(u64::MAX)),
+                    ),
+                    (
+                        "ExecStart",
+                        Variant::new(vec![(program, unit.command, false)]),
+                    ),
+                    ("StandardOutputFileDescriptor", descriptor(&streams.stdout)),
+                    ("StandardErrorFileDescriptor", descriptor(&streams.stderr)),
+                ];
+                if let Some(stdin) = &streams.stdin {
+                    properties.push(("StandardInputFileDescriptor", descriptor(stdin)));
+                }
+                // The manager has its own copies when it answers; these are closed then, so that the
+                // other ends see when the command has ended.
+                manager
+                    .start_transient_unit(&unit.name, "fail", &properties, &[])
+                    .await
+            })
+            .await?;
+        if result == JobResult::Done {
+            return Ok(Ended::Code(0));
+        }
+        // A unit that failed stays until this was read.
+        let status = self.status(&name).await?;
+        match self.reset_failed(&name).await {
+            Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => tracing::warn!(unit = name, %error, "an ended unit is left"),
+        }
+        Ok(match (result, status.exec_main_code) {
+            (JobResult::Failed, 1) => Ended::Code(status.exec_main_status),
+            (JobResult::Failed, 2 | 3) => Ended::Signal(status.exec_main_status),
+            _ => Ended::Stopped,
         })
     }
 

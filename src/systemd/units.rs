@@ -1,6 +1,6 @@
 //! What KAT asks of a systemd manager, the system's or a user's.
 
-use std::{pin::Pin, time::Duration};
+use std::{os::fd::OwnedFd, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -62,6 +62,29 @@ pub struct TransientEnd {
     pub result: JobResult,
     /// Status with which the command ended, where it ended by itself and not with 0.
     pub exit_status: Option<i32>,
+}
+
+/// Where a command in a unit of its own reads and writes: files of whoever starts it. What is not given
+/// is `/dev/null` for standard input.
+#[derive(Debug)]
+pub struct Streams {
+    /// Standard input.
+    pub stdin: Option<OwnedFd>,
+    /// Standard output.
+    pub stdout: OwnedFd,
+    /// Standard error.
+    pub stderr: OwnedFd,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// With this exit code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+    /// It was stopped, or its time was over.
+    Stopped,
 }
 
 /// The properties of a service that KAT reads.
@@ -193,6 +216,21 @@ pub trait UnitManager: Send + Sync {
         unit: &TransientUnit,
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError>;
+
+    /// Runs a command in a unit of its own that reads and writes these files, and waits for its end.
+    /// systemd ends it after the unit's own limit.
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        drop(streams);
+        Err(SystemdError::Refused {
+            unit: unit.name.clone(),
+            name: "not supported".to_owned(),
+            message: "this manager runs no commands with files of others".to_owned(),
+        })
+    }
 
     /// Sends a signal, by its number, to all processes of a unit.
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError>;

@@ -170,6 +170,95 @@ fn all_instances_are_followed_and_new_ones_join() {
     assert!(running.end().starts_with("exit: 130\n"));
 }
 
+fn away(id: &str) -> Piece {
+    let message = format!("the machine of {id} can't be reached");
+    Piece::Line(
+        json!({"timestamp": "2026-11-20T10:00:03Z", "message": "", "priority": 0,
+        "error": {"error": "MachineAway", "message": message}}),
+    )
+}
+
+#[test]
+fn a_machine_that_is_away_does_not_hide_the_others() {
+    let fake = two();
+    ended(&fake, "web-aaaaa", vec![line(1, "a1"), away("web-aaaaa")]);
+    ended(&fake, "web-bbbbb", vec![line(2, "b2"), line(5, "b5")]);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["logs", "web", "--all"]), @r"
+    exit: 4
+    --- stdout
+    web-aaaaa | a1
+    web-bbbbb | b2
+    web-bbbbb | b5
+    --- stderr
+    warning: the log of `web-aaaaa`: the machine of web-aaaaa can't be reached
+    error: 1 of 2 logs could not be read
+    ");
+    // Alone it is the answer.
+    ended(&fake, "web-aaaaa", vec![away("web-aaaaa")]);
+    assert_snapshot!(program.run(&["logs", "web-aaaaa"]), @r"
+    exit: 4
+    --- stderr
+    error: the machine of web-aaaaa can't be reached
+    ");
+}
+
+#[test]
+fn what_was_is_shown_in_order_and_then_what_comes() {
+    let fake = two();
+    ended(&fake, "web-aaaaa", vec![line(1, "a1"), line(3, "a3")]);
+    ended(&fake, "web-bbbbb", vec![line(2, "b2")]);
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["logs", "web", "-f", "--all", "--tail", "9"]);
+    running.stdout_says("web-aaaaa | a3");
+    // It goes on with the last line's time, of each.
+    fake.send(&path("web-aaaaa"), line(3, "a3"));
+    fake.send(&path("web-aaaaa"), line(4, "a4"));
+    running.stdout_says("web-aaaaa | a4");
+    fake.send(&path("web-bbbbb"), Piece::Cut);
+    running.stderr_says("the log of `web-bbbbb` broke off, trying again");
+    fake.send(&path("web-bbbbb"), line(2, "b2"));
+    fake.send(&path("web-bbbbb"), line(6, "b6"));
+    running.stdout_says("web-bbbbb | b6");
+    running.interrupt();
+    let text = running.end();
+    let shown: Vec<&str> = text.lines().filter(|line| line.contains(" | ")).collect();
+    let expected = [
+        "web-aaaaa | a1",
+        "web-bbbbb | b2",
+        "web-aaaaa | a3",
+        "web-aaaaa | a4",
+        "web-bbbbb | b6",
+    ];
+    assert_eq!(shown, expected, "{text}");
+    let asked = fake.asked();
+    let followed = "/web-aaaaa/logs?follow=true&since=2026-11-20T10%3A00%3A03.000001Z";
+    assert!(
+        asked.iter().any(|asked| asked.ends_with(followed)),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn the_run_before_is_asked_for() {
+    let fake = two();
+    ended(&fake, "web-aaaaa", vec![line(1, "crashed")]);
+    let program = Program::of(&fake);
+    let text = program.run(&["logs", "web-aaaaa", "--previous"]);
+    assert_eq!(text, "exit: 0\n--- stdout\ncrashed\n");
+    assert!(
+        fake.asked()
+            .last()
+            .unwrap()
+            .ends_with("/logs?previous=true")
+    );
+    assert!(
+        program
+            .run(&["logs", "web-aaaaa", "--previous", "-f"])
+            .starts_with("exit: 2\n")
+    );
+}
+
 #[test]
 fn without_instances_or_workload_it_says_so() {
     let fake = Fake::start();

@@ -17,7 +17,8 @@ use kat::{
         worker::Tools,
     },
     api::{
-        Api, ApiConfig, InstanceLogs, Limits, LogQuery, LogStream, LogsError,
+        Api, ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, LogQuery, LogStream,
+        LogsError, Outputs, SessionError, SessionRequest,
         routes::router,
         types::{Condition, NodeReport, NodeResources, OverlayReport, UNSURE_HEADER},
     },
@@ -228,6 +229,7 @@ impl Process {
             ApiConfig {
                 handle: handle.clone(),
                 logs: Arc::new(NoInstanceLogs),
+                sessions: Arc::new(NoInstanceLogs),
                 clock: Arc::clone(&place.clock),
                 new_uid: Arc::clone(&place.new_uid),
                 node_name: node.clone(),
@@ -393,6 +395,20 @@ impl MachineFacts for Facts {
 }
 
 struct NoInstanceLogs;
+
+#[async_trait]
+impl InstanceSessions for NoInstanceLogs {
+    async fn begin(
+        &self,
+        _instance: &InstanceEntry,
+        _request: SessionRequest,
+        _inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        Err(SessionError::Unavailable(
+            "there are no sessions".to_owned(),
+        ))
+    }
+}
 
 #[async_trait]
 impl InstanceLogs for NoInstanceLogs {

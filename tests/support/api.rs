@@ -4,7 +4,10 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -12,8 +15,11 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use kat::{
     api::{
-        ApiConfig, InstanceLogs, Joining, Limits, Listeners, LogQuery, LogStream, LogsError,
-        NodeUsers, SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
+        ApiConfig, Inputs, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, LogQuery,
+        LogStream, LogsError, NodeUsers, Outputs, SessionError, SessionRequest, SocketAccess,
+        SocketListener, TlsListener,
+        frames::{Input, Output},
+        new_token, random_uid, serve,
         types::{LogLine, Scope},
     },
     bundle::{SourceFile, pack},
@@ -45,6 +51,14 @@ pub const DEADLINE: Duration = Duration::from_secs(20);
 #[derive(Default)]
 pub struct SaidLogs {
     pub asked: Mutex<Vec<LogQuery>>,
+    away: Mutex<Option<(String, usize)>>,
+}
+
+impl SaidLogs {
+    /// From now on the machine goes away after so many lines.
+    pub fn break_off(&self, reason: &str, after: usize) {
+        *self.away.lock().unwrap() = Some((reason.to_owned(), after));
+    }
 }
 
 #[async_trait]
@@ -66,12 +80,72 @@ impl InstanceLogs for SaidLogs {
                 error: None,
             })
         });
-        let lines = futures_util::stream::iter(lines.collect::<Vec<_>>());
+        let mut lines: Vec<_> = lines.collect();
+        if let Some((reason, after)) = self.away.lock().unwrap().clone() {
+            let away = LogsError::Away(reason);
+            if after == 0 {
+                return Err(away);
+            }
+            lines.truncate(after);
+            lines.push(Err(away));
+        }
+        let lines = futures_util::stream::iter(lines);
         Ok(if follow {
             Box::pin(lines.chain(futures_util::stream::pending()))
         } else {
             Box::pin(lines)
         })
+    }
+}
+
+/// Sessions that say back what they hear, and end with the exit code 7.
+#[derive(Default)]
+pub struct Echo {
+    pub begun: Mutex<Vec<SessionRequest>>,
+    /// How many are open.
+    pub open: Arc<AtomicUsize>,
+}
+
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl InstanceSessions for Echo {
+    async fn begin(
+        &self,
+        instance: &InstanceEntry,
+        request: SessionRequest,
+        inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        use futures_util::StreamExt;
+        if request == SessionRequest::Forward(81) {
+            return Err(SessionError::Conflict(
+                "nothing answers on port 81".to_owned(),
+            ));
+        }
+        self.begun.lock().unwrap().push(request);
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let open = Open(Arc::clone(&self.open));
+        let name = instance.assignment.value.instance.clone();
+        let greeting = futures_util::stream::iter([Output::Error(name.into())]);
+        let state = Some((inputs, open));
+        let said = futures_util::stream::unfold(state, |state| async move {
+            let (mut inputs, open) = state?;
+            match inputs.next().await? {
+                Input::Data(data) => Some((Output::Data(data), Some((inputs, open)))),
+                Input::Resize(size) => {
+                    let text = format!("{}x{}", size.rows, size.columns);
+                    Some((Output::Error(text.into()), Some((inputs, open))))
+                }
+                Input::End => Some((Output::Exit(7), None)),
+            }
+        });
+        Ok(Box::pin(greeting.chain(said)))
     }
 }
 
@@ -103,6 +177,7 @@ pub struct Server {
     pub handle: LeaderHandle,
     pub leaderships: watch::Sender<Option<Leadership>>,
     pub logs: Arc<SaidLogs>,
+    pub echo: Arc<Echo>,
     pub users: Arc<SeenUsers>,
     /// A port that passes connections on to the first, as a machine does that does not lead.
     pub passing_port: u16,
@@ -183,6 +258,7 @@ impl Server {
         let won = store.campaign("n1", Duration::from_secs(10)).await.unwrap();
         leaderships.send_replace(Some(won));
         let logs = Arc::new(SaidLogs::default());
+        let echo = Arc::new(Echo::default());
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -221,6 +297,7 @@ impl Server {
         let api = ApiConfig {
             handle: handle.clone(),
             logs: Arc::clone(&logs) as Arc<dyn InstanceLogs>,
+            sessions: Arc::clone(&echo) as Arc<dyn InstanceSessions>,
             clock: Arc::new(Timestamp::now),
             new_uid: Arc::new(random_uid),
             node_name: "n1".to_owned(),
@@ -239,6 +316,7 @@ impl Server {
             handle,
             leaderships,
             logs,
+            echo,
             users,
             passing_port,
             etcd_authority,
@@ -475,4 +553,30 @@ impl LinesOf {
             self.buffer.extend_from_slice(&chunk);
         }
     }
+}
+
+/// An instance of `shop/web` on n1.
+pub fn assignment() -> Value {
+    json!({
+        "schema": 1, "instance": "web-abcde", "namespace": "shop", "workload": "web",
+        "workloadUid": "u", "workloadType": "Service", "slot": 0, "generation": 1,
+        "templateHash": "h", "address": "10.100.0.5", "image": "web:1",
+        "user": {"index": 0, "name": "kat-shop-web", "uid": 20000, "subordinateStart": 1879048192, "subordinateCount": 65536},
+        "container": {"env": [{"name": "PASSWORD", "value": "correct-horse"}]},
+        "restartPolicy": {"condition": "Always"}
+    })
+}
+
+/// Stores it, and its workload.
+pub async fn with_instance(server: &Server) {
+    let meta = json!({"schema": 1, "revision": 1, "count": 1});
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 1))])
+        .await;
+    server
+        .write(&[
+            put(keys::desired_instance("n1", "web-abcde"), &assignment()),
+            put(keys::desired_meta("n1"), &meta),
+        ])
+        .await;
 }

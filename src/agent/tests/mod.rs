@@ -123,6 +123,7 @@ impl Logs {
             identifier: "podman".to_owned(),
             stream: LogStream::Stderr,
             container_name: None,
+            container_id: None,
             from_program: false,
             partial: false,
             hook_error,

@@ -33,6 +33,8 @@ pub struct LogQuery {
     pub since: Option<String>,
     /// At most so many of the last lines to begin with.
     pub tail: Option<u64>,
+    /// Only the program's last run before the present one.
+    pub previous: bool,
 }
 
 /// Which events; what is left out does not matter.
@@ -300,6 +302,9 @@ impl Client {
         }
         if let Some(tail) = query.tail {
             route = route.with("tail", &tail.to_string());
+        }
+        if query.previous {
+            route = route.with("previous", "true");
         }
         let (endpoint, response) = self.open(&Request::get(route)).await?;
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))

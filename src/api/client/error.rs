@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::types::ErrorBody;
+use crate::api::types::{ErrorBody, MACHINE_AWAY};
 
 /// An answer that says no.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,6 +19,7 @@ impl Refusal {
         let status = match body.error.as_str() {
             "Gone" => 410,
             "Unauthorized" => 401,
+            MACHINE_AWAY => 502,
             _ => 503,
         };
         Self { status, body }
@@ -148,6 +149,11 @@ impl ClientError {
     /// The item is not there.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
+    }
+
+    /// The machine that it is about can't be asked now; the cluster answers.
+    pub fn is_machine_away(&self) -> bool {
+        self.code() == MACHINE_AWAY
     }
 
     /// Trying again later may help; what the caller asked for is not the reason.

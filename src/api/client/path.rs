@@ -116,6 +116,26 @@ impl Route {
         Ok(Self(format!("{instances}/{id}/logs")))
     }
 
+    /// Where a command is run in an instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn exec(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/exec")))
+    }
+
+    /// Where a port of an instance is had.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn forward(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/forward")))
+    }
+
     /// Machines.
     pub fn nodes() -> Self {
         Self(format!("{VERSION}/nodes"))

@@ -133,7 +133,8 @@ impl Client {
                         let answered = miss.error.status().is_some();
                         uncertain |= !answered;
                         let again = request.repeatable || answered;
-                        if !again || !miss.error.is_passing() || miss.error.status() == Some(410) {
+                        let passing = miss.error.is_passing() && !miss.error.is_machine_away();
+                        if !again || !passing || miss.error.status() == Some(410) {
                             return Err((miss.error, uncertain));
                         }
                         misses.push(miss);
@@ -188,16 +189,8 @@ impl Client {
     async fn start(&self, endpoint: &Endpoint, request: &Request) -> Result<Response, Miss> {
         let url = format!("{}{}", endpoint.base, request.route.as_str());
         let mut builder = endpoint.http.request(request.method.clone(), url);
-        if let Some(authorization) = self.authorization.as_ref().filter(|_| !endpoint.local) {
-            let mut value = header::HeaderValue::from_str(authorization).map_err(|_| Miss {
-                error: ClientError::Configuration {
-                    reason: "the token has characters that no token has".to_owned(),
-                },
-                unsent: false,
-                after: None,
-            })?;
-            value.set_sensitive(true);
-            builder = builder.header(header::AUTHORIZATION, value);
+        if let Some(token) = token(self, endpoint).map_err(Miss::sent)? {
+            builder = builder.header(header::AUTHORIZATION, token);
         }
         if let Some(version) = &request.if_match {
             builder = builder.header(header::IF_MATCH, version);
@@ -226,6 +219,22 @@ impl Client {
     }
 }
 
+/// The header that says who calls; none for a socket of this machine.
+pub(super) fn token(
+    client: &Client,
+    endpoint: &Endpoint,
+) -> Result<Option<header::HeaderValue>, ClientError> {
+    let Some(authorization) = client.authorization.as_ref().filter(|_| !endpoint.local) else {
+        return Ok(None);
+    };
+    let mut value =
+        header::HeaderValue::from_str(authorization).map_err(|_| ClientError::Configuration {
+            reason: "the token has characters that no token has".to_owned(),
+        })?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
 impl Miss {
     fn sent(error: ClientError) -> Self {
         Self {
@@ -247,6 +256,10 @@ fn verdict(misses: Vec<Miss>) -> ClientError {
         }
     }
     spoken.unwrap_or(ClientError::Unreachable { attempts })
+}
+
+pub(super) async fn refusal(endpoint: &Endpoint, response: Response) -> ClientError {
+    refused(endpoint, response).await.error
 }
 
 async fn refused(endpoint: &Endpoint, response: Response) -> Miss {

@@ -8,7 +8,10 @@ use reqwest::{
 };
 
 use super::{ClientError, Options, error::PERMISSION};
-use crate::pki;
+use crate::{
+    api::limits::{CONNECTION_WINDOW, STREAM_WINDOW},
+    pki,
+};
 
 /// One server.
 #[derive(Clone)]
@@ -18,6 +21,8 @@ pub(super) struct Endpoint {
     /// Scheme and authority of its URLs.
     pub(super) base: String,
     pub(super) http: reqwest::Client,
+    /// For sessions, whose frames go both ways at once: HTTP/2.
+    pub(super) sessions: reqwest::Client,
     /// It is a socket of this machine, which knows its callers without a token.
     pub(super) local: bool,
 }
@@ -67,10 +72,12 @@ pub(super) fn tls(
                 .map_err(|error| configuration(format!("the client certificate: {error}")))?;
             builder = builder.identity(identity);
         }
+        let http = build(builder)?;
         found.push(Endpoint {
             label: endpoint.clone(),
             base: format!("https://kat.{}", cluster_uid.to_ascii_lowercase()),
-            http: build(builder)?,
+            sessions: http.clone(),
+            http,
             local: false,
         });
     }
@@ -95,21 +102,55 @@ pub(super) fn pinned(
         .tls_backend_preconfigured(config)
         .https_only(true)
         .dns_resolver(Arc::new(Fixed(endpoint.to_owned())));
+    let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),
         // The name is not compared: what counts is the authority.
         base: "https://kat.join".to_owned(),
-        http: build(builder)?,
+        sessions: http.clone(),
+        http,
+        local: false,
+    })
+}
+
+/// One machine's agent, over TLS that knows it by its own certificate. Its connections die with it:
+/// they are asked while they rest.
+pub(super) fn agent(
+    endpoint: &str,
+    mut config: rustls::ClientConfig,
+    options: Options,
+) -> Result<Endpoint, ClientError> {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let builder = common(options)
+        .tls_backend_preconfigured(config)
+        .https_only(true)
+        .dns_resolver(Arc::new(Fixed(endpoint.to_owned())))
+        .http2_keep_alive_interval(options.watch_idle / 3)
+        .http2_keep_alive_timeout(options.connect_timeout)
+        .http2_keep_alive_while_idle(true);
+    let http = build(builder)?;
+    Ok(Endpoint {
+        label: endpoint.to_owned(),
+        // The verifier compares the cluster's name and the machine's.
+        base: "https://kat.agent".to_owned(),
+        sessions: http.clone(),
+        http,
         local: false,
     })
 }
 
 /// The local socket.
 pub(super) fn unix(path: &Path, options: Options) -> Result<Endpoint, ClientError> {
+    let sessions = common(options)
+        .unix_socket(path)
+        .http2_prior_knowledge()
+        .http2_keep_alive_interval(options.watch_idle / 3)
+        .http2_keep_alive_timeout(options.connect_timeout);
     Ok(Endpoint {
         label: path.display().to_string(),
         base: "http://localhost".to_owned(),
         http: build(common(options).unix_socket(path))?,
+        sessions: build(sessions)?,
         local: true,
     })
 }
@@ -120,6 +161,9 @@ fn common(options: Options) -> reqwest::ClientBuilder {
         .connect_timeout(options.connect_timeout)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
+        // What one session does not take must not hold up the others of a connection.
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .no_proxy()
 }
 

@@ -1,6 +1,7 @@
 //! What holds of the sockets themselves.
 
 use super::*;
+use crate::api::bind;
 
 /// In a network namespace of its own, so this test needs root.
 #[test]
@@ -35,15 +36,12 @@ fn the_port_takes_both_families_where_sockets_of_ipv6_are_its_own() {
 async fn a_socket_without_callers_or_without_room_does_not_look_hung() {
     let folder = tempfile::tempdir().unwrap();
     for room in [0, 8] {
-        let server = Server {
-            router: Router::new(),
-            limits: Limits::default(),
-            open: Arc::new(Semaphore::new(room)),
-            by_address: Arc::default(),
-            tracker: TaskTracker::new(),
-            pulses: Pulses::default(),
-            cancel: CancellationToken::new(),
+        let limits = Limits {
+            connections: room,
+            ..Limits::default()
         };
+        let (pulses, cancel) = (Pulses::default(), CancellationToken::new());
+        let server = Server::new(Router::new(), "a port", limits, pulses, cancel);
         let path = folder.path().join(format!("{room}.sock"));
         let local = SocketListener {
             listener: UnixListener::bind(path).unwrap(),

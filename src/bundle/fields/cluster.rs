@@ -43,7 +43,7 @@ pub(super) const FIELDS: &[Field] = &[
     cluster("spec.serviceCIDR", Cidr, "10.65.0.0/16", "addresses of services; stays").required(),
     cluster("spec.nodeSubnetBits", Integer(1, 16), "8", "how much longer a node's prefix is than the cluster's; stays").default("7"),
     cluster("spec.clusterDomain", Text, "kat.internal", "suffix of every name; stays").default("kat.cluster.local"),
-    cluster("spec.agentPort", PORT, "9216", "port of each agent's read and stream endpoints; stays").default("9116").not_yet(),
+    cluster("spec.agentPort", PORT, "9216", "port of each agent's read and stream endpoints; stays").default("9116"),
     cluster("spec.apiPort", PORT, "9215", "port of the API; stays").default("9115"),
     cluster("spec.etcdPeerPort", PORT, "12380", "port between etcd members; stays").default("2380"),
     cluster("spec.etcdClientPort", PORT, "12379", "port of etcd's clients; stays").default("2379"),

@@ -45,6 +45,8 @@ pub struct LogEntry {
     pub stream: LogStream,
     /// Name of the container, when it is a program's output.
     pub container_name: Option<String>,
+    /// Identity of the container, which is another one for each run.
+    pub container_id: Option<String>,
     /// A program in a container wrote it.
     pub from_program: bool,
     /// The line goes on in the next entry.
@@ -98,6 +100,7 @@ impl LogEntry {
                 LogStream::Stdout
             },
             container_name,
+            container_id: text("CONTAINER_ID_FULL"),
             from_program,
             partial: text("CONTAINER_PARTIAL_MESSAGE").as_deref() == Some("true"),
             hook_error: fields.contains_key(HOOK_JOURNAL_FIELD),
@@ -160,6 +163,7 @@ mod tests {
     fn tells_the_program_from_podman_and_the_hook() {
         let by_id = parse(r#","CONTAINER_ID_FULL":"abc","CONTAINER_PARTIAL_MESSAGE":"true""#);
         assert!(by_id.from_program && by_id.partial);
+        assert_eq!(by_id.container_id.as_deref(), Some("abc"));
         let event = parse(r#","PODMAN_EVENT":"start","CONTAINER_NAME":"kat-web""#);
         assert!(event.podman_event && !event.from_program);
         let hook = parse(r#","KAT_HOOK_ERROR":"1","MESSAGE":"no address""#);

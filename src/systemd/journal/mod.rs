@@ -46,6 +46,10 @@ pub struct LogQuery {
     pub after_cursor: Option<String>,
     /// Go on with new entries for ever.
     pub follow: bool,
+    /// The newest first.
+    pub newest_first: bool,
+    /// Only what this container wrote, by its identity: one run of the program.
+    pub container: Option<String>,
     /// Only what the program wrote; else also what systemd, Podman and the hook say about it.
     pub program_output_only: bool,
 }
@@ -250,6 +254,9 @@ fn arguments(query: &LogQuery) -> Vec<String> {
     if query.follow {
         arguments.push("--follow".to_owned());
     }
+    if query.newest_first {
+        arguments.push("--reverse".to_owned());
+    }
     match query.tail {
         Some(number) => arguments.push(format!("--lines={number}")),
         // A follower shows 10 lines otherwise.
@@ -284,6 +291,10 @@ fn matches(query: &LogQuery) -> Vec<String> {
         format!("CONTAINER_NAME={name}"),
         format!("CONTAINER_NAME=systemd-{name}"),
     ];
+    if let Some(container) = &query.container {
+        sets.push(format!("CONTAINER_ID_FULL={container}"));
+        return sets;
+    }
     if !query.program_output_only {
         sets.extend([
             "+".to_owned(),

@@ -86,6 +86,13 @@ fn asks_for_the_units_of_the_user_only() {
             "USER_UNIT=kat-default-web-ab12c.service",
         ]
     );
+    let one_run = arguments(&LogQuery {
+        container: Some("ab12".to_owned()),
+        newest_first: true,
+        ..query.clone()
+    });
+    assert!(one_run.contains(&"--reverse".to_owned()));
+    assert!(one_run.ends_with(&["CONTAINER_ID_FULL=ab12".to_owned()]));
     let program = LogQuery {
         program_output_only: true,
         after_cursor: Some("s=1".to_owned()),

@@ -1,0 +1,445 @@
+//! Sessions with this machine's instances: commands in their containers, and connections to their
+//! ports.
+//!
+//! A command runs in a unit of its own in the manager of the workload's user, as everything does that
+//! runs (ARCHITECTURE.md, invariant 6). The unit gets the ends of pipes, or of a terminal, that the agent
+//! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped.
+
+mod terminal;
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, unix::pipe},
+    sync::{Semaphore, mpsc},
+    time::timeout,
+};
+
+use crate::{
+    api::{
+        ApiError, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
+        frames::{Input, MOST, Output, TerminalSize},
+    },
+    plan::{Assignment, InstanceEntry},
+    systemd::{Ended, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager},
+};
+use terminal::Terminal;
+
+/// Most sessions on one machine at once.
+const MOST_SESSIONS: usize = 128;
+/// Longest session.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+/// Outputs that wait for the caller; the command waits when it is full.
+const BUFFER: usize = 16;
+/// For what a command wrote last to come through after it has ended.
+const LAST_WORDS: Duration = Duration::from_secs(2);
+/// For a command to end after its caller has gone.
+const STOP: Duration = Duration::from_secs(20);
+/// For a connection to a port of an instance of this machine.
+const CONNECT: Duration = Duration::from_secs(5);
+/// A window's size changed.
+const SIGWINCH: i32 = 28;
+
+/// Sessions with this machine's instances.
+pub struct LocalSessions {
+    managers: Arc<dyn ManagerSource>,
+    open: Arc<Semaphore>,
+    next: AtomicU64,
+}
+
+impl LocalSessions {
+    /// None yet.
+    pub fn new(managers: Arc<dyn ManagerSource>) -> Self {
+        Self {
+            managers,
+            open: Arc::new(Semaphore::new(MOST_SESSIONS)),
+            next: AtomicU64::new(rand::random()),
+        }
+    }
+
+    fn unit(&self, assignment: &Assignment, request: &ExecRequest) -> TransientUnit {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        TransientUnit {
+            name: format!("kat-exec-{number:016x}.service"),
+            // The command itself may hold what nobody is to read: it is named nowhere.
+            description: format!("a command of katcall exec in {}", assignment.instance),
+            command: command(assignment, request),
+            limit: LONGEST,
+        }
+    }
+}
+
+/// What runs on the machine.
+fn command(assignment: &Assignment, request: &ExecRequest) -> Vec<String> {
+    let unit = assignment.unit();
+    let container = unit.strip_suffix(".service").unwrap_or(&unit);
+    let mut words = vec![
+        "/usr/bin/podman".to_owned(),
+        "exec".to_owned(),
+        // Else Ctrl-P and Ctrl-Q would be kept back from the program.
+        "--detach-keys=".to_owned(),
+    ];
+    if request.stdin {
+        words.push("--interactive".to_owned());
+    }
+    if request.terminal.is_some() {
+        words.push("--tty".to_owned());
+        if !request.term.is_empty() {
+            words.push(format!("--env=TERM={}", request.term));
+        }
+    }
+    words.push(container.to_owned());
+    words.extend(request.command.iter().cloned());
+    words
+}
+
+#[async_trait]
+impl InstanceSessions for LocalSessions {
+    async fn begin(
+        &self,
+        instance: &InstanceEntry,
+        request: SessionRequest,
+        inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        let permit = Arc::clone(&self.open).try_acquire_owned().map_err(|_| {
+            SessionError::Unavailable(format!(
+                "there are {MOST_SESSIONS} sessions on this machine already"
+            ))
+        })?;
+        let assignment = &instance.assignment.value;
+        let (sender, receiver) = mpsc::channel(BUFFER);
+        match request {
+            SessionRequest::Exec(request) => {
+                let user = assignment.user.uid;
+                let (console, streams) = Console::open(&request).map_err(|error| {
+                    SessionError::Unavailable(format!("no way to the command: {error}"))
+                })?;
+                let command = Command {
+                    unit: self.unit(assignment, &request),
+                    manager: self.managers.user(user),
+                    sender,
+                };
+                tokio::spawn(async move {
+                    command.run(console, streams, inputs).await;
+                    drop(permit);
+                });
+            }
+            SessionRequest::Forward(port) => {
+                let address = (assignment.address, port);
+                let refused = |reason: String| {
+                    SessionError::Conflict(format!(
+                        "nothing answers on port {port} of `{}`: {reason}",
+                        assignment.instance
+                    ))
+                };
+                let connecting = timeout(CONNECT, TcpStream::connect(address)).await;
+                let stream = connecting
+                    .map_err(|_| refused("no answer in time".to_owned()))?
+                    .map_err(|error| refused(error.kind().to_string()))?;
+                let _ = stream.set_nodelay(true);
+                tokio::spawn(async move {
+                    forward(stream, inputs, sender).await;
+                    drop(permit);
+                });
+            }
+        }
+        Ok(Box::pin(stream::unfold(
+            receiver,
+            |mut receiver| async move {
+                let output = receiver.recv().await?;
+                Some((output, receiver))
+            },
+        )))
+    }
+}
+
+/// The agent's ends of what a command reads and writes.
+enum Console {
+    Pipes {
+        stdin: Option<pipe::Sender>,
+        stdout: pipe::Receiver,
+        stderr: pipe::Receiver,
+    },
+    Terminal(Terminal),
+}
+
+impl Console {
+    /// And the command's ends.
+    fn open(request: &ExecRequest) -> io::Result<(Self, Streams)> {
+        if let Some(size) = request.terminal {
+            let (terminal, end) = Terminal::open(size)?;
+            let streams = Streams {
+                stdin: Some(end.try_clone()?),
+                stdout: end.try_clone()?,
+                stderr: end,
+            };
+            return Ok((Self::Terminal(terminal), streams));
+        }
+        let (stdin, their_stdin) = if request.stdin {
+            let (sender, receiver) = pipe::pipe()?;
+            (Some(sender), Some(receiver.into_blocking_fd()?))
+        } else {
+            (None, None)
+        };
+        let (their_stdout, stdout) = pipe::pipe()?;
+        let (their_stderr, stderr) = pipe::pipe()?;
+        let console = Self::Pipes {
+            stdin,
+            stdout,
+            stderr,
+        };
+        let streams = Streams {
+            stdin: their_stdin,
+            stdout: their_stdout.into_blocking_fd()?,
+            stderr: their_stderr.into_blocking_fd()?,
+        };
+        Ok((console, streams))
+    }
+}
+
+/// One command.
+struct Command {
+    unit: TransientUnit,
+    manager: Arc<dyn UnitManager>,
+    sender: mpsc::Sender<Output>,
+}
+
+impl Command {
+    async fn run(self, console: Console, streams: Streams, inputs: Inputs) {
+        let ended = match console {
+            Console::Pipes {
+                stdin,
+                stdout,
+                stderr,
+            } => {
+                let out = pump(stdout, &self.sender, Output::Data);
+                let err = pump(stderr, &self.sender, Output::Error);
+                let both = async { tokio::join!(out, err) };
+                self.attend(streams, both, feed(stdin, inputs, None)).await
+            }
+            Console::Terminal(terminal) => {
+                let out = pump(terminal.clone(), &self.sender, Output::Data);
+                let window = Window {
+                    terminal: terminal.clone(),
+                    manager: Arc::clone(&self.manager),
+                    unit: self.unit.name.clone(),
+                };
+                let typed = feed(Some(terminal), inputs, Some(window));
+                self.attend(streams, out, typed).await
+            }
+        };
+        let last = match ended {
+            None => return,
+            Some(Ok(Ended::Code(code))) => Output::Exit(u8::try_from(code).unwrap_or(u8::MAX)),
+            Some(Ok(Ended::Signal(signal))) => {
+                Output::Exit(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+            }
+            Some(Ok(Ended::Stopped)) => {
+                failed("the command was ended on its machine, or ran for a whole day")
+            }
+            Some(Err(error)) => failed(&error.to_string()),
+        };
+        let _ = self.sender.send(last).await;
+    }
+
+    /// Runs it while its caller is there; nothing when that is gone.
+    async fn attend<T>(
+        &self,
+        streams: Streams,
+        outputs: impl Future<Output = T>,
+        caller_gone: impl Future<Output = ()>,
+    ) -> Option<Result<Ended, SystemdError>> {
+        let running = self.manager.run_with(&self.unit, streams);
+        let mut running = std::pin::pin!(running);
+        let mut outputs = std::pin::pin!(outputs);
+        let mut outputs_ended = false;
+        let mut caller_gone = std::pin::pin!(caller_gone);
+        loop {
+            tokio::select! {
+                ended = running.as_mut() => {
+                    if !outputs_ended {
+                        let _ = timeout(LAST_WORDS, outputs.as_mut()).await;
+                    }
+                    return Some(ended);
+                }
+                _ = outputs.as_mut(), if !outputs_ended => outputs_ended = true,
+                () = caller_gone.as_mut() => break,
+                () = self.sender.closed() => break,
+            }
+        }
+        if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
+            tracing::debug!(unit = self.unit.name, %error, "a command without a caller was not stopped");
+        }
+        let _ = timeout(STOP, running).await;
+        None
+    }
+}
+
+fn failed(message: &str) -> Output {
+    Output::Failed(Box::new(ApiError::Unavailable(message.to_owned()).body()))
+}
+
+/// Reads until the end, or until nobody listens.
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    to: &mpsc::Sender<Output>,
+    as_output: impl Fn(Bytes) -> Output,
+) {
+    let mut buffer = vec![0; MOST];
+    // A terminal whose other end is closed fails to be read: that is its end.
+    while let Ok(length) = from.read(&mut buffer).await {
+        let Some(piece) = buffer.get(..length).filter(|piece| !piece.is_empty()) else {
+            return;
+        };
+        if to
+            .send(as_output(Bytes::copy_from_slice(piece)))
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+/// Writes what the caller sends, and returns when the caller is gone. A command that does not read any
+/// more does not end that.
+async fn feed<W: AsyncWrite + Unpin>(
+    mut to: Option<W>,
+    mut inputs: Inputs,
+    window: Option<Window>,
+) {
+    while let Some(input) = inputs.next().await {
+        match input {
+            Input::Data(data) => {
+                if let Some(writer) = &mut to
+                    && writer.write_all(&data).await.is_err()
+                {
+                    to = None;
+                }
+            }
+            Input::End => to = None,
+            Input::Resize(size) => {
+                if let Some(window) = &window {
+                    window.resize(size).await;
+                }
+            }
+        }
+    }
+}
+
+/// The terminal of a command that runs.
+struct Window {
+    terminal: Terminal,
+    manager: Arc<dyn UnitManager>,
+    unit: String,
+}
+
+impl Window {
+    async fn resize(&self, size: TerminalSize) {
+        if self.terminal.resize(size).is_ok() {
+            // podman looks at its terminal then, which is not its controlling one.
+            let _ = self.manager.kill(&self.unit, SIGWINCH).await;
+        }
+    }
+}
+
+/// Both directions of a connection, each to its own end.
+async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>) {
+    let (from, mut to) = stream.into_split();
+    let mut inputs = inputs;
+    let sending = async {
+        while let Some(input) = inputs.next().await {
+            match input {
+                Input::Data(data) => {
+                    if to.write_all(&data).await.is_err() {
+                        // Then it has closed the other direction too, or will.
+                        std::future::pending::<()>().await;
+                    }
+                }
+                Input::End => {
+                    let _ = to.shutdown().await;
+                }
+                Input::Resize(_) => {}
+            }
+        }
+    };
+    tokio::select! {
+        () = pump(from, &sender, Output::Data) => {
+            let _ = sender.send(Output::Exit(0)).await;
+        }
+        // The caller is gone.
+        () = sending => {}
+        () = sender.closed() => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment() -> Assignment {
+        let text = include_str!("../../tests/render/every-field/assignment.json");
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_command_comes_through_word_by_word() {
+        let assignment = assignment();
+        let unit = assignment.unit();
+        let container = unit.strip_suffix(".service").unwrap();
+        let mut request = ExecRequest {
+            command: vec!["sh".to_owned(), "-c".to_owned(), "--tty a".to_owned()],
+            ..ExecRequest::default()
+        };
+        let plain = command(&assignment, &request);
+        let podman = ["/usr/bin/podman", "exec", "--detach-keys="];
+        let words = ["sh", "-c", "--tty a"];
+        assert_eq!(plain, [&podman[..], &[container], &words].concat());
+        request.stdin = true;
+        request.terminal = Some(TerminalSize {
+            rows: 1,
+            columns: 2,
+        });
+        request.term = "xterm".to_owned();
+        let terminal = command(&assignment, &request);
+        let options = ["--interactive", "--tty", "--env=TERM=xterm"];
+        assert_eq!(
+            terminal,
+            [&podman[..], &options, &[container], &words].concat()
+        );
+    }
+
+    /// As a program does that reads until the end, and then writes.
+    #[tokio::test]
+    async fn what_the_caller_sends_ends_without_the_caller() {
+        let (sender, mut receiver) = pipe::pipe().unwrap();
+        let (inputs, said) = mpsc::channel(8);
+        let said = stream::unfold(said, |mut said| async move {
+            let input = said.recv().await?;
+            Some((input, said))
+        });
+        let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), None));
+        inputs.send(Input::Data("abc".into())).await.unwrap();
+        inputs.send(Input::End).await.unwrap();
+        let mut heard = Vec::new();
+        receiver.read_to_end(&mut heard).await.unwrap();
+        assert_eq!(heard, b"abc");
+        assert!(!feeding.is_finished(), "the caller is there");
+        drop(inputs);
+        timeout(Duration::from_secs(5), feeding)
+            .await
+            .unwrap()
+            .unwrap();
+    }
+}

@@ -1,0 +1,96 @@
+//! Sessions with the instances of the whole cluster: those of this machine here, the others through
+//! their machines' agents.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+
+use super::agents::{Agents, away};
+use crate::{
+    api::{
+        ApiError, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
+        client::{ClientError, Receiving, Sending},
+        frames::Output,
+    },
+    plan::InstanceEntry,
+};
+
+/// Sessions with all instances of the cluster.
+pub struct ClusterSessions {
+    /// Name of this machine.
+    pub node: String,
+    /// Those of this machine.
+    pub here: Arc<dyn InstanceSessions>,
+    /// The way to the others.
+    pub agents: Agents,
+}
+
+#[async_trait]
+impl InstanceSessions for ClusterSessions {
+    async fn begin(
+        &self,
+        instance: &InstanceEntry,
+        request: SessionRequest,
+        inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        let node = instance.node.clone();
+        if node == self.node {
+            return self.here.begin(instance, request, inputs).await;
+        }
+        let client = self.agents.client(&node).map_err(SessionError::Away)?;
+        let assignment = &instance.assignment.value;
+        let (namespace, workload, id) = (
+            assignment.namespace.as_str(),
+            assignment.workload.as_str(),
+            assignment.instance.as_str(),
+        );
+        let begun = match request {
+            SessionRequest::Exec(request) => client.exec(namespace, workload, id, &request).await,
+            SessionRequest::Forward(port) => client.forward(namespace, workload, id, port).await,
+        };
+        let (sending, receiving) = begun.map_err(|error| refused(&node, &error))?;
+        tokio::spawn(relay(inputs, sending));
+        Ok(relayed(node, receiving))
+    }
+}
+
+/// What another machine's agent said instead of a session.
+fn refused(node: &str, error: &ClientError) -> SessionError {
+    match error.status() {
+        Some(409) => SessionError::Conflict(error.to_string()),
+        Some(_) => SessionError::Unavailable(format!("the machine `{node}` says: {error}")),
+        None => SessionError::Away(away(node, error)),
+    }
+}
+
+/// Until the caller is gone, which ends the body and so tells the other machine, or the session is over.
+async fn relay(mut inputs: Inputs, sending: Sending) {
+    loop {
+        let input = tokio::select! {
+            input = inputs.next() => input,
+            () = sending.closed() => return,
+        };
+        match input {
+            Some(input) if sending.send(&input).await => {}
+            _ => return,
+        }
+    }
+}
+
+fn relayed(node: String, receiving: Receiving) -> Outputs {
+    Box::pin(stream::unfold(Some(receiving), move |receiving| {
+        let node = node.clone();
+        async move {
+            let mut receiving = receiving?;
+            match receiving.next().await {
+                Ok(last @ (Output::Exit(_) | Output::Failed(_))) => Some((last, None)),
+                Ok(output) => Some((output, Some(receiving))),
+                Err(error) => {
+                    let error = ApiError::MachineAway(away(&node, &error));
+                    Some((Output::Failed(Box::new(error.body())), None))
+                }
+            }
+        }
+    }))
+}

@@ -1,0 +1,213 @@
+//! The port of every machine's agent, on its overlay address: reads and streams of its instances that a
+//! person asked the leader for, and nothing that changes the machine (ARCHITECTURE.md, The API).
+//!
+//! It takes machines that may lead, by their certificate `leader:NAME`, and nobody else. Which instances
+//! there are, and whose they are, the machine takes from its own list: the leader only names one.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use futures_util::StreamExt;
+use tokio::{
+    net::TcpListener,
+    sync::{OwnedSemaphorePermit, Semaphore},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    caller::Peer,
+    errors::ApiError,
+    extract::{At, Parameters},
+    instances::{InstanceLogs, LogParameters},
+    limits::Limits,
+    server::{Listeners, Server, TlsListener, TlsSource},
+    sessions::{
+        ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
+    },
+    watch::{line, ndjson},
+};
+use crate::{pki::PeerIdentity, plan::InstanceEntry, pulse::Pulses};
+
+/// Seconds after which one who asks for too many streams may ask again.
+const STREAM_RETRY: u64 = 5;
+
+/// Whether a machine of this name holds the store, and so may lead.
+pub type MayLead = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// An instance of this machine, by its id.
+pub type FindInstance = Arc<dyn Fn(&str) -> Option<InstanceEntry> + Send + Sync>;
+
+/// What the port stands on.
+pub struct AgentPort {
+    /// Bound already.
+    pub listener: TcpListener,
+    /// TLS 1.3, for clients with a leader's certificate alone.
+    pub config: TlsSource,
+    /// Who may lead now.
+    pub may_lead: MayLead,
+    /// This machine's instances.
+    pub find: FindInstance,
+    /// Their logs.
+    pub logs: Arc<dyn InstanceLogs>,
+    /// Sessions with them.
+    pub sessions: Arc<dyn InstanceSessions>,
+    /// What one who calls may ask for.
+    pub limits: Limits,
+    /// Where the loop that takes connections is seen by the watchdog.
+    pub pulses: Pulses,
+}
+
+struct Agent {
+    may_lead: MayLead,
+    find: FindInstance,
+    logs: Arc<dyn InstanceLogs>,
+    sessions: Arc<dyn InstanceSessions>,
+    streams: Arc<Semaphore>,
+    shutdown: CancellationToken,
+}
+
+/// Answers until `cancel`.
+pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
+    let agent = Arc::new(Agent {
+        may_lead: port.may_lead,
+        find: port.find,
+        logs: port.logs,
+        sessions: port.sessions,
+        streams: Arc::new(Semaphore::new(port.limits.streams)),
+        shutdown: cancel.clone(),
+    });
+    let router = Router::new()
+        .route(
+            "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/logs",
+            get(logs),
+        )
+        .route(
+            "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/exec",
+            post(exec),
+        )
+        .route(
+            "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/forward",
+            post(forward),
+        )
+        .layer(from_fn_with_state(Arc::clone(&agent), only_leaders))
+        .with_state(agent);
+    let name = "the agent's port";
+    let server = Server::new(router, name, port.limits, port.pulses, cancel.clone());
+    server.listen(Listeners {
+        tls: vec![TlsListener {
+            listener: port.listener,
+            config: port.config,
+            leader: Arc::new(Vec::<String>::new()),
+            stands_in: false,
+        }],
+        sockets: Vec::new(),
+    });
+    cancel.cancelled().await;
+    server.end().await;
+}
+
+/// One line for each call, whoever it comes from.
+async fn only_leaders(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let name = match peer.and_then(|peer| peer.identity.as_ref()) {
+        Some(PeerIdentity::Leader(name)) if (agent.may_lead)(name) => name.clone(),
+        _ => {
+            let message = "only a machine that may lead this cluster is answered here";
+            return ApiError::Forbidden {
+                message: message.to_owned(),
+                hint: None,
+            }
+            .into_response();
+        }
+    };
+    let method = request.method().clone();
+    let path: String = request.uri().path().chars().take(256).collect();
+    let response = next.run(request).await;
+    let status = response.status().as_u16();
+    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name} on the agent's port");
+    response
+}
+
+impl Agent {
+    fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.streams)
+            .try_acquire_owned()
+            .map_err(|_| ApiError::TooManyRequests(STREAM_RETRY))
+    }
+
+    /// An instance of this machine under its own workload's name.
+    fn instance(
+        &self,
+        namespace: &str,
+        workload: &str,
+        id: &str,
+    ) -> Result<InstanceEntry, ApiError> {
+        let found = (self.find)(id).filter(|entry| {
+            let assignment = &entry.assignment.value;
+            assignment.namespace == namespace && assignment.workload == workload
+        });
+        found.ok_or_else(|| ApiError::not_found("instance", id))
+    }
+}
+
+async fn exec(
+    State(agent): State<Arc<Agent>>,
+    At(name): At<(String, String, String)>,
+    Parameters(query): Parameters<ExecParameters>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    begin(&agent, &name, query.request()?, body).await
+}
+
+async fn forward(
+    State(agent): State<Arc<Agent>>,
+    At(name): At<(String, String, String)>,
+    Parameters(query): Parameters<ForwardParameters>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    begin(&agent, &name, query.request()?, body).await
+}
+
+async fn begin(
+    agent: &Agent,
+    (namespace, workload, id): &(String, String, String),
+    request: SessionRequest,
+    body: Body,
+) -> Result<Response, ApiError> {
+    let entry = agent.instance(namespace, workload, id)?;
+    let permit = agent.permit()?;
+    let outputs = agent.sessions.begin(&entry, request, inputs(body)).await?;
+    let shutdown = agent.shutdown.clone();
+    let outputs = outputs
+        .map(move |output| {
+            let _held = &permit;
+            output
+        })
+        .take_until(shutdown.cancelled_owned());
+    Ok(answer(outputs))
+}
+
+async fn logs(
+    State(agent): State<Arc<Agent>>,
+    At((namespace, workload, id)): At<(String, String, String)>,
+    Parameters(query): Parameters<LogParameters>,
+) -> Result<Response, ApiError> {
+    let entry = agent.instance(&namespace, &workload, &id)?;
+    let permit = agent.permit()?;
+    let lines = agent.logs.open(&entry, query.query()?).await?;
+    let shutdown = agent.shutdown.clone();
+    let lines = lines
+        .map(move |line_or_error| {
+            let _held = &permit;
+            line_or_error.map(|one| line(&one))
+        })
+        .take_until(shutdown.cancelled_owned());
+    Ok(ndjson(Body::from_stream(lines)))
+}

@@ -1,0 +1,64 @@
+//! Which instance a command is for: an instance, or a workload's that runs.
+
+use super::{Session, errors::CliError, suggest};
+use crate::api::types::{InstanceItem, InstancePhase};
+
+/// One instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) namespace: String,
+    pub(super) workload: String,
+    pub(super) id: String,
+}
+
+/// Of a workload's instances the one that has run for longest, so that the same is found again.
+pub(super) async fn find(
+    session: &Session<'_>,
+    namespace: &str,
+    name: &str,
+) -> Result<Target, CliError> {
+    let items = session.client.instances(Some(namespace)).await?.items;
+    let target = |item: &InstanceItem| Target {
+        namespace: namespace.to_owned(),
+        workload: item.status.workload.clone(),
+        id: item.metadata.name.clone(),
+    };
+    if let Some(item) = items.iter().find(|item| item.metadata.name == name) {
+        return Ok(target(item));
+    }
+    let of_workload = |item: &&InstanceItem| item.status.workload == name;
+    let mut running: Vec<&InstanceItem> = items
+        .iter()
+        .filter(of_workload)
+        .filter(|item| item.status.phase == InstancePhase::Running)
+        .collect();
+    running.sort_by_key(|item| (&item.metadata.creation_timestamp, &item.metadata.name));
+    if let Some(first) = running.first() {
+        if running.len() > 1 {
+            session.console.note(&format!(
+                "`{name}` has {} instances that run; this is `{}`",
+                running.len(),
+                first.metadata.name
+            ));
+        }
+        return Ok(target(first));
+    }
+    if items.iter().any(|item| of_workload(&item)) {
+        return Err(
+            CliError::failed(format!("no instance of workload `{name}` runs")).hinted(format!(
+                "`katcall describe workload {name} -n {namespace}` says why"
+            )),
+        );
+    }
+    let names = items
+        .iter()
+        .flat_map(|item| [item.metadata.name.as_str(), item.status.workload.as_str()]);
+    let near = suggest::nearest(name, names).map(ToOwned::to_owned);
+    let error = CliError::not_found(format!(
+        "there is no workload or instance `{name}` with something that runs in namespace `{namespace}`"
+    ));
+    Err(match near {
+        Some(near) => error.hinted(format!("did you mean `{near}`?")),
+        None => error,
+    })
+}

@@ -1,0 +1,168 @@
+//! The port of a machine's agent: the leader reads there, and nobody else.
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use kat::{
+    api::{
+        AgentPort, Limits,
+        client::{Client, ClientError, LogQuery, Options},
+        serve_agent,
+    },
+    pki::{Identity, LeafKind, tls},
+    plan::{InstanceEntry, Stored},
+    pulse::Pulses,
+};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::support::{CLUSTER_UID, Server};
+
+/// The agent of the API's machine n1, with one instance.
+struct Agent {
+    endpoint: String,
+    cancel: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Agent {
+    async fn start(server: &Server) -> Self {
+        let assignment = super::support::assignment();
+        let assignment = Arc::new(serde_json::from_value(assignment).unwrap());
+        let listener = kat::api::bind_overlay(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        let authority = server.authority.certificate_pem();
+        let config = tls::agent_server_config(Arc::clone(&server.identity), authority).unwrap();
+        let port = AgentPort {
+            listener,
+            config: Arc::new(move || Arc::clone(&config)),
+            may_lead: Arc::new(|name| name == "n2"),
+            find: Arc::new(move |id| {
+                (id == "web-abcde").then(|| InstanceEntry {
+                    node: "n1".to_owned(),
+                    created_revision: 1,
+                    assignment: Stored {
+                        revision: 1,
+                        value: Arc::clone(&assignment),
+                    },
+                })
+            }),
+            logs: Arc::clone(&server.logs) as _,
+            sessions: Arc::clone(&server.echo) as _,
+            limits: Limits::default(),
+            pulses: Pulses::default(),
+        };
+        let cancel = CancellationToken::new();
+        let running = tokio::spawn(serve_agent(port, cancel.clone()));
+        Self {
+            endpoint,
+            cancel,
+            running,
+        }
+    }
+
+    /// A client with this certificate that wants the agent of this machine.
+    fn client(&self, server: &Server, leaf: &Identity, node: &str) -> Client {
+        let authority = server.authority.certificate_pem();
+        let identity = tls::CurrentIdentity::new(leaf, authority).unwrap();
+        let config = tls::agent_client_config(authority, CLUSTER_UID, identity, node).unwrap();
+        let options = Options {
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..Options::default()
+        };
+        Client::of_agent(&self.endpoint, config, options).unwrap()
+    }
+}
+
+fn leader(server: &Server, name: &str) -> Identity {
+    let name = name.to_owned();
+    server.leaf(&LeafKind::Leader { name })
+}
+
+async fn logs(client: &Client, workload: &str, id: &str) -> Result<Vec<String>, ClientError> {
+    let query = LogQuery {
+        tail: Some(7),
+        ..LogQuery::default()
+    };
+    let mut lines = client.logs("shop", workload, id, &query).await?;
+    let mut found = Vec::new();
+    while let Some(line) = lines.next().await? {
+        found.push(line.message);
+    }
+    Ok(found)
+}
+
+#[tokio::test]
+async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let client = agent.client(&server, &leader(&server, "n2"), "n1");
+    let lines = logs(&client, "web", "web-abcde").await.unwrap();
+    let expected = ["web-abcde line 0", "web-abcde line 1", "web-abcde line 2"];
+    assert_eq!(lines, expected);
+    assert_eq!(
+        server.logs.asked.lock().unwrap().pop().unwrap().tail,
+        Some(7)
+    );
+
+    // What the machine does not have under that name it does not look for.
+    for (workload, id) in [("web", "web-zzzzz"), ("db", "web-abcde")] {
+        let error = logs(&client, workload, id).await.unwrap_err();
+        assert_eq!(error.status(), Some(404), "{error}");
+    }
+    // It held the store once.
+    let former = agent.client(&server, &leader(&server, "n3"), "n1");
+    let error = logs(&former, "web", "web-abcde").await.unwrap_err();
+    assert_eq!(error.status(), Some(403), "{error}");
+    // Other certificates of the same authority do not even come to a request.
+    let name = "n2".to_owned();
+    for leaf in [
+        server.node_leaf("n2"),
+        server.leaf(&LeafKind::Admin { name }),
+    ] {
+        let other = agent.client(&server, &leaf, "n1");
+        let error = logs(&other, "web", "web-abcde").await.unwrap_err();
+        assert_eq!(error.status(), None, "{error}");
+    }
+    let plain = server.client(None);
+    let url = format!("https://{}/v1alpha1/nodes", agent.endpoint);
+    assert!(plain.get(url).send().await.is_err());
+    // A machine can't pose as another.
+    let meant = agent.client(&server, &leader(&server, "n2"), "n4");
+    let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    assert_eq!(server.logs.asked.lock().unwrap().len(), 0);
+}
+
+/// What the agent's sessions say, and that they end with their caller.
+#[tokio::test]
+async fn sessions_go_through_the_agents_port() {
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let client = agent.client(&server, &leader(&server, "n2"), "n1");
+    super::sessions::talks(&client, &server).await;
+    let other = agent.client(&server, &server.node_leaf("n2"), "n1");
+    let refused = other.forward("shop", "web", "web-abcde", 80).await;
+    assert!(refused.is_err());
+}
+
+#[tokio::test]
+async fn a_stream_ends_with_the_agent() {
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let client = agent.client(&server, &leader(&server, "n2"), "n1");
+    let query = LogQuery {
+        follow: true,
+        ..LogQuery::default()
+    };
+    let mut lines = client
+        .logs("shop", "web", "web-abcde", &query)
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        lines.next().await.unwrap().unwrap();
+    }
+    agent.cancel.cancel();
+    assert!(!matches!(lines.next().await, Ok(Some(_))));
+    agent.running.await.unwrap();
+}

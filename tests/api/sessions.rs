@@ -1,0 +1,212 @@
+//! Sessions with instances: what is said comes through both ways, and who may have them.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use kat::api::{
+    ExecRequest, Limits, SessionRequest,
+    client::{Client, Options, Receiving},
+    frames::{Input, MOST, Output, TerminalSize},
+    types::Connection,
+};
+use reqwest::Method;
+use serde_json::json;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::support::{CLUSTER_UID, DEADLINE, Server, with_instance};
+
+fn client(server: &Server, token: &str, port: u16) -> Client {
+    let connection = Connection {
+        cluster: "test".to_owned(),
+        cluster_uid: CLUSTER_UID.to_owned(),
+        endpoints: vec![format!("127.0.0.1:{port}")],
+        ca: server.authority.certificate_pem().to_owned(),
+        token: token.to_owned(),
+    };
+    Client::from_connection(&connection, Options::default()).unwrap()
+}
+
+fn request(command: &[&str]) -> ExecRequest {
+    ExecRequest {
+        command: command.iter().map(|word| (*word).to_owned()).collect(),
+        stdin: true,
+        terminal: Some(TerminalSize {
+            rows: 24,
+            columns: 80,
+        }),
+        term: "xterm".to_owned(),
+    }
+}
+
+async fn next(receiving: &mut Receiving) -> Output {
+    let next = timeout(DEADLINE, receiving.next()).await;
+    next.expect("the session says nothing").unwrap()
+}
+
+async fn none_open(server: &Server) {
+    let deadline = Instant::now() + DEADLINE;
+    while server.echo.open.load(Ordering::SeqCst) > 0 {
+        assert!(Instant::now() < deadline, "a session is still open");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A whole session, with the exit code at its end; one whose caller leaves; one that is refused.
+pub(super) async fn talks(client: &Client, server: &Server) {
+    let words = ["/bin/sh", "-c", "echo \"a&b=c\" \u{1F600}", ""];
+    let (sending, mut receiving) = client
+        .exec("shop", "web", "web-abcde", &request(&words))
+        .await
+        .unwrap();
+    assert_eq!(
+        next(&mut receiving).await,
+        Output::Error("web-abcde".into())
+    );
+    let begun = server.echo.begun.lock().unwrap().pop().unwrap();
+    assert_eq!(begun, SessionRequest::Exec(request(&words)));
+    assert!(sending.send(&Input::Data("hello".into())).await);
+    assert_eq!(next(&mut receiving).await, Output::Data("hello".into()));
+    // The answer does not wait for the end of what is said.
+    let size = TerminalSize {
+        rows: 50,
+        columns: 100,
+    };
+    assert!(sending.send(&Input::Resize(size)).await);
+    assert_eq!(next(&mut receiving).await, Output::Error("50x100".into()));
+    let large = Bytes::from(vec![7; MOST * 3]);
+    let said = Input::Data(large.clone());
+    let saying = sending.send(&said);
+    let hearing = async {
+        let mut heard = Vec::new();
+        while heard.len() < large.len() {
+            match next(&mut receiving).await {
+                Output::Data(data) => heard.extend_from_slice(&data),
+                other => panic!("{other:?}"),
+            }
+        }
+        heard
+    };
+    let (_, heard) = tokio::join!(saying, hearing);
+    assert_eq!(heard, large);
+    sending.send(&Input::End).await;
+    assert_eq!(next(&mut receiving).await, Output::Exit(7));
+    none_open(server).await;
+
+    // Whoever leaves takes the session along.
+    let (sending, mut receiving) = client
+        .forward("shop", "web", "web-abcde", 80)
+        .await
+        .unwrap();
+    next(&mut receiving).await;
+    assert_eq!(server.echo.open.load(Ordering::SeqCst), 1);
+    drop((sending, receiving));
+    none_open(server).await;
+
+    let refused = client.forward("shop", "web", "web-abcde", 81).await;
+    assert_eq!(refused.unwrap_err().status(), Some(409));
+    let missing = client.forward("shop", "web", "web-zzzzz", 80).await;
+    assert_eq!(missing.unwrap_err().status(), Some(404));
+}
+
+#[tokio::test]
+async fn a_session_says_both_ways_through_every_door() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    talks(&client(&server, &server.deploy, server.port), &server).await;
+    // A machine that does not lead passes it on unopened.
+    talks(
+        &client(&server, &server.admin, server.passing_port),
+        &server,
+    )
+    .await;
+    let socket = server.socket("admin.sock");
+    let local = Client::from_unix_socket(&socket, Options::default()).unwrap();
+    talks(&local, &server).await;
+}
+
+#[tokio::test]
+async fn who_only_reads_has_no_sessions() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let reader = client(&server, &server.read, server.port);
+    let refused = reader
+        .exec("shop", "web", "web-abcde", &request(&["id"]))
+        .await;
+    assert_eq!(refused.unwrap_err().status(), Some(403));
+    let refused = reader.forward("shop", "web", "web-abcde", 80).await;
+    assert_eq!(refused.unwrap_err().status(), Some(403));
+    let admin = client(&server, &server.admin, server.port);
+    let empty = admin.exec("shop", "web", "web-abcde", &request(&[])).await;
+    assert_eq!(empty.unwrap_err().status(), Some(400));
+    assert_eq!(server.echo.begun.lock().unwrap().len(), 0);
+}
+
+#[tokio::test]
+async fn a_session_ends_with_its_token() {
+    let server = Server::start_with(Limits {
+        bookmark_interval: Duration::from_millis(100),
+        ..Limits::default()
+    })
+    .await;
+    with_instance(&server).await;
+    let request_token = json!({"scope": {"kind": "deploy", "namespace": "shop"}, "name": "short"});
+    let (_, made) = server
+        .send_json(
+            &server.admin,
+            Method::POST,
+            "/v1alpha1/tokens",
+            &request_token,
+        )
+        .await;
+    let short = client(&server, made["token"].as_str().unwrap(), server.port);
+    let command = request(&["sh"]);
+    let begun = short.exec("shop", "web", "web-abcde", &command);
+    let (_sending, mut receiving) = begun.await.unwrap();
+    next(&mut receiving).await;
+    let path = format!("/v1alpha1/tokens/{}", made["id"].as_str().unwrap());
+    server.call(&server.admin, Method::DELETE, &path).await;
+    let Output::Failed(body) = next(&mut receiving).await else {
+        panic!("it goes on");
+    };
+    assert_eq!(body.error, "Unauthorized");
+    none_open(&server).await;
+}
+
+/// One that takes nothing does not hold up the others of its connection.
+#[tokio::test]
+async fn sessions_do_not_wait_for_one_another() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let client = Arc::new(client(&server, &server.admin, server.port));
+    let mut stuck = Vec::new();
+    for _ in 0..8 {
+        let (sending, receiving) = client
+            .forward("shop", "web", "web-abcde", 80)
+            .await
+            .unwrap();
+        let filling = tokio::spawn(async move {
+            let full = Input::Data(vec![1; MOST].into());
+            while sending.send(&full).await {}
+        });
+        stuck.push((receiving, filling));
+    }
+    // Until nothing of it moves any more.
+    sleep(Duration::from_millis(300)).await;
+    let (sending, mut receiving) = client
+        .forward("shop", "web", "web-abcde", 80)
+        .await
+        .unwrap();
+    sending.send(&Input::Data("still here".into())).await;
+    next(&mut receiving).await;
+    assert_eq!(
+        next(&mut receiving).await,
+        Output::Data("still here".into())
+    );
+    for (receiving, filling) in stuck {
+        filling.abort();
+        drop(receiving);
+    }
+}

@@ -1,0 +1,102 @@
+//! `katcall exec` and `katcall port-forward` against the real API, whose sessions say back what they hear.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+};
+
+use insta::assert_snapshot;
+use kat::api::SessionRequest;
+
+use super::{
+    program::Program,
+    support::{Server, with_instance},
+};
+
+async fn server() -> (Server, Program) {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let socket = server.socket("admin.sock").display().to_string();
+    let program = Program::alone().variable("KAT_CONNECTION", &socket);
+    (server, program.variable("KAT_NAMESPACE", "shop"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_piped_in_comes_out_and_the_exit_code_is_the_commands() {
+    let (server, program) = server().await;
+    let file = program.file("said", "hello\nthere");
+    let mut command = program.command(&["exec", "-i", "web-abcde", "--", "sh", "-c", "x y"]);
+    let output = command.stdin(File::open(file).unwrap()).output().unwrap();
+    assert_eq!(output.status.code(), Some(7));
+    assert_eq!(output.stdout, b"hello\nthere");
+    assert_eq!(output.stderr, b"web-abcde");
+    let begun = server.echo.begun.lock().unwrap().pop().unwrap();
+    let SessionRequest::Exec(request) = begun else {
+        panic!("{begun:?}");
+    };
+    assert_eq!(request.command, ["sh", "-c", "x y"]);
+    assert!(request.stdin && request.terminal.is_none() && request.term.is_empty());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_be_run_is_said() {
+    let (server, program) = server().await;
+    assert_snapshot!(program.run(&["exec", "web-abcd", "--", "true"]), @r"
+    exit: 3
+    --- stderr
+    error: there is no workload or instance `web-abcd` with something that runs in namespace `shop`
+
+    hint: did you mean `web-abcde`?
+    ");
+    assert_snapshot!(program.run(&["exec", "web", "--", "true"]), @r"
+    exit: 1
+    --- stderr
+    error: no instance of workload `web` runs
+
+    hint: `katcall describe workload web -n shop` says why
+    ");
+    assert_snapshot!(program.run(&["exec", "-it", "web-abcde", "--", "sh"]), @r"
+    exit: 2
+    --- stderr
+    error: --tty needs a terminal, and stdin is none
+
+    hint: without -t the command reads what is piped into katcall, with -i
+    ");
+    assert!(program.run(&["exec", "web-abcde"]).starts_with("exit: 2\n"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_is_led_to_an_instance() {
+    let (server, program) = server().await;
+    // Nobody else takes it in between, for it is let go only here.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    let taken = program.run(&["port-forward", "web-abcde", &format!("{port}:80")]);
+    assert!(taken.starts_with("exit: 1\n"), "{taken}");
+    assert!(
+        taken.contains(&format!("port {port} of 127.0.0.1 is taken")),
+        "{taken}"
+    );
+    drop(free);
+    let mut running = program.spawn(&["port-forward", "web-abcde", &format!("{port}:80")]);
+    running.stderr_says("leads to port 80 of `web-abcde`");
+    let mut streams = Vec::new();
+    for number in 0..5_u8 {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(&[number; 100_000]).unwrap();
+        streams.push(stream);
+    }
+    for (number, mut stream) in (0..5_u8).zip(streams) {
+        // All of it comes back after this side has said that it has no more.
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert_eq!(heard, vec![number; 100_000]);
+    }
+    running.interrupt();
+    assert!(running.end().starts_with("exit: 130\n"));
+    server.stop().await;
+}

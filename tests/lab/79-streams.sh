@@ -1,0 +1,61 @@
+# The log of a workload on three machines is followed from any of them while one instance ends and another joins, and a machine that is away hides none; commands run across machines
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 120 members_are_well 3
+run web --port 80 --replicas 3
+equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
+every_start() {
+    local id text
+    text=$(on "$1" katcall logs web --all)
+    for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
+        contains "$text" "$id | listening on port 80"
+    done
+}
+# From the leader's machine, and from those that pass callers on to it.
+for node in n1 n2 n3; do wait_for 10 every_start "$node"; done
+# Only a leader is answered on the port of a machine.
+overlay=$(kat get node n2 -o json | jq -r .status.overlayAddress)
+refused on n3 curl --silent --insecure --max-time 5 "https://$overlay:9116/"
+refused on n3 curl --silent --insecure --max-time 5 --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key "https://$overlay:9116/"
+# A command in each of them, asked for on each machine: two of three go through the leader to a third.
+for node in n1 n2 n3; do
+    for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
+        equal "$id" "$(on "$node" katcall exec "$id" -- hostname)" "hostname that an exec on $node sees"
+    done
+done
+code=0
+on n3 katcall exec "$(on_node web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
+equal 9 "$code" "exit code of a command on another machine"
+gone=$(on_node web n2 .metadata.name)
+on n3 timeout 120 katcall logs web -f --all >"$LAB_WORK/follow.log" 2>"$LAB_WORK/follow.err" &
+following=$!
+wait_for 20 grep -q "^$gone | listening" "$LAB_WORK/follow.log"
+kat drain n2 --timeout 60s
+wait_for 30 grep -q "the log of .$gone. has ended" "$LAB_WORK/follow.err"
+successor() {
+    local id
+    for id in $(instances web | jq -r '.[].metadata.name'); do
+        grep -q "^$id | listening" "$LAB_WORK/follow.log" || return 1
+    done
+}
+wait_for 30 successor
+kill "$following" || true
+wait "$following" || true
+kat uncordon n2
+# The log of one is out of reach, those of the others are not.
+run other --port 8080 --replicas 3
+wait_for 30 is_whole other 3
+lost=$(on_node other n3 .metadata.name)
+lab cut n3
+away() {
+    local text
+    text=$(on n1 timeout 30 katcall logs other --all 2>&1) && return 1
+    contains "$text" "the log of \`$lost\`: the machine \`n3\` can't be reached" &&
+        contains "$text" "logs could not be read" &&
+        contains "$text" "listening on port 8080"
+}
+wait_for 60 away
+lab heal n3
+wait_for 60 nodes_are_ready
