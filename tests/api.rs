@@ -14,6 +14,8 @@ mod agent_port;
 mod nodes;
 #[path = "api/preview.rs"]
 mod preview;
+#[path = "api/rollouts.rs"]
+mod rollouts;
 #[path = "api/sessions.rs"]
 mod sessions;
 #[path = "support/api.rs"]
@@ -162,7 +164,7 @@ async fn ten_generations_are_kept() {
     let kept: Vec<_> = server
         .stored()
         .into_iter()
-        .filter(|(key, _)| key.starts_with(&prefix))
+        .filter(|(key, _)| key.starts_with(&prefix) && key.ends_with("/workload.kat"))
         .collect();
     assert_eq!(kept.len(), 10, "{kept:?}");
     assert!(

@@ -38,6 +38,8 @@ mod others;
 mod plan;
 #[path = "cli/real.rs"]
 mod real;
+#[path = "cli/rollouts.rs"]
+mod rollouts;
 #[path = "cli/sessions.rs"]
 mod sessions;
 #[path = "cli/status.rs"]

@@ -125,7 +125,8 @@ impl Store {
             created: Timestamp::UNIX_EPOCH,
             updated: Timestamp::UNIX_EPOCH,
             deleting: false,
-            last_good_generation: 0,
+            paused: false,
+            restarted: None,
             architectures: Vec::new(),
         };
         self.put(keys::workload_meta(NAMESPACE, &name), &meta)

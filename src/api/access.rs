@@ -241,6 +241,36 @@ mod tests {
             ),
             (
                 "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/generations",
+                "ard",
+            ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/rollback",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/pause",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/pause",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/replicas",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/restart",
+                "ad",
+            ),
+            (
+                "GET",
                 "/v1alpha1/n/{namespace}/workloads/{workload}/files",
                 "ard",
             ),

@@ -18,14 +18,13 @@ use super::{
 };
 use crate::{
     plan::{
-        EventKind, EventLog, INDEX_LIMIT, IndexRecord, LastIndex, Snapshot, Stored, WorkloadEntry,
-        WorkloadKey, WorkloadMeta, fence_after, next_index,
+        EventKind, EventLog, GenerationRecord, INDEX_LIMIT, IndexRecord, LastIndex, Origin,
+        Snapshot, Stored, WorkloadEntry, WorkloadKey, WorkloadMeta, fence_after, next_index,
+        with_restart,
     },
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
 
-/// Earlier generations kept, with the present one.
-const GENERATIONS: u64 = 10;
 /// Most bytes of all files of a workload: they are stored twice in one transaction.
 const MAX_FILES: usize = 600 * 1024;
 
@@ -39,6 +38,60 @@ pub(super) struct Apply<'a> {
     /// Identity of the workload if it is new.
     pub(super) uid: String,
     pub(super) now: Timestamp,
+    pub(super) cause: Cause,
+}
+
+/// What somebody asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// These files.
+    Applied,
+    /// The files of this generation, with its restart.
+    RolledBack {
+        of: u64,
+        restarted: Option<Timestamp>,
+    },
+    /// The same files with so many replicas.
+    Scaled { to: u32 },
+    /// The same files, and instances that begin anew.
+    Restarted { at: Timestamp },
+}
+
+impl Cause {
+    fn origin(self) -> Origin {
+        match self {
+            Self::Applied => Origin::Applied,
+            Self::RolledBack { .. } => Origin::RolledBack,
+            Self::Scaled { .. } => Origin::Scaled,
+            Self::Restarted { .. } => Origin::Restarted,
+        }
+    }
+
+    /// Reason and message of the event.
+    fn event(self, new: bool, generation: u64, caller: &Caller) -> (&'static str, String) {
+        match self {
+            Self::Applied if new => (
+                "Created",
+                format!("generation {generation} was applied by {caller}"),
+            ),
+            Self::Applied => (
+                "Updated",
+                format!("generation {generation} was applied by {caller}"),
+            ),
+            Self::RolledBack { of, .. } => (
+                "RolledBack",
+                format!("generation {generation} is generation {of} again, as {caller} asked"),
+            ),
+            Self::Scaled { to } => (
+                "Scaled",
+                format!("generation {generation} has {to} replicas, as {caller} asked"),
+            ),
+            Self::Restarted { .. } => (
+                "Restarted",
+                format!("generation {generation} begins its instances anew, as {caller} asked"),
+            ),
+        }
+    }
 }
 
 impl Apply<'_> {
@@ -102,13 +155,10 @@ impl Apply<'_> {
         operations.extend(self.files(&key, entry.map(|entry| &entry.files), generation));
         let meta_key = keys::workload_meta(&key.namespace, &key.name);
         operations.push(put(meta_key, &decided.meta)?);
-        let reason = if entry.is_none() {
-            "Created"
-        } else {
-            "Updated"
-        };
-        let message = format!("generation {generation} was applied by {}", self.caller);
+        let (reason, message) = self.cause.event(entry.is_none(), generation, self.caller);
         if !same_generation {
+            let archive_meta = keys::archive_meta(&key.namespace, &key.name, generation);
+            operations.push(put(archive_meta, &self.record(&decided.meta))?);
             operations.extend(record(
                 snapshot,
                 self.now,
@@ -168,7 +218,8 @@ impl Apply<'_> {
                 created: self.now,
                 updated: self.now,
                 deleting: false,
-                last_good_generation: 0,
+                paused: false,
+                restarted: None,
                 architectures: Vec::new(),
             },
         })
@@ -188,7 +239,16 @@ impl Apply<'_> {
                 "wait until it is gone, then apply again",
             ));
         }
-        if meta.spec_hash == self.submission.spec_hash {
+        let restarted = match self.cause {
+            Cause::Applied | Cause::Scaled { .. } => meta.restarted,
+            Cause::RolledBack { restarted, .. } => restarted,
+            Cause::Restarted { at } => Some(at),
+        };
+        let restarts = matches!(self.cause, Cause::Restarted { .. });
+        if restarts && meta.restarted == restarted {
+            return Ok(None);
+        }
+        if meta.spec_hash == self.submission.spec_hash && !restarts {
             let stored = entry
                 .files
                 .iter()
@@ -210,29 +270,46 @@ impl Apply<'_> {
             ));
         }
         let generation = meta.generation.saturating_add(1);
-        let mut operations = Vec::new();
-        if let Some(oldest) = generation
-            .checked_sub(GENERATIONS)
-            .filter(|oldest| *oldest > 0)
-        {
-            let prefix = keys::archive_generation(&key.namespace, &key.name, oldest);
-            operations.push(Operation::DeletePrefix(prefix));
-        }
+        let template_hash = with_restart(&self.submission.template_hash, restarted);
+        let archive = |generation| keys::archive_generation(&key.namespace, &key.name, generation);
+        let outdated = entry.outdated(generation).into_iter();
+        let operations = outdated
+            .map(|old| Operation::DeletePrefix(archive(old)))
+            .collect();
         Ok(Some(Decided {
             operations,
             meta: WorkloadMeta {
                 generation,
                 spec_hash: self.submission.spec_hash.clone(),
-                template_hash: self.submission.template_hash.clone(),
                 // Another image may be made for others.
-                architectures: match meta.template_hash == self.submission.template_hash {
+                architectures: match restarts || meta.template_hash == template_hash {
                     true => meta.architectures.clone(),
                     false => Vec::new(),
                 },
+                template_hash,
+                restarted,
                 updated: self.now,
                 ..meta.clone()
             },
         }))
+    }
+
+    /// How the generation came to be.
+    fn record(&self, meta: &WorkloadMeta) -> GenerationRecord {
+        GenerationRecord {
+            schema: 1,
+            applied: self.now,
+            by: self.caller.to_string(),
+            origin: self.cause.origin(),
+            of: match self.cause {
+                Cause::RolledBack { of, .. } => Some(of),
+                _ => None,
+            },
+            why: String::new(),
+            spec_hash: meta.spec_hash.clone(),
+            template_hash: meta.template_hash.clone(),
+            restarted: meta.restarted,
+        }
     }
 
     /// Writes the files that changed, deletes those that are no longer there, keeps a copy of all.
@@ -336,7 +413,7 @@ pub(super) fn mark_deleting(
     Ok((condition, put(meta_key, &meta)?))
 }
 
-fn record(
+pub(super) fn record(
     snapshot: &Snapshot,
     now: Timestamp,
     reason: &str,

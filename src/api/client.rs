@@ -14,6 +14,7 @@ mod lines;
 mod nodes;
 mod path;
 mod retry;
+mod rollouts;
 mod send;
 mod session;
 #[cfg(test)]

@@ -39,6 +39,14 @@ pub enum ApiError {
         /// Its name.
         name: String,
     },
+    /// The generation is not kept.
+    #[error("no generation {generation}: kept are {kept}")]
+    NoGeneration {
+        /// Its number.
+        generation: u64,
+        /// The numbers that are kept.
+        kept: String,
+    },
     /// No route has this path.
     #[error("there is no route `{0}`; `/openapi.json` lists them all")]
     NoRoute(String),
@@ -153,7 +161,9 @@ impl ApiError {
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "Invalid"),
             Self::Unauthorized(_) => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             Self::Forbidden { .. } => (StatusCode::FORBIDDEN, "Forbidden"),
-            Self::NotFound { .. } | Self::NoRoute(_) => (StatusCode::NOT_FOUND, "NotFound"),
+            Self::NotFound { .. } | Self::NoGeneration { .. } | Self::NoRoute(_) => {
+                (StatusCode::NOT_FOUND, "NotFound")
+            }
             Self::MethodNotAllowed { .. } => (StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
             Self::Timeout(_) => (StatusCode::REQUEST_TIMEOUT, "Timeout"),
             Self::Conflict { .. } => (StatusCode::CONFLICT, "Conflict"),

@@ -26,6 +26,7 @@ pub mod openapi;
 mod pass;
 mod preview;
 pub mod proto;
+mod rollouts;
 pub mod routes;
 pub mod server;
 mod sessions;

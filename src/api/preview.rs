@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     leader::{Rehearsal, Rehearsed},
-    plan::{NamespaceRecord, Observed, Snapshot, WorkloadKey},
+    plan::{NamespaceRecord, Observed, Snapshot, WorkloadKey, rollout_in_words},
     store::{Operation, keys},
 };
 
@@ -90,7 +90,11 @@ fn preview(
     let template = |entry: &Arc<crate::plan::WorkloadEntry>| entry.meta.value.template_hash.clone();
     let template_changed = old.is_some() && old.map(template) != new.map(template);
     let fates = instances::Fates::of(key, before, rehearsed, observed);
+    let rollout = new.filter(|_| template_changed && fates.replaces());
+    let rollout = rollout
+        .and_then(|entry| Some(rollout_in_words(&entry.parsed.as_ref().ok()?.workload.spec)));
     Preview {
+        rollout: rollout.unwrap_or_default(),
         present_generation: old.map(|entry| entry.meta.value.generation),
         template_changed,
         fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),

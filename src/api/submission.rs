@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::errors::ApiError;
 use crate::{
-    bundle::{self, Class, Diagnostic, Mode},
+    bundle::{self, Class, Diagnostic, Mode, SourceFile},
     resource::OnPartition,
 };
 
@@ -49,7 +49,15 @@ pub(super) async fn read(archive: Bytes) -> Result<Submission, ApiError> {
 
 fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
     let files = bundle::read_archive(archive).map_err(refusal)?;
-    let bundle = bundle::parse(&files, Mode::Strict).map_err(refusal)?;
+    of_files(&files)
+}
+
+/// Parses and checks files.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
+pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
+    let bundle = bundle::parse(files, Mode::Strict).map_err(refusal)?;
     let not_yet = bundle::not_yet(&bundle);
     if !not_yet.is_empty() {
         return Err(refusal(not_yet));

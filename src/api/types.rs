@@ -15,6 +15,7 @@ pub mod newer;
 mod node;
 mod preview;
 mod report;
+mod rollout;
 mod token;
 
 pub use join::*;
@@ -22,6 +23,7 @@ pub use membership::*;
 pub use node::*;
 pub use preview::*;
 pub use report::*;
+pub use rollout::*;
 pub use token::*;
 
 /// Identity of every item.
@@ -149,6 +151,11 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub service_address: Option<Ipv4Addr>,
+    /// Its rollout moves nothing new.
+    pub paused: bool,
+    /// The newest generation that was wholly healthy once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_good_generation: Option<u64>,
     /// Why, in detail.
     pub conditions: Vec<Condition>,
 }
@@ -157,6 +164,9 @@ pub struct WorkloadStatus {
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
 /// Kind of a workload's condition: something of it can't leave a machine that is drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+
+/// Kind of a workload's condition: it went back to an earlier generation by itself.
+pub const ROLLED_BACK: &str = "RolledBack";
 
 /// One statement about an item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

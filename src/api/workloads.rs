@@ -11,7 +11,7 @@ use axum::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    apply::{Apply, Removal},
+    apply::{Apply, Cause, Removal},
     caller::Caller,
     context::Api,
     errors::ApiError,
@@ -195,6 +195,7 @@ async fn apply(
         caller,
         uid: (api.config.new_uid)(),
         now: api.now(),
+        cause: Cause::Applied,
     };
     if query.dry_run {
         return Ok(preview::of(api, &apply).await?.answer(None));

@@ -15,7 +15,7 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, names, node, time};
+use super::{apply::prune, names, node, rollout, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -87,6 +87,16 @@ pub(super) enum Command {
     Delete(Delete),
     /// Wait until an item has a condition or a phase, or is gone
     Wait(Wait),
+    /// Go back to an earlier generation of a workload
+    Rollback(rollout::Rollback),
+    /// List the generations of a workload that are kept
+    History(rollout::History),
+    /// Say how far a rollout is, pause it, or let it go on
+    Rollout(rollout::Rollout),
+    /// Replace the instances of a workload by others like them
+    Restart(rollout::Restart),
+    /// Change how many instances a workload has
+    Scale(rollout::Scale),
     /// Say whether the cluster is well, and if not why (then exits with 1)
     Status,
     /// Create a namespace

@@ -160,6 +160,9 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
     match (path, places) {
         (["drain" | "uncordon"], []) => Some(nodes),
         (["logs" | "exec" | "port-forward" | "events"], []) => Some(Names::WorkloadsAndInstances),
+        (["rollback" | "history" | "restart" | "scale"] | ["rollout", _], []) => {
+            Some(Names::Of(Kind::Workloads))
+        }
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
         (["create" | "explain" | "completion"], _) => None,
@@ -197,6 +200,11 @@ mod tests {
             ("logs --tail", None),
             ("get wl -n", Some(Names::Of(Kind::Namespaces))),
             ("get wl --namespace", Some(Names::Of(Kind::Namespaces))),
+            ("rollback", workloads),
+            ("rollback workload", workloads),
+            ("rollout pause", workloads),
+            ("rollout", None),
+            ("scale --replicas 3", workloads),
             ("token revoke", Some(Names::Of(Kind::Tokens))),
             ("context use", Some(Names::Contexts)),
             ("get wl --context", Some(Names::Contexts)),

@@ -29,6 +29,7 @@ mod output;
 mod plan;
 mod port_forward;
 mod progress;
+mod rollout;
 mod status;
 mod suggest;
 mod target;
@@ -133,6 +134,11 @@ async fn dispatch(
         Command::Cp(arguments) => cp::run(&session()?, &arguments).await?,
         Command::PortForward(arguments) => port_forward::run(&session()?, &arguments).await?,
         Command::Delete(arguments) => delete::run(&session()?, &arguments).await?,
+        Command::Rollback(arguments) => rollout::rollback(&session()?, &arguments).await?,
+        Command::History(arguments) => rollout::history(&session()?, &arguments).await?,
+        Command::Rollout(arguments) => rollout::rollout(&session()?, &arguments).await?,
+        Command::Restart(arguments) => rollout::restart(&session()?, &arguments).await?,
+        Command::Scale(arguments) => rollout::scale(&session()?, &arguments).await?,
         Command::Status => return status::run(&session()?).await,
         Command::Create(arguments) => create::run(&session()?, &arguments).await?,
         Command::Drain(arguments) => drain::run(&session()?, &arguments).await?,

@@ -173,7 +173,8 @@ fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
         // A pull that keeps failing has a reason, and so has a probe that says no.
         Wanted::Running if arrives && instance.reason.is_empty() => {
             instance.phase = InstancePhase::Running;
-            if instance.health_status == Health::PendingCheck {
+            // No time passes in which one without a health check could show that it works.
+            if instance.health_status != Health::Unhealthy {
                 instance.health_status = Health::Healthy;
             }
         }

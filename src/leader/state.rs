@@ -10,10 +10,10 @@ use crate::{
     api::types::{Event, StoreEpoch},
     bundle::{self, Mode, SourceFile},
     plan::{
-        Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-        IndexRecord, InstanceEntry, LastIndex, NamespaceRecord, NodeEntry, NodeRegistration,
-        NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored, TokenRecord, WorkloadEntry,
-        WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+        Allocation, Archived, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers,
+        DesiredMeta, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord, NodeEntry,
+        NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored,
+        TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -236,7 +236,7 @@ impl SnapshotBuilder {
                     &key,
                     meta,
                     &gathered.files,
-                    status_entry.map(AsRef::as_ref),
+                    (status_entry.map(AsRef::as_ref), entries),
                 ),
             };
             if let Some(parsed) = parsed {
@@ -252,7 +252,7 @@ impl SnapshotBuilder {
         key: &WorkloadKey,
         meta: &KeyValue,
         raw: &BTreeMap<String, &KeyValue>,
-        status: Option<&KeyValue>,
+        (status, entries): (Option<&KeyValue>, &Entries),
     ) -> Option<Arc<WorkloadEntry>> {
         let meta = self.json::<WorkloadMeta>(meta)?;
         let sources: Vec<_> = raw
@@ -284,7 +284,32 @@ impl SnapshotBuilder {
             parsed,
             files,
             status,
+            archive: self.read_archive(key, entries),
         }))
+    }
+
+    /// The kept generations. They change with the workload's meta alone.
+    fn read_archive(&mut self, key: &WorkloadKey, entries: &Entries) -> BTreeMap<u64, Archived> {
+        let prefix = keys::archive(&key.namespace, &key.name);
+        let kept = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        let mut archive: BTreeMap<u64, Archived> = BTreeMap::new();
+        for (name, entry) in
+            kept.map_while(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)))
+        {
+            let Some((generation, file)) = name.split_once('/') else {
+                continue;
+            };
+            let Ok(generation) = generation.parse() else {
+                continue;
+            };
+            let archived = archive.entry(generation).or_default();
+            if file == "meta" {
+                archived.record = self.json(entry).map(|stored| stored.value);
+            } else {
+                archived.files.insert(file.to_owned(), Arc::clone(entry));
+            }
+        }
+        archive
     }
 
     fn read_events(&mut self, entries: &Entries, snapshot: &mut Snapshot) {

@@ -282,6 +282,10 @@ impl Group {
         self.operations.push(put(key, value));
     }
 
+    pub(super) fn put_text(&mut self, key: String, text: &[u8]) {
+        self.operations.push(Operation::Put(key, text.to_vec()));
+    }
+
     pub(super) fn delete(&mut self, key: String) {
         self.operations.push(Operation::Delete(key));
     }

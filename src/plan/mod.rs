@@ -7,6 +7,8 @@ mod admission;
 mod assignment;
 mod assignment_words;
 mod balance;
+mod converge;
+mod create;
 mod devices;
 mod dns;
 mod draft;
@@ -20,6 +22,8 @@ mod machines;
 mod members;
 mod node;
 mod records;
+mod rollback;
+mod rollout;
 mod schedule;
 mod service;
 mod serving;
@@ -47,6 +51,7 @@ pub use loss::fence_after;
 pub use members::*;
 pub use node::reported_status;
 pub use records::*;
+pub use rollout::in_words as rollout_in_words;
 pub use schedule::*;
 pub use serving::{Part, Parts};
 pub use snapshot::*;
@@ -67,8 +72,13 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     let statuses = node::plan_nodes(&mut draft, &heard, &losses);
     draft.services = balance::give_addresses(&mut draft, &statuses);
     let mut machines = machines::Machines::new(&draft, &statuses);
+    let around = service::Around {
+        statuses: &statuses,
+        losses: &losses,
+        leading_for: observed.leading_for,
+    };
     for (key, entry) in &snapshot.workloads {
-        service::plan_workload(&mut draft, &mut machines, key, entry, (&statuses, &losses));
+        service::plan_workload(&mut draft, &mut machines, key, entry, around);
     }
     let services = std::mem::take(&mut draft.services);
     balance::plan_balance(&mut draft, &statuses, &services);

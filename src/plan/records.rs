@@ -188,9 +188,13 @@ pub struct WorkloadMeta {
     /// It goes as soon as the agents confirm that nothing of it is left.
     #[serde(default)]
     pub deleting: bool,
-    /// Last generation that was wholly healthy.
-    #[serde(default)]
-    pub last_good_generation: u64,
+    /// Its rollout moves nothing new.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+    /// When somebody last asked that its instances be replaced by others like them: part of the
+    /// template's hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<Timestamp>,
     /// The architectures that its image is made for (`amd64`, `arm64` ...); nothing where that is
     /// not known, and any machine may try.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -211,9 +215,98 @@ pub struct WorkloadStatusRecord {
     pub failures: u32,
     /// When the last instance failed.
     pub last_failure: Option<Timestamp>,
+    /// How far the present generation is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutRecord>,
+    /// Kept generations that were wholly healthy once, oldest first; the last one is `lastGood`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub good: Vec<u64>,
     /// The workload's keys are being deleted in the same plan; never stored.
     #[serde(skip)]
     pub gone: bool,
+}
+
+/// How far a generation is. It is stored, so that another leader goes on counting.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RolloutRecord {
+    /// The generation.
+    pub generation: u64,
+    /// When the leader first saw it.
+    pub started: Option<Timestamp>,
+    /// When it last came nearer to its end; nothing while it is paused.
+    pub progressed: Option<Timestamp>,
+    /// Instances of another version that ran when it began.
+    pub replaces: u32,
+    /// Most instances of it that were healthy at once.
+    pub updated: u32,
+    /// Fewest instances of another version.
+    pub old: u32,
+    /// It was wholly healthy once: what comes later is no rollout.
+    pub done: bool,
+    /// It made no progress for too long.
+    pub stalled: bool,
+}
+
+/// Generations that are kept, with the present one.
+pub const GENERATIONS: u64 = 10;
+
+/// `/kat/workloads/archive/{ns}/{workload}/{generation}/meta`: how a generation came to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GenerationRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// When it was written.
+    pub applied: Timestamp,
+    /// Who asked for it.
+    #[serde(default)]
+    pub by: String,
+    /// What was asked for.
+    #[serde(default, deserialize_with = "newer::word")]
+    pub origin: Origin,
+    /// The generation that it goes back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<u64>,
+    /// Why, where nobody asked for it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub why: String,
+    /// Hash of the whole bundle.
+    pub spec_hash: String,
+    /// Hash of what decides about the units.
+    pub template_hash: String,
+    /// The restart that is part of the template's hash.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restarted: Option<Timestamp>,
+}
+
+/// What made a generation.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// An apply.
+    #[default]
+    Applied,
+    /// A rollback that somebody asked for.
+    RolledBack,
+    /// A rollback by `autoRollback`.
+    RolledBackItself,
+    /// Another number of replicas.
+    Scaled,
+    /// A restart.
+    Restarted,
+}
+
+/// No generation of an unknown origin is gone back from by itself.
+impl newer::Words for Origin {
+    const NEWER: Self = Self::RolledBack;
+}
+
+/// The template's hash of a workload whose files say `files`, after a restart was asked for.
+pub fn with_restart(files: &str, restarted: Option<Timestamp>) -> String {
+    match restarted {
+        None => files.to_owned(),
+        Some(at) => format!("{files}-{:x}", at.as_millisecond()),
+    }
 }
 
 /// `/kat/indexes/{index}`: who has a workload index.

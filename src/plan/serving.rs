@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
-use super::{InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted, draft::Draft};
+use super::{
+    InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft,
+    rollout::has_run,
+};
 use crate::api::types::{Health, InstancePhase, NodePhase};
 
 /// What an instance is to those who call its workload.
@@ -54,6 +57,7 @@ pub(super) fn part(
         | InstancePhase::Succeeded => None,
         InstancePhase::Running if record.health == Health::PendingCheck && !stops => None,
         InstancePhase::Running | InstancePhase::Stopping if away => Some(Part::Held),
+        InstancePhase::Running if is_on_trial(draft, statuses, instance, entry) => Some(Part::Held),
         InstancePhase::Running if is_healthy(record) && !stops => Some(Part::Serving),
         InstancePhase::Stopping => Some(Part::Leaving),
         InstancePhase::Running if stops => Some(Part::Leaving),
@@ -61,6 +65,41 @@ pub(super) fn part(
             Some(Part::Held)
         }
     }
+}
+
+/// It has just started, nothing checks its health, and no other instance of its version has shown that it works,
+/// as most versions that fail do at their start: while others serve, nobody is sent to it.
+fn is_on_trial(
+    draft: &Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    instance: &str,
+    entry: &InstanceEntry,
+) -> bool {
+    let record = |id: &str, entry: &InstanceEntry| {
+        let status = statuses.get(&entry.node)?;
+        let answers = status.phase != NodePhase::NotReady;
+        status.instances.get(id).filter(|_| answers).cloned()
+    };
+    let Some(own) = record(instance, entry).filter(|own| own.health == Health::NotApplicable)
+    else {
+        return false;
+    };
+    let Some(began) = own.since.filter(|since| !has_run(*since, draft.now)) else {
+        return false;
+    };
+    let assignment = &entry.assignment.value;
+    let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+    // Those that had run for long when it began: so nobody loses a name when time passes.
+    let serving = draft.instances_of(&workload).iter().filter(|(id, other)| {
+        let wanted = other.assignment.value.wanted == Wanted::Running && !draft.stops(id);
+        let record = record(id, other).filter(is_healthy);
+        let since = record.and_then(|record| record.since);
+        wanted && since.is_some_and(|since| has_run(since, began))
+    });
+    let mut others = serving
+        .map(|(_, other)| other.assignment.value.template_hash == assignment.template_hash)
+        .peekable();
+    others.peek().is_some() && !others.any(|same| same)
 }
 
 impl fmt::Display for Part {

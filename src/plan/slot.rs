@@ -92,9 +92,44 @@ impl<'l, 'a> Slot<'l, 'a> {
             .filter(move |live| live.id != id && !(live.current && live.away))
     }
 
-    /// A successor stands beside its predecessor.
-    pub(super) fn is_replacing(&self) -> bool {
-        self.best().is_some() && self.predecessor().is_some()
+    /// The one of the same version that takes the place of one that leaves its machine.
+    pub(super) fn mover(&self, leaving: &Live<'_>) -> Option<&'l Live<'a>> {
+        let hash = &leaving.assignment.template_hash;
+        let like = |live: &&Live<'_>| {
+            live.id != leaving.id && live.assignment.template_hash == *hash && !live.leaves
+        };
+        best(
+            self.predecessors()
+                .filter(|live| leaving.leaves && like(live) && !live.over()),
+        )
+    }
+
+    /// An instance of an earlier version is on its way to another machine.
+    pub(super) fn is_moving(&self) -> bool {
+        let before = self.predecessor();
+        before.is_some_and(|before| self.mover(before).is_some())
+    }
+
+    /// Nothing of it serves, and something is on its way without trouble.
+    pub(super) fn begins(&self) -> bool {
+        let on_its_way = |live: &&Live<'_>| {
+            let record = live.record.as_ref();
+            !live.away
+                && record.is_none_or(|record| {
+                    record.reason.is_empty()
+                        && !live.over()
+                        && !matches!(
+                            record.phase,
+                            InstancePhase::Running | InstancePhase::Restarting
+                        )
+                })
+        };
+        !self.serves() && self.instances.iter().any(on_its_way)
+    }
+
+    /// One of its instances is healthy.
+    pub(super) fn serves(&self) -> bool {
+        self.instances.iter().any(|live| live.healthy())
     }
 }
 

@@ -6,12 +6,13 @@ use ipnet::Ipv4Net;
 
 use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-    IndexRecord, LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, ServiceEntry,
-    TokenRecord, WorkloadMeta, WorkloadStatusRecord,
+    GENERATIONS, GenerationRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
+    NodeStatusRecord, ServiceEntry, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
+    store::KeyValue,
 };
 
 /// An object and the revision at which it was last written.
@@ -59,6 +60,36 @@ pub struct WorkloadEntry {
     pub files: BTreeMap<String, Stored<Arc<str>>>,
     /// What became of it.
     pub status: Option<Stored<WorkloadStatusRecord>>,
+    /// The kept generations, the present one too.
+    pub archive: BTreeMap<u64, Archived>,
+}
+
+impl WorkloadEntry {
+    /// Kept generations that go when this one is written: all but the last [`GENERATIONS`], and
+    /// the last one that was wholly healthy.
+    pub fn outdated(&self, next: u64) -> Vec<u64> {
+        let good = self
+            .status
+            .as_ref()
+            .and_then(|status| status.value.good.last());
+        let oldest = (next + 1).saturating_sub(GENERATIONS);
+        let before = self
+            .archive
+            .range(..oldest)
+            .map(|(generation, _)| *generation);
+        before
+            .filter(|generation| Some(generation) != good)
+            .collect()
+    }
+}
+
+/// One kept generation of a workload.
+#[derive(Debug, Clone, Default)]
+pub struct Archived {
+    /// How it came to be; generations that were kept before this was written have none.
+    pub record: Option<GenerationRecord>,
+    /// The files as they were written, by name; shared with the store's copy.
+    pub files: BTreeMap<String, Arc<KeyValue>>,
 }
 
 /// The parsed files of a workload.

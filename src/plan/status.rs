@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{WorkloadEntry, slot::Live};
+use super::{InstanceRecord, Origin, RolloutRecord, WorkloadEntry, slot::Live};
 use crate::api::types::{
-    Condition, DRAIN_BLOCKED, Health, InstancePhase, SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
+    Condition, DRAIN_BLOCKED, Health, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS, WorkloadPhase,
+    WorkloadStatus,
 };
 
 /// A workload's instances, counted.
@@ -16,12 +17,64 @@ pub(super) struct Tally {
     updated: u32,
     live: u32,
     old: u32,
-    trouble: Option<(String, String)>,
+    trouble: Option<Trouble>,
     /// Whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
     unschedulable: Option<String>,
     /// What a deletion waits for.
     left: String,
+}
+
+/// What is the matter with an instance.
+pub(super) struct Trouble {
+    reason: String,
+    message: String,
+    /// It is of the version that is wanted.
+    current: bool,
+}
+
+impl Trouble {
+    fn of(live: &Live<'_>) -> Option<Self> {
+        let record = live.record.as_ref()?;
+        if !live.wanted() || live.away || is_unchecked(record) {
+            return None;
+        }
+        let final_phase = matches!(
+            record.phase,
+            InstancePhase::Failed | InstancePhase::Restarting
+        );
+        let reason = match (record.reason.is_empty(), final_phase) {
+            (false, _) => record.reason.clone(),
+            (true, true) => format!("{:?}", record.phase),
+            (true, false) => return None,
+        };
+        Some(Self {
+            reason,
+            message: format!("{}: {}", live.id, record.message),
+            current: live.current,
+        })
+    }
+
+    /// `ImagePullFailed: web-abcde: no such image`
+    pub(super) fn sentence(&self) -> String {
+        format!("{}: {}", self.reason, self.message)
+    }
+}
+
+/// The matter with an instance, rather with one of the version that is wanted.
+pub(super) fn trouble(all: &[Live<'_>]) -> Option<Trouble> {
+    let troubles = all.iter().filter_map(Trouble::of);
+    troubles.max_by_key(|trouble| trouble.current)
+}
+
+/// Whose health check has not succeeded yet, and why.
+pub(super) fn unchecked(live: &Live<'_>) -> Option<String> {
+    let record = live.record.as_ref().filter(|record| is_unchecked(record))?;
+    (live.wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
+}
+
+fn is_unchecked(record: &InstanceRecord) -> bool {
+    record.phase == InstancePhase::Running && record.health == Health::PendingCheck
 }
 
 impl Tally {
@@ -43,8 +96,8 @@ impl Tally {
             updated: 0,
             live: 0,
             old: 0,
-            trouble: None,
-            unchecked: None,
+            trouble: trouble(all),
+            unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
             left: if entry.meta.value.deleting {
                 still_there(all, left)
@@ -59,25 +112,6 @@ impl Tally {
             tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
             tally.ready += u32::from(wanted && live.healthy());
             tally.updated += u32::from(wanted && live.current && live.healthy());
-            let Some(record) = live.record.as_ref().filter(|_| wanted && !live.away) else {
-                continue;
-            };
-            if record.phase == InstancePhase::Running && record.health == Health::PendingCheck {
-                tally.unchecked = Some(format!("; {}: {}", live.id, record.message));
-                continue;
-            }
-            let final_phase = matches!(
-                record.phase,
-                InstancePhase::Failed | InstancePhase::Restarting
-            );
-            if final_phase || !record.reason.is_empty() {
-                let reason = if record.reason.is_empty() {
-                    format!("{:?}", record.phase)
-                } else {
-                    record.reason.clone()
-                };
-                tally.trouble = Some((reason, format!("{}: {}", live.id, record.message)));
-            }
         }
         tally
     }
@@ -87,7 +121,11 @@ impl Tally {
         let why = why.map_or_else(String::new, |why| format!("; {why}"));
         let Live { id, node, .. } = live;
         let message = format!("{id}: its machine {node} does not answer{why}");
-        self.trouble = Some(("NodeNotReady".to_owned(), message));
+        self.trouble = Some(Trouble {
+            reason: "NodeNotReady".to_owned(),
+            message,
+            current: live.current,
+        });
     }
 }
 
@@ -111,9 +149,11 @@ pub(super) fn workload_status(
     tally: &Tally,
     before: &WorkloadStatus,
     entry: &WorkloadEntry,
+    rollout: Option<&RolloutRecord>,
     now: Timestamp,
 ) -> WorkloadStatus {
-    let (phase, reason, message) = judge(tally, entry);
+    let stalled = rollout.is_some_and(|rollout| rollout.stalled);
+    let (phase, reason, message) = judge(tally, entry, stalled);
     let available =
         tally.updated >= tally.replicas && !entry.meta.value.deleting && entry.parsed.is_ok();
     let kind = "Available".to_owned();
@@ -130,13 +170,17 @@ pub(super) fn workload_status(
         ready: tally.ready,
         updated: tally.updated,
         observed_generation: entry.meta.value.generation,
-        conditions: vec![Condition {
+        paused: entry.meta.value.paused,
+        last_good_generation: None,
+        conditions: std::iter::once(Condition {
             kind,
             status: available,
             reason,
             message,
             since,
-        }],
+        })
+        .chain(rolled_back(entry))
+        .collect(),
         service_address: None,
     }
 }
@@ -156,6 +200,19 @@ pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timesta
     }
 }
 
+/// Says that the present generation was not asked for by anybody.
+fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
+    let generation = entry.meta.value.generation;
+    let record = entry.archive.get(&generation)?.record.as_ref()?;
+    (record.origin == Origin::RolledBackItself).then(|| Condition {
+        kind: ROLLED_BACK.to_owned(),
+        status: true,
+        reason: "AutoRollback".to_owned(),
+        message: record.why.clone(),
+        since: record.applied.to_string(),
+    })
+}
+
 /// Says that something can't leave a machine that is drained.
 pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) -> Condition {
     let mut earlier = before.conditions.iter();
@@ -171,7 +228,7 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     }
 }
 
-fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String) {
+fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase, String, String) {
     let because = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
     if entry.meta.value.deleting {
         return because(WorkloadPhase::Deleting, "Deleting", tally.left.clone());
@@ -187,6 +244,29 @@ fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String
         );
         return because(WorkloadPhase::Running, "AllHealthy", message);
     }
+    let unchecked = tally.unchecked.as_ref();
+    let counts = format!(
+        "{} of {} instances of this generation are healthy{}",
+        tally.updated,
+        tally.replicas,
+        unchecked.map_or_else(String::new, |why| format!("; {why}"))
+    );
+    if stalled {
+        let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
+        let unschedulable = tally.unschedulable.as_ref();
+        let why = trouble
+            .map(Trouble::sentence)
+            .or_else(|| unschedulable.map(|why| format!("Unschedulable: {why}")))
+            .unwrap_or_else(|| counts.clone());
+        let message = format!("no progress for {} s: {why}", deadline(entry));
+        return because(WorkloadPhase::Stalled, "ProgressDeadlineExceeded", message);
+    }
+    if entry.meta.value.paused && tally.updated < tally.replicas {
+        let trouble = tally.trouble.as_ref().map(Trouble::sentence);
+        let trouble = trouble.map_or_else(String::new, |why| format!("; {why}"));
+        let message = format!("the rollout is paused: {counts}{trouble}");
+        return because(WorkloadPhase::Paused, "Paused", message);
+    }
     if let Some(reason) = &tally.unschedulable {
         let phase = if tally.live == 0 {
             WorkloadPhase::Pending
@@ -195,14 +275,20 @@ fn judge(tally: &Tally, entry: &WorkloadEntry) -> (WorkloadPhase, String, String
         };
         return because(phase, "Unschedulable", reason.clone());
     }
-    if let Some((reason, message)) = &tally.trouble {
-        return because(WorkloadPhase::Degraded, reason, message.clone());
+    if let Some(trouble) = &tally.trouble {
+        let message = trouble.message.clone();
+        return because(WorkloadPhase::Degraded, &trouble.reason, message);
     }
-    let message = format!(
-        "{} of {} instances of this generation are healthy{}",
-        tally.updated,
-        tally.replicas,
-        tally.unchecked.as_deref().unwrap_or_default()
-    );
-    because(WorkloadPhase::Progressing, "Progressing", message)
+    because(WorkloadPhase::Progressing, "Progressing", counts)
+}
+
+fn deadline(entry: &WorkloadEntry) -> u32 {
+    let parsed = entry.parsed.as_ref();
+    parsed.map_or(0, |parsed| {
+        parsed
+            .workload
+            .spec
+            .update_strategy
+            .progress_deadline_seconds
+    })
 }

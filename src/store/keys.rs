@@ -135,6 +135,11 @@ pub fn archive_file(namespace: &str, workload: &str, generation: u64, file: &str
     format!("{ARCHIVE}{namespace}/{workload}/{generation}/{file}")
 }
 
+/// How an archived generation came to be. No file has this name: theirs end in `.kat`.
+pub fn archive_meta(namespace: &str, workload: &str, generation: u64) -> String {
+    archive_file(namespace, workload, generation, "meta")
+}
+
 /// A machine's network entry: `subnet`, `wg_pubkey`, `wg_endpoints` or `reach`.
 pub fn network_node(node: &str, field: &str) -> String {
     format!("{NETWORK_NODES}{node}/{field}")

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::support::{NODE_UID, Server, put, read, registration, web};
 use kat::{
-    api::types::{InstancePhase, InstanceReport, NodeReport, NodeResources},
+    api::types::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
     plan::{NodeRegistration, Snapshot, Wanted},
     resource::{Bytes, MilliCpu, ResourceList},
     store::keys,
@@ -60,6 +60,7 @@ fn report(server: &Server) {
                 Wanted::Running => InstancePhase::Running,
                 Wanted::Stopped => InstancePhase::Stopped,
             },
+            health_status: Health::Healthy,
             ..InstanceReport::default()
         });
         let report = NodeReport {
@@ -194,6 +195,8 @@ async fn what_is_said_is_what_then_happens() {
     assert_eq!(preview["presentGeneration"], 1);
     assert_eq!(preview["templateChanged"], true);
     assert_eq!(preview["complete"], true);
+    let how = "at most 1 at a time, each stops when its successor is healthy";
+    assert_eq!(preview["rollout"], how);
     assert_eq!(preview["blocked"], "");
     let fields = json!([
         {"file": "workload.kat", "path": "spec.container.env[PASSWORD].value", "before": "***", "after": "***"},
@@ -274,6 +277,52 @@ async fn what_need_not_restart_stays_and_what_is_not_wanted_stops() {
     assert_eq!(body["metadata"]["generation"], 1);
     assert_eq!(body["preview"]["fields"], json!([]));
     assert_eq!(actions(&body), ["Keep", "Keep"]);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn each_strategy_is_told_and_what_is_paused_stays() {
+    let server = cluster().await;
+    server
+        .put("shop", "web", &[("workload.kat", &web("shop", "web", 2))])
+        .await;
+    settle(&server).await;
+    let with = |strategy: &str| {
+        let strategy = format!("  replicas: 2\n  updateStrategy: {strategy}\n");
+        changed(2).replace("  replicas: 2\n", &strategy)
+    };
+    for (strategy, how) in [
+        (
+            "{rolling: {maxSurge: 0}}",
+            "one after the other, each stops before its successor starts",
+        ),
+        (
+            "{type: Simultaneous}",
+            "all old ones stop before any new one starts",
+        ),
+        (
+            "{rolling: {maxSurge: 70%}, progressDeadlineSeconds: 60, autoRollback: true}",
+            "at most 2 at a time, each stops when its successor is healthy; after 60 s without progress the last good generation is taken again",
+        ),
+    ] {
+        let body = ask(&server, &[("workload.kat", &with(strategy))]).await;
+        assert_eq!(body["preview"]["rollout"], how);
+        assert_eq!(body["preview"]["blocked"], "");
+        let replaced = actions(&body);
+        assert_eq!(replaced.len(), 2, "{body}");
+        let away = |action: &&str| ["Restart", "Move"].contains(action);
+        assert!(replaced.iter().all(away), "{strategy}: {body}");
+    }
+    let path = format!("{WEB}/pause");
+    let paused = server.send(&server.admin, Method::PUT, &path, &[], &[]);
+    assert_eq!(paused.await.status(), 200);
+    settle(&server).await;
+    let body = ask(&server, &[("workload.kat", &with("{}"))]).await;
+    assert_eq!(actions(&body), ["Keep", "Keep"]);
+    let why = "the rollout is paused: 0 of 2 instances of this generation are healthy";
+    assert_eq!(body["preview"]["blocked"], why);
+    assert_eq!(body["preview"]["instances"][1]["reason"], why);
+    assert_eq!(body["preview"]["rollout"], "");
     server.stop().await;
 }
 

@@ -13,6 +13,7 @@ fn update() -> Value {
     answer["metadata"]["generation"] = 4.into();
     answer["preview"] = json!({
         "presentGeneration": 3, "templateChanged": true, "complete": true, "blocked": "",
+        "rollout": "at most 1 at a time, each stops when its successor is healthy",
         "fields": [
             {"file": "workload.kat", "path": "spec.replicas", "before": 2, "after": 3},
             {"file": "workload.kat", "path": "spec.source.image",

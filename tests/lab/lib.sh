@@ -34,9 +34,9 @@ kat() { n1 katcall "$@"; }
 
 # workload NAME [OPTION...]: writes the files of a workload into a folder of n1's, and prints its path.
 #   --image I  --replicas N  --port N  --env K=V  --restart 'condition: ...'  --namespace NS
-#   --container 'yaml line' (as often as wanted)  --health 'probe, ...' (with --port)  --drain SECONDS (0)
+#   --container 'yaml line', --spec 'yaml line' (as often as wanted)  --health 'probe, ...' (with --port)  --drain SECONDS (0)
 workload() {
-    local name=$1 image=$WEB_IMAGE replicas=1 port='' health='' drain=0 restart='condition: Always' namespace='' env=() container=() folder entry
+    local name=$1 image=$WEB_IMAGE replicas=1 port='' health='' drain=0 restart='condition: Always' namespace='' env=() container=() spec=() folder entry
     shift
     while (($#)); do
         case $1 in
@@ -49,6 +49,7 @@ workload() {
         --container) container+=("$2") ;;
         --health) health=$2 ;;
         --drain) drain=$2 ;;
+        --spec) spec+=("$2") ;;
         *) echo "workload does not know $1" >&2 && return 2 ;;
         esac
         shift 2
@@ -60,6 +61,7 @@ workload() {
         printf 'apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: %s\n' "$name"
         [[ ! $namespace ]] || printf '  namespace: %s\n' "$namespace"
         printf 'spec:\n  type: Service\n  source:\n    image: %s\n  replicas: %s\n' "$image" "$replicas"
+        ((${#spec[@]} == 0)) || printf '  %s\n' "${spec[@]}"
         printf '  restartPolicy: {%s}\n  container:\n    name: app\n    drainSeconds: %s\n' "$restart" "$drain"
         ((${#container[@]} == 0)) || printf '    %s\n' "${container[@]}"
         [[ ! $port ]] || env+=("PORT=$port")

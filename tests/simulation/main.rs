@@ -24,6 +24,7 @@ mod net;
 mod person;
 mod process;
 mod random;
+mod rollouts;
 mod run;
 mod way;
 mod world;
@@ -181,6 +182,16 @@ fn an_agent_that_starts_anew_before_it_has_read_its_list_starts_nothing_of_befor
 #[test]
 fn it_is_found_when_nobody_looks_at_whether_a_machine_is_drained() {
     finds(Without::Drain, false, 50, "is not drained");
+}
+
+#[test]
+fn it_is_found_when_a_rollout_stops_what_serves() {
+    finds(Without::Surge, false, 50, "what serves is stopped");
+}
+
+#[test]
+fn it_is_found_when_a_pause_holds_nothing() {
+    finds(Without::Pause, false, 100, "something new takes over");
 }
 
 /// Not the rule itself but what it is for: without it two containers have one address.

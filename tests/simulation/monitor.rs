@@ -14,6 +14,8 @@ use kat::{
 };
 use tokio::time::Instant;
 
+use crate::rollouts;
+
 /// An instance that was ever assigned.
 #[derive(Debug, Clone)]
 pub struct Assigned {
@@ -153,6 +155,9 @@ impl Monitor {
     /// A leader decided. No machine may be said to be lost that a leader heard of lately: the present
     /// one, or the one before it.
     pub fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
+        if let Some(why) = rollouts::wrong(snapshot, plan) {
+            self.violated(format!("{process} plans: {why}"));
+        }
         let operations = plan.changes.iter().flat_map(|change| &change.operations);
         for operation in operations {
             let Operation::Put(key, value) = operation else {

@@ -16,7 +16,7 @@ use kat::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{joiner, monitor::Monitor, net::Net};
+use crate::{joiner, monitor::Monitor, net::Net, rollouts::Pauses};
 
 pub const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
@@ -53,10 +53,21 @@ impl Wish {
                 "replicas": replicas,
                 "restartPolicy": {"condition": "Always"},
                 "onPartition": on_partition,
+                "updateStrategy": strategy(workload, *version),
                 "container": {"terminationGraceSeconds": grace},
             },
         });
         Some(file.to_string())
+    }
+}
+
+/// Each workload has another way to its next version, and one has two.
+fn strategy(workload: &str, version: u64) -> serde_json::Value {
+    match workload {
+        FENCED => json!({"rolling": {"maxSurge": 0}}),
+        "queue" if version.is_multiple_of(3) => json!({"type": "Simultaneous"}),
+        "queue" => json!({"rolling": {"maxSurge": "60%"}, "progressDeadlineSeconds": 20}),
+        _ => json!({}),
     }
 }
 
@@ -79,6 +90,7 @@ pub struct Person {
     known: Arc<Mutex<BTreeMap<String, Memory>>>,
     drains: Arc<Mutex<BTreeMap<String, Drain>>>,
     joins: Arc<Mutex<Join>>,
+    pauses: Arc<Mutex<Pauses>>,
 }
 
 /// What is known of the machine that joins.
@@ -110,6 +122,7 @@ impl Person {
             known: Arc::default(),
             drains: Arc::default(),
             joins: Arc::default(),
+            pauses: Arc::default(),
         }
     }
 
@@ -258,6 +271,50 @@ impl Person {
             drain.busy = false;
             if answer.is_ok_and(|status| status.is_success()) {
                 (drain.promised, drain.unsure) = (empty, false);
+            }
+        });
+    }
+
+    /// Workloads that may be paused.
+    pub fn paused(&self) -> Vec<String> {
+        self.pauses
+            .lock()
+            .unwrap()
+            .perhaps
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    /// Pauses the rollouts of a workload, or lets them go on, unless the one before is under way.
+    pub fn pause(&self, to: &str, workload: &str, paused: bool) {
+        {
+            let mut pauses = self.pauses.lock().unwrap();
+            if !pauses.busy.insert(workload.to_owned()) {
+                return;
+            }
+            pauses.perhaps.insert(workload.to_owned());
+        }
+        let (person, to, workload) = (self.clone(), to.to_owned(), workload.to_owned());
+        tokio::spawn(async move {
+            let path = format!("/v1alpha1/n/{NAMESPACE}/workloads/{workload}/pause");
+            let request = if paused {
+                Request::put(path)
+            } else {
+                Request::delete(path)
+            };
+            let request = request.body(Body::empty()).unwrap();
+            let answer = person.net.call(None, &to, request, || ()).await;
+            person.monitor.note(&format!(
+                "{to} answers pause of {workload} {paused}: {answer:?}"
+            ));
+            let mut pauses = person.pauses.lock().unwrap();
+            pauses.busy.remove(&workload);
+            // One that is not there is not paused when it is made anew.
+            let done =
+                answer.is_ok_and(|status| status.is_success() || status == StatusCode::NOT_FOUND);
+            if done && !paused {
+                pauses.perhaps.remove(&workload);
             }
         });
     }

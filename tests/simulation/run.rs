@@ -240,7 +240,8 @@ impl Scenario {
         let what = self.world.random.below(100);
         self.world.monitor.note(&format!("step {what} at {name}"));
         match what {
-            0..24 => self.wish(),
+            0..21 => self.wish(),
+            21..24 => self.pause(),
             24..26 => self.join(),
             26..30 => self.drain(number),
             30..40 => {
@@ -331,6 +332,16 @@ impl Scenario {
         self.world.person.wish(&to, workload, wish);
     }
 
+    /// Somebody pauses a workload's rollouts, or lets them go on, and applies in the meantime.
+    fn pause(&mut self) {
+        let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
+        let paused = self.world.random.chance(60);
+        let any = self.world.random.index(3);
+        let asked = self.world.leader().unwrap_or(any);
+        let to = self.world.machines[asked].name.clone();
+        self.world.person.pause(&to, workload, paused);
+    }
+
     /// Another machine joins, or asks again.
     fn join(&mut self) {
         let any = self.world.random.index(3);
@@ -399,9 +410,18 @@ impl Scenario {
             if join.begun && !join.done {
                 self.join();
             }
-            let missing = match unsure.is_empty() && unknown.is_none() {
+            let paused = self.world.person.paused();
+            if let Some(leader) = self.world.leader() {
+                let to = self.world.machines[leader].name.clone();
+                for workload in &paused {
+                    self.world.person.pause(&to, workload, false);
+                }
+            }
+            let missing = match unsure.is_empty() && unknown.is_none() && paused.is_empty() {
                 true => self.world.missing(),
-                false => Some(format!("{unsure:?} and {unknown:?} are not sure")),
+                false => Some(format!(
+                    "{unsure:?}, {unknown:?} and {paused:?} are not sure"
+                )),
             };
             let Some(missing) = missing else { return };
             if self.is_over() {

@@ -16,9 +16,10 @@ use kat::{
     leader::Planner,
     plan::{
         self, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, Plan, Snapshot, Wanted,
+        WorkloadEntry,
     },
     render::Renderer,
-    resource::ClusterConfiguration,
+    resource::{ClusterConfiguration, UpdateStrategyType},
     store::{MemoryStore, Operation, keys},
 };
 use tokio::time::Instant;
@@ -66,6 +67,10 @@ pub enum Without {
     Partition,
     /// Nobody looks at whether a machine is drained.
     Drain,
+    /// Every rollout stops all old instances before any new one starts.
+    Surge,
+    /// Nobody looks at whether a rollout is paused.
+    Pause,
 }
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
@@ -243,14 +248,18 @@ impl World {
             if without == Without::FullTimeout {
                 observed.leading_for = Duration::from_secs(3600);
             }
-            let mut snapshot = std::borrow::Cow::Borrowed(snapshot);
+            let mut seen = std::borrow::Cow::Borrowed(snapshot);
             if without == Without::Drain {
-                for node in snapshot.to_mut().nodes.values_mut() {
+                for node in seen.to_mut().nodes.values_mut() {
                     node.registration.value.draining = false;
                 }
             }
-            let snapshot = snapshot.as_ref();
-            let mut plan = plan::plan(snapshot, &observed, now, seed);
+            if matches!(without, Without::Surge | Without::Pause) {
+                for entry in seen.to_mut().workloads.values_mut() {
+                    roll_out_badly(Arc::make_mut(entry), without);
+                }
+            }
+            let mut plan = plan::plan(&seen, &observed, now, seed);
             if without == Without::AddressHold {
                 give_back_early(&mut plan);
             }
@@ -334,6 +343,15 @@ impl World {
         if let Some(process) = &machine.process {
             process.follow_way();
         }
+    }
+}
+
+fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
+    if without == Without::Pause {
+        entry.meta.value.paused = false;
+    } else if let Ok(parsed) = &mut entry.parsed {
+        let strategy = &mut Arc::make_mut(parsed).workload.spec.update_strategy;
+        strategy.kind = UpdateStrategyType::Simultaneous;
     }
 }
 

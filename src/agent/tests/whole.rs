@@ -69,7 +69,8 @@ fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         deleting,
-        last_good_generation: 0,
+        paused: false,
+        restarted: None,
         architectures: Vec::new(),
     }
 }

@@ -1,7 +1,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::*;
-use crate::{api::types::Scope, plan::NamespaceRecord};
+use crate::{
+    api::types::Scope,
+    plan::{Archived, NamespaceRecord},
+};
 
 fn submission(replicas: &str) -> Submission {
     Submission {
@@ -32,6 +35,7 @@ fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
         caller,
         uid: "new-uid".to_owned(),
         now: Timestamp::UNIX_EPOCH,
+        cause: Cause::Applied,
     }
 }
 
@@ -74,7 +78,8 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
                 created: Timestamp::UNIX_EPOCH,
                 updated: Timestamp::UNIX_EPOCH,
                 deleting,
-                last_good_generation: 1,
+                paused: false,
+                restarted: None,
                 architectures: Vec::new(),
             },
         },
@@ -87,6 +92,9 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
             ("job.kat".to_owned(), text("old")),
         ]),
         status: None,
+        archive: (generation.saturating_sub(9)..=generation)
+            .map(|kept| (kept, Archived::default()))
+            .collect(),
     };
     snapshot
         .workloads
@@ -158,6 +166,7 @@ fn a_new_workload_takes_the_next_index_going_round() {
             "+/kat/workloads/desired/default/web/manifest/workload.kat",
             "+/kat/workloads/archive/default/web/1/workload.kat",
             "+/kat/workloads/desired/default/web/meta",
+            "+/kat/workloads/archive/default/web/1/meta",
         ]
     );
     let last = operations.iter().find_map(|operation| match operation {
@@ -207,6 +216,7 @@ fn a_change_raises_the_generation_and_drops_what_is_no_longer_there() {
             "+/kat/workloads/archive/default/web/13/workload.kat",
             "-/kat/workloads/desired/default/web/manifest/job.kat",
             "+/kat/workloads/desired/default/web/meta",
+            "+/kat/workloads/archive/default/web/13/meta",
         ]
     );
     assert_eq!(
@@ -215,7 +225,7 @@ fn a_change_raises_the_generation_and_drops_what_is_no_longer_there() {
     );
     assert_eq!(outcome.metadata.uid, "old-uid");
     let keys: BTreeSet<_> = keys_of(&operations).into_iter().collect();
-    assert_eq!(keys.len(), 5, "no key is written twice");
+    assert_eq!(keys.len(), 6, "no key is written twice");
 }
 
 #[test]

@@ -55,6 +55,19 @@ impl Route {
         Ok(Self(format!("{workloads}/{name}")))
     }
 
+    /// What is asked of a workload's rollouts: `generations`, `rollback`, `pause` and the like.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn of_workload(
+        namespace: &str,
+        name: &str,
+        what: &'static str,
+    ) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, name)?;
+        Ok(Self(format!("{workload}/{what}")))
+    }
+
     /// Files of a workload.
     ///
     /// # Errors

@@ -24,6 +24,8 @@ pub(super) struct Fates<'a> {
     /// Places that nothing is in after.
     empty: Vec<u32>,
     replicas: u32,
+    /// What the wanted version is made of.
+    template: &'a str,
     /// Why not all of it comes about.
     pub(super) blocked: String,
     reports: &'a Observed,
@@ -69,10 +71,19 @@ impl<'a> Fates<'a> {
             before,
             empty: (0..replicas).filter(|slot| !filled(slot)).collect(),
             replicas,
+            template: entry.map_or("", |entry| &entry.meta.value.template_hash),
             blocked: entry.map_or_else(String::new, |entry| blocked(entry)),
             pairs,
             reports,
         }
+    }
+
+    /// An instance gives way to another.
+    pub(super) fn replaces(&self) -> bool {
+        self.pairs.iter().any(|pair| match pair {
+            (Some(old), Some(after)) => old.id != after.id,
+            _ => false,
+        })
     }
 
     /// In words. The ids of a workload that is `new` follow from an identity that it will not have.
@@ -137,12 +148,7 @@ impl<'a> Fates<'a> {
     }
 
     fn why_kept(&self, after: &Present<'_>) -> String {
-        let outdated = self.pairs.iter().any(|(_, other)| {
-            other.as_ref().is_some_and(|other| {
-                other.assignment.generation > after.assignment.generation
-                    && other.assignment.template_hash != after.assignment.template_hash
-            })
-        });
+        let outdated = after.assignment.template_hash != self.template;
         if !self.blocked.is_empty() && (outdated || !self.empty.is_empty()) {
             return self.blocked.clone();
         }

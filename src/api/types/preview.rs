@@ -16,6 +16,8 @@ pub struct Preview {
     pub present_generation: Option<u64>,
     /// What its instances are made of changes, so that they are replaced.
     pub template_changed: bool,
+    /// How instances are replaced, in words; empty where none is.
+    pub rollout: String,
     /// Fields that change, by file and path.
     pub fields: Vec<FieldChange>,
     /// What becomes of each instance, by slot.

@@ -44,7 +44,8 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 created: Timestamp::UNIX_EPOCH,
                 updated: Timestamp::UNIX_EPOCH,
                 deleting: false,
-                last_good_generation: 0,
+                paused: false,
+                restarted: None,
                 architectures: Vec::new(),
             },
         },
@@ -62,6 +63,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
             },
         )]),
         status: None,
+        archive: BTreeMap::new(),
     }
 }
 

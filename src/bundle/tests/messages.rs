@@ -81,7 +81,7 @@ spec:
   source: {image: registry.example/web:1}
   replicas: 1
   restartPolicy: {condition: Always}
-  updateStrategy: {type: Rolling, rolling: {maxSurge: 25%}}
+  nodeSelector: {}
   container:
     drainSeconds: 30
     hostNetwork: false

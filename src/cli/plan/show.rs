@@ -56,7 +56,11 @@ pub(super) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String 
 fn body(text: &mut String, preview: &Preview, colour: bool) {
     fields(text, &preview.fields);
     if !preview.instances.is_empty() {
-        text.push_str("\n  instances\n");
+        let rollout = match preview.rollout.as_str() {
+            "" => String::new(),
+            rollout => format!(": {}", one_line(rollout)),
+        };
+        text.push_str(&format!("\n  instances{rollout}\n"));
         for change in &preview.instances {
             text.push_str(&instance(change, colour));
         }

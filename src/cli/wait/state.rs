@@ -6,7 +6,7 @@ use super::Target;
 use crate::{
     api::{
         client::Change,
-        types::{Health, InstanceItem, InstancePhase, WorkloadItem, WorkloadPhase},
+        types::{Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase},
     },
     cli::{
         get::rows::workload_reason,
@@ -107,6 +107,10 @@ impl State {
         }
         if status.observed_generation < self.target.generation {
             return Verdict::Waiting;
+        }
+        let newer = item.metadata.generation > self.target.generation;
+        if newer && let Some(why) = rolled_back(item, self.target.generation) {
+            return Verdict::Failed(format!("went back to what ran before: {why}"));
         }
         match status.phase {
             WorkloadPhase::Running
@@ -220,6 +224,9 @@ impl State {
         for (word, count) in counts.iter().filter(|(_, count)| *count > 0) {
             text.push_str(&format!(", {count} {word}"));
         }
+        if status.phase == WorkloadPhase::Paused {
+            text.push_str("; its rollout is paused, `katcall rollout resume` goes on");
+        }
         text
     }
 
@@ -265,10 +272,24 @@ impl State {
         } else {
             format!(" -n {namespace}")
         };
+        let phase = self.workload.as_ref().map(|item| item.status.phase);
+        if phase == Some(WorkloadPhase::Stalled) {
+            return format!(
+                "`katcall why workload {name}{place}` says why, `katcall rollback workload {name}{place}` goes back"
+            );
+        }
         format!(
             "`katcall describe workload {name}{place}` says more, `katcall logs {name}{place}` shows what it prints"
         )
     }
+}
+
+/// Why it went back by itself from this generation.
+fn rolled_back(item: &WorkloadItem, from: u64) -> Option<String> {
+    let mut conditions = item.status.conditions.iter();
+    let condition = conditions.find(|one| one.kind == ROLLED_BACK)?;
+    let own = item.metadata.generation == from + 1;
+    (from > 0 && own).then(|| one_line(&condition.message))
 }
 
 fn is_healthy(item: &InstanceItem) -> bool {

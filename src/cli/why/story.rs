@@ -8,7 +8,7 @@ use crate::{
     api::client::Named,
     api::types::{
         Condition, DATA_LOST_CONDITION, DRAIN_BLOCKED, Event, Health, InstanceItem, InstancePhase,
-        NodeItem, NodePhase, WorkloadItem, WorkloadPhase,
+        NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
     cli::{
         output::{one_line, word},
@@ -209,6 +209,9 @@ pub(super) fn of_workload(
     if status.phase == WorkloadPhase::Stalled {
         story.try_next(reasons::after_stall().to_owned());
     }
+    if status.paused && status.phase != WorkloadPhase::Paused {
+        story.tell("", "Paused", "", &names);
+    }
     finish(&mut story, status.phase == WorkloadPhase::Running);
     story.lately(&events, now)
 }
@@ -231,7 +234,12 @@ fn wanted_of_workload(item: &WorkloadItem, image: &str) -> String {
 
 /// A condition that is not as it should be.
 fn holds_up(condition: &Condition) -> bool {
-    let bad_when_true = [DRAIN_BLOCKED, DATA_LOST_CONDITION, "LimitsNotEnforced"];
+    let bad_when_true = [
+        DRAIN_BLOCKED,
+        DATA_LOST_CONDITION,
+        ROLLED_BACK,
+        "LimitsNotEnforced",
+    ];
     condition.status == bad_when_true.contains(&condition.kind.as_str())
 }
 

@@ -78,7 +78,8 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
         created: now(),
         updated: now(),
         deleting: false,
-        last_good_generation: 0,
+        paused: false,
+        restarted: None,
         architectures: Vec::new(),
     };
     vec![

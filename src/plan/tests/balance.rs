@@ -298,7 +298,7 @@ fn instances_are_behind_the_ports_that_they_have() {
     assert_eq!(listed, [(53, 1), (80, 1), (8080, 0)]);
     assert!(ports[1].instances.contains_key(&before));
     world.at("n1").obeys = true;
-    world.settle();
+    world.roll_out();
     let snapshot = world.snapshot();
     let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, "web")];
     let ports = &service.balance.as_ref().unwrap().value.ports;

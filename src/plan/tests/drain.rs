@@ -134,7 +134,7 @@ fn a_machine_that_dies_while_it_is_drained_is_replaced_like_any_other() {
 fn a_rollout_and_a_drain_at_once_come_to_their_end() {
     let mut world = World::with_machines(3);
     world.replicas("web", 6);
-    world.settle();
+    world.roll_out();
     world.apply_workload("web", |file| {
         file["spec"]["replicas"] = json!(6);
         file["spec"]["source"]["image"] = json!("registry.example/web:2");
@@ -145,11 +145,12 @@ fn a_rollout_and_a_drain_at_once_come_to_their_end() {
         world.plan_out();
         assert!(world.running("web") >= 6, "{}", world.running("web"));
         world.agents();
-        if world.revision == before {
+        world.pass(Duration::from_secs(1));
+        if world.revision == before && world.status("web").updated == 6 {
             break;
         }
     }
-    world.settle();
+    world.roll_out();
     let wanted = world.wanted("web");
     assert_eq!(wanted.len(), 6);
     assert!(

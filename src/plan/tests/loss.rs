@@ -30,7 +30,7 @@ fn spread_with(machines: usize, change: impl FnOnce(&mut serde_json::Value)) -> 
         file["spec"]["replicas"] = json!(machines);
         change(file);
     });
-    world.settle();
+    world.roll_out();
     let on: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.1).collect();
     assert_eq!(on.len(), machines, "one on each");
     world
@@ -414,13 +414,13 @@ fn a_rollout_goes_on_without_the_lost_machine() {
     unplug(&mut world, "n2");
     let timeout = timeout(&mut world);
     world.pass(timeout);
-    world.settle();
+    world.roll_out();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
     world.apply_workload("web", version(3));
-    world.settle();
+    world.roll_out();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
     plug_in(&mut world, "n2");
-    world.settle();
+    world.roll_out();
     assert!(
         world
             .wanted("web")

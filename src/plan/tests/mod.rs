@@ -19,11 +19,14 @@ mod objects;
 mod placement;
 mod properties;
 mod restarts;
+mod rolling;
 mod rollout;
 mod scale;
 mod scheduling;
 mod spreading;
+mod stalls;
 mod status;
+mod strategies;
 mod users;
 mod versions;
 
@@ -214,6 +217,27 @@ impl World {
             }
         }
         panic!("the world does not settle");
+    }
+
+    /// Settles, and lets new instances show that they work, until nothing is left to do.
+    fn roll_out(&mut self) {
+        for _ in 0..100 {
+            self.settle();
+            let before = self.revision;
+            self.pass(Duration::from_secs(3));
+            self.settle();
+            if self.revision == before {
+                return;
+            }
+        }
+        panic!("the rollout does not end");
+    }
+
+    fn events(&mut self, reason: &str) -> Vec<String> {
+        let snapshot = self.snapshot();
+        let events = snapshot.events.values().map(|stored| &stored.value);
+        let events = events.filter(|event| event.reason == reason);
+        events.map(|event| event.message.clone()).collect()
     }
 
     fn status(&mut self, name: &str) -> crate::api::types::WorkloadStatus {

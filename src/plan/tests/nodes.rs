@@ -97,7 +97,7 @@ fn a_report_of_another_identity_is_none() {
 fn a_heartbeat_without_news_writes_nothing() {
     let mut world = World::with_machines(2);
     world.replicas("web", 3);
-    world.settle();
+    world.roll_out();
     let before = world.revision;
     for _ in 0..10 {
         world.pass(Duration::from_secs(5));

@@ -94,6 +94,7 @@ impl World {
         change(&mut file);
         let mut template = file.clone();
         template["spec"]["replicas"] = json!(null);
+        template["spec"]["updateStrategy"] = json!(null);
         let snapshot = self.snapshot();
         let key = WorkloadKey::new(namespace, name);
         let before = snapshot
@@ -119,7 +120,8 @@ impl World {
             created: self.now,
             updated: self.now,
             deleting: false,
-            last_good_generation: 0,
+            paused: before.as_ref().is_some_and(|meta| meta.paused),
+            restarted: None,
             architectures: Vec::new(),
         };
         let record = IndexRecord {
@@ -128,8 +130,23 @@ impl World {
             workload: name.to_owned(),
             workload_uid: meta.uid.clone(),
         };
+        let generation = GenerationRecord {
+            schema: 1,
+            applied: self.now,
+            by: "a test".to_owned(),
+            origin: Origin::Applied,
+            of: None,
+            why: String::new(),
+            spec_hash: meta.spec_hash.clone(),
+            template_hash: meta.template_hash.clone(),
+            restarted: None,
+        };
         self.write(keys::index(index), &record);
         self.write(keys::manifest(namespace, name, "workload.kat"), &file);
+        let copy = keys::archive_file(namespace, name, meta.generation, "workload.kat");
+        self.write(copy, &file);
+        let archive = keys::archive_meta(namespace, name, meta.generation);
+        self.write(archive, &generation);
         self.write(keys::workload_meta(namespace, name), &meta);
     }
 
@@ -142,6 +159,17 @@ impl World {
         let mut value = serde_json::from_slice(&self.entries[key].value).unwrap();
         change(&mut value);
         self.write(key.to_owned(), &value);
+    }
+
+    /// Pauses a rollout, or lets it go on.
+    pub(super) fn pause(&mut self, name: &str, paused: bool) {
+        let snapshot = self.snapshot();
+        let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
+        let meta = WorkloadMeta {
+            paused,
+            ..entry.meta.value.clone()
+        };
+        self.write(keys::workload_meta(NAMESPACE, name), &meta);
     }
 
     pub(super) fn delete_workload(&mut self, name: &str) {

@@ -25,7 +25,9 @@ fn never_has_fewer_than_before() {
         assert!(world.running("web") >= 4, "{}", world.running("web"));
         world.plan_out();
         world.agents();
-        if world.revision == before {
+        world.pass(Duration::from_secs(1));
+        world.plan_out();
+        if world.revision == before && world.status("web").phase == WorkloadPhase::Running {
             break;
         }
     }
@@ -48,18 +50,28 @@ fn a_version_that_fails_takes_one_slot_and_no_more() {
     world.failing.insert("registry.example/web:2".to_owned());
     world.apply_workload("web", image(2, 3));
     world.settle();
+    let status = world.status("web");
+    assert_eq!(status.phase, WorkloadPhase::Degraded);
+    assert_eq!(status.conditions[0].reason, "RestartsExhausted");
     for _ in 0..10 {
         world.pass(Duration::from_secs(400));
         world.settle();
         assert_eq!(world.running("web"), 3, "the old ones serve on");
+        assert_eq!(world.wanted("web").len(), 4, "and one is tried again");
     }
     let status = world.status("web");
-    assert_eq!(status.phase, WorkloadPhase::Degraded);
-    assert_eq!(status.conditions[0].reason, "RestartsExhausted");
+    assert_eq!(status.phase, WorkloadPhase::Stalled);
+    let condition = &status.conditions[0];
+    assert_eq!(condition.reason, "ProgressDeadlineExceeded");
+    let why = &condition.message;
+    assert!(
+        why.contains("no progress for 600 s: RestartsExhausted: web-"),
+        "{why}"
+    );
     assert_eq!((status.ready, status.updated), (3, 0));
     world.apply_workload("web", image(3, 3));
     world.pass(Duration::from_secs(400));
-    world.settle();
+    world.roll_out();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
     assert_eq!(world.wanted("web").len(), 3);
 }
@@ -80,7 +92,7 @@ fn hasty_changes_do_not_pile_up() {
             "three that serve, one that comes"
         );
     }
-    world.settle();
+    world.roll_out();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
 
@@ -88,13 +100,13 @@ fn hasty_changes_do_not_pile_up() {
 fn going_back_to_the_old_version_keeps_what_still_runs() {
     let mut world = World::with_machines(1);
     world.apply_workload("web", image(1, 3));
-    world.settle();
+    world.roll_out();
     let before: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     world.failing.insert("registry.example/web:2".to_owned());
     world.apply_workload("web", image(2, 3));
-    world.settle();
+    world.roll_out();
     world.apply_workload("web", image(1, 3));
-    world.settle();
+    world.roll_out();
     let after: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     assert_eq!(before, after);
 }

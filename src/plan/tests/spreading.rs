@@ -73,14 +73,14 @@ fn instances_are_even_over_the_zones_also_after_a_rollout_and_more() {
     for required in [false, true] {
         let mut world = zones();
         world.apply_workload("web", spread(required, 5));
-        world.settle();
+        world.roll_out();
         assert!(is_even(&world.by_zone("web")), "{:?}", world.by_zone("web"));
         for version in 2..6 {
             world.apply_workload("web", |file| {
                 spread(required, 5 + version % 3)(file);
                 file["spec"]["source"]["image"] = json!(format!("registry.example/web:{version}"));
             });
-            world.settle();
+            world.roll_out();
             assert!(is_even(&world.by_zone("web")), "{:?}", world.by_zone("web"));
         }
     }

@@ -17,7 +17,7 @@ use super::{
     *,
 };
 use crate::{
-    api::types::{NodeReport, NodeResources, Taint},
+    api::types::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
     bundle::fields::{self, Field, Status},
     leader::SnapshotBuilder,
     plan::{
@@ -145,8 +145,13 @@ impl Store {
 
     /// Writes what is planned; units of new instances, and statuses.
     fn planned(&mut self, observed: &Observed) -> String {
+        self.planned_at(observed, 0)
+    }
+
+    /// The same, so many seconds later.
+    fn planned_at(&mut self, observed: &Observed, seconds: i64) -> String {
         let snapshot = SnapshotBuilder::default().build(&self.0, 1);
-        let now = Timestamp::UNIX_EPOCH + observed.leading_for;
+        let now = Timestamp::from_second(seconds).unwrap() + observed.leading_for;
         let planned = plan(&snapshot, observed, now, 1);
         let mut shown = String::new();
         for operation in planned.changes.iter().flat_map(|change| &change.operations) {
@@ -165,7 +170,7 @@ impl Store {
                 let drain = assignment.drain();
                 writeln!(shown, "{key} {on_partition:?} {health_check:?} {drain:?}").unwrap();
                 shown.push_str(&rendered(value));
-            } else if key.starts_with(keys::WORKLOAD_STATUS) {
+            } else if key.starts_with(keys::WORKLOAD_STATUS) || key.ends_with("/base/meta") {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
             }
         }
@@ -221,7 +226,8 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         deleting: false,
-        last_good_generation: 0,
+        paused: false,
+        restarted: None,
         architectures: Vec::new(),
     };
     store.put(keys::workload_meta("default", "base"), &meta);
@@ -239,6 +245,69 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
     observed.leading_for = Duration::from_secs(3600);
     shown.push_str(&store.planned(&observed));
     shown
+}
+
+/// What becomes of a workload of these files that takes the place of an earlier version, and does not
+/// get well in a day: what is done at once, and what after five minutes and after a day.
+fn rolled(files: &[SourceFile]) -> String {
+    let mut store = Store::default();
+    let large = Machine {
+        cpu: 64_000,
+        memory: 65_536,
+        ..PLAIN
+    };
+    store.put(keys::registration("n0"), &registration("n0", &large));
+    let subnet = b"10.100.0.0/24".to_vec();
+    store.write(&Operation::Put(keys::network_node("n0", "subnet"), subnet));
+    for file in files {
+        for key in [
+            keys::manifest("default", "base", &file.name),
+            keys::archive_file("default", "base", 1, &file.name),
+        ] {
+            store.write(&Operation::Put(key, file.text.clone().into_bytes()));
+        }
+    }
+    let meta = json!({
+        "schema": 1, "uid": "base", "generation": 2, "specHash": "", "templateHash": "new", "index": 7,
+        "created": "2020-01-01T00:00:00Z", "updated": "2020-01-01T00:00:00Z",
+    });
+    store.put(keys::workload_meta("default", "base"), &meta);
+    let earlier = json!({
+        "schema": 1, "applied": "2020-01-01T00:00:00Z", "specHash": "", "templateHash": "other",
+    });
+    store.put(keys::archive_meta("default", "base", 1), &earlier);
+    let status = json!({"schema": 1, "good": [1]});
+    store.put(keys::workload_status("default", "base"), &status);
+    let mut reported = report("n0", &large);
+    let mut spoken = NodeReport::clone(&reported.report);
+    for slot in 0..8 {
+        let id = format!("base-aaaa{slot}");
+        let old = Assignment {
+            instance: id.clone(),
+            slot,
+            address: [10, 100, 0, 200 + u8::try_from(slot).unwrap()].into(),
+            ..instance("base")
+        };
+        store.put(keys::desired_instance("n0", &id), &old);
+        spoken.workload_instances.push(InstanceReport {
+            instance_id: id,
+            phase: InstancePhase::Running,
+            ..InstanceReport::default()
+        });
+    }
+    let list = DesiredMeta {
+        schema: 1,
+        revision: 1,
+        count: 8,
+    };
+    store.put(keys::desired_meta("n0"), &list);
+    reported.report = Arc::new(spoken);
+    let observed = Observed {
+        leading_for: Duration::from_secs(3600),
+        reports: BTreeMap::from([("n0".to_owned(), reported)]),
+    };
+    let times = [0, 400, 86_500].into_iter();
+    times.map(|at| store.planned_at(&observed, at)).collect()
 }
 
 /// An instance of another workload.
@@ -354,6 +423,9 @@ fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
         if field.description.ends_with("MaxCount only") {
             document["spec"]["restartPolicy"]["condition"] = json!("MaxCount");
         }
+        if field.path.starts_with("spec.updateStrategy") {
+            document["spec"]["replicas"] = json!(8);
+        }
         let mut with = document.clone();
         set(&mut with, field, json_of(field.example));
         must(field, &with);
@@ -364,7 +436,7 @@ fn every_accepted_field_of_a_workload_changes_a_unit_or_a_decision() {
         }
         let differs = worlds().iter().any(|machines| {
             outcome(&files(field, &with), machines) != outcome(&files(field, &without), machines)
-        });
+        }) || rolled(&files(field, &with)) != rolled(&files(field, &without));
         let shown_only = SHOWN_ONLY.iter().any(|(path, _)| *path == field.path);
         if differs == shown_only {
             wrong.push(format!(

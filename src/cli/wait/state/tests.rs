@@ -30,8 +30,7 @@ fn workload(phase: WorkloadPhase, observed: u64, counts: (u32, u32, u32)) -> Wor
             ready: counts.1,
             updated: counts.2,
             observed_generation: observed,
-            service_address: None,
-            conditions: Vec::new(),
+            ..WorkloadStatus::default()
         },
     }
 }

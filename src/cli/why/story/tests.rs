@@ -114,6 +114,59 @@ fn what_is_well_and_what_is_under_way_have_their_words() {
 }
 
 #[test]
+fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
+    let why = "the rollout is paused: 0 of 2 instances of this generation are healthy";
+    let paused = workload("Paused", [2, 0], available(false, "Paused", why));
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let story = of_workload(&paused, &runs, Vec::new(), now());
+    assert_eq!(
+        story.because,
+        [format!(
+            "its rollout is paused: nothing of the new version takes over until it goes on\n  {why}"
+        )]
+    );
+    assert_eq!(story.next, ["katcall rollout resume shop/web"]);
+
+    let why = "no progress for 600 s: ImagePullFailed: web-bbbbb: no such image";
+    let stalled = available(false, "ProgressDeadlineExceeded", why);
+    let stalled = workload("Stalled", [2, 0], stalled);
+    let ill = "ImagePullFailed";
+    let both = [
+        instance("web-aaaaa", "Running", "", ""),
+        instance("web-bbbbb", "Pulling", ill, "no such image"),
+    ];
+    let story = of_workload(&stalled, &both, Vec::new(), now());
+    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert!(story.because[0].ends_with(why), "{:?}", story.because);
+    assert!(story.because[1].starts_with("web-bbbbb: its image"));
+    let next = story.next.join("|");
+    assert!(
+        next.contains("katcall rollback workload shop/web"),
+        "{next}"
+    );
+
+    // What runs is well, and still there is something to know.
+    let mut well = workload("Running", [1, 1], available(true, "AllHealthy", ""));
+    let why = "generation 2 made no progress; generation 1 is taken again";
+    well.status.conditions.push(Condition {
+        kind: ROLLED_BACK.to_owned(),
+        status: true,
+        reason: "AutoRollback".to_owned(),
+        message: why.to_owned(),
+        since: String::new(),
+    });
+    well.status.paused = true;
+    let story = of_workload(&well, &runs, Vec::new(), now());
+    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert!(story.because[0].ends_with(why), "{:?}", story.because);
+    assert!(
+        story.because[1].contains("is paused"),
+        "{:?}",
+        story.because
+    );
+}
+
+#[test]
 fn every_reason_is_told_whoever_it_is_about() {
     for reason in reasons::REASONS {
         let item = instance("web-aaaaa", "Starting", reason.word, "the words of it");

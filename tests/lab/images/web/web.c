@@ -1,10 +1,12 @@
 /* The program of the lab's images, and the load that asks it. Static, so that an image is one file.
  *
  *   web                                         serves HTTP on $PORT (8080)
- *   web load ADDRESS PORT RATE SECONDS [STOP]   asks it RATE times a second, until SECONDS have passed or the
+ *   web load ADDRESS PORT RATE SECONDS [STOP [KEPT]]
+ *                                               asks it RATE times a second, until SECONDS have passed or the
  *                                               file STOP exists and so many were sent as it says; prints counts.
- *                                               ADDRESS may be NAME@SERVER: then each request first asks that
- *                                               DNS server for the name
+ *                                               ADDRESS may be NAME@SERVER: then each new connection first asks that
+ *                                               DNS server for the name. With KEPT so many connections are kept, and
+ *                                               asked in turn, each until an answer says that it is the last
  *
  * GET /           one line: host, uid, $VERSION, and how many requests it answered
  * GET /env?NAME   the value of a variable; 404 when it is not set
@@ -14,9 +16,11 @@
  * GET /ill, /well say how it is from now on with /healthz, which answers 503 or 200; it begins well
  * GET /slow?N     answers after N milliseconds
  *
- * On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that whoever still comes is answered, and exits
- * with 0. The load opens a connection for each request, at fixed times whatever became of those before,
- * gives each a second, and tries nothing twice.
+ * It keeps a connection whose request says so. On SIGTERM it goes on for $DRAIN_MS (500) milliseconds, so that
+ * whoever still comes is answered, and told that this is the last answer of the connection; then it exits with 0,
+ * and says how many it has answered. With $ILL it begins ill.
+ * The load opens a connection for each request unless it keeps them, at fixed times whatever became of those
+ * before, gives each a second, and tries nothing twice.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -24,6 +28,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -35,8 +40,10 @@
 #include <time.h>
 #include <unistd.h>
 
-static atomic_long answered, in_flight, ok, failed;
+static atomic_long answered, in_flight, ok, failed, opened;
 static atomic_int ill;
+/* When the program ends, in milliseconds; 0 until it is asked to. */
+static atomic_llong ends;
 static volatile sig_atomic_t terminated;
 
 static void on_signal(int number) { (void)number; terminated = 1; }
@@ -54,35 +61,45 @@ static long number(const char *text, long fallback) {
     return *end ? fallback : value;
 }
 
-static void reply(int connection, const char *status, const char *body) {
+static void reply(int connection, int kept, const char *status, const char *body) {
     char text[4096];
     int length = snprintf(text, sizeof text,
-        "HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n%s",
-        status, strlen(body), body);
+        "HTTP/1.1 %s\r\nContent-Type: text/plain\r\nContent-Length: %zu\r\nConnection: %s\r\n\r\n%s",
+        status, strlen(body), kept ? "keep-alive" : "close", body);
     if (length > 0 && length < (int)sizeof text && write(connection, text, (size_t)length) != length)
         fprintf(stderr, "an answer was cut short\n");
 }
 
-static void *serve_one(void *argument) {
-    int connection = (int)(intptr_t)argument;
-    char request[2048] = "", path[1024] = "", body[2048];
+/* The next request of a connection; 0 where there is none. A kept one is waited for until the program ends. */
+static size_t read_request(int connection, int64_t limit, char *request, size_t size) {
     size_t have = 0;
-    struct timeval patience = {.tv_sec = 2};
-    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    while (have < sizeof request - 1 && !strstr(request, "\r\n\r\n")) {
-        ssize_t got = read(connection, request + have, sizeof request - 1 - have);
+    while (have < size - 1 && !strstr(request, "\r\n\r\n")) {
+        struct pollfd waiting = {.fd = connection, .events = POLLIN};
+        int64_t end = atomic_load(&ends);
+        if (poll(&waiting, 1, 50) == 0) {
+            if (now_ms() >= limit || (!have && end && now_ms() >= end)) break;
+            continue;
+        }
+        ssize_t got = read(connection, request + have, size - 1 - have);
         if (got <= 0) break;
         have += (size_t)got;
         request[have] = 0;
     }
+    return have;
+}
+
+/* Answers one request; whether the connection is kept. */
+static int answer(int connection, const char *request, size_t have) {
+    char path[1024] = "", body[2048];
+    int kept = strstr(request, "Connection: keep-alive") && !terminated;
     if (sscanf(request, "GET %1023s", path) != 1) {
-        if (have) reply(connection, "400 Bad Request", "expected GET\n");
+        if (have) reply(connection, kept, "400 Bad Request", "expected GET\n");
     } else if (!strncmp(path, "/env?", 5)) {
         const char *value = getenv(path + 5);
         snprintf(body, sizeof body, "%s\n", value ? value : "not set");
-        reply(connection, value ? "200 OK" : "404 Not Found", body);
+        reply(connection, kept, value ? "200 OK" : "404 Not Found", body);
     } else if (!strncmp(path, "/crash", 6)) {
-        reply(connection, "200 OK", "crashing\n");
+        reply(connection, kept, "200 OK", "crashing\n");
         fprintf(stderr, "something is wrong here\ngiving up as asked\n");
         close(connection);
         _exit((int)number(path[6] == '?' ? path + 7 : "", 1));
@@ -90,28 +107,43 @@ static void *serve_one(void *argument) {
         size_t size = (size_t)number(path + 5, 0) << 20;
         volatile char *taken = malloc(size);
         for (size_t at = 0; taken && at < size; at += 4096) taken[at] = 1;
-        reply(connection, taken ? "200 OK" : "507 Insufficient Storage", taken ? "eaten\n" : "there is no more\n");
+        reply(connection, kept, taken ? "200 OK" : "507 Insufficient Storage", taken ? "eaten\n" : "there is no more\n");
     } else if (!strcmp(path, "/fail")) {
-        reply(connection, "500 Internal Server Error", "failed as asked\n");
+        reply(connection, kept, "500 Internal Server Error", "failed as asked\n");
     } else if (!strcmp(path, "/ill") || !strcmp(path, "/well")) {
         atomic_store(&ill, path[1] == 'i');
-        reply(connection, "200 OK", "as asked\n");
+        reply(connection, kept, "200 OK", "as asked\n");
     } else if (!strcmp(path, "/healthz")) {
         int is_ill = atomic_load(&ill);
-        reply(connection, is_ill ? "503 Service Unavailable" : "200 OK", is_ill ? "ill\n" : "well\n");
+        reply(connection, kept, is_ill ? "503 Service Unavailable" : "200 OK", is_ill ? "ill\n" : "well\n");
     } else if (!strncmp(path, "/slow?", 6)) {
         usleep((useconds_t)number(path + 6, 0) * 1000);
-        reply(connection, "200 OK", "at last\n");
+        reply(connection, kept, "200 OK", "at last\n");
     } else if (!strcmp(path, "/")) {
         struct utsname host;
         const char *version = getenv("VERSION");
         uname(&host);
         snprintf(body, sizeof body, "host=%s uid=%u version=%s requests=%ld\n", host.nodename,
             (unsigned)getuid(), version ? version : "-", atomic_fetch_add(&answered, 1) + 1);
-        reply(connection, "200 OK", body);
+        reply(connection, kept, "200 OK", body);
     } else {
-        reply(connection, "404 Not Found", "no such page\n");
+        reply(connection, kept, "404 Not Found", "no such page\n");
     }
+    return kept;
+}
+
+static void *serve_one(void *argument) {
+    int connection = (int)(intptr_t)argument;
+    char request[2048];
+    size_t have;
+    struct timeval patience = {.tv_sec = 2};
+    setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    int64_t wait = 2000;
+    do {
+        request[0] = 0;
+        have = read_request(connection, now_ms() + wait, request, sizeof request);
+        wait = 60000;
+    } while (answer(connection, request, have));
     shutdown(connection, SHUT_WR);
     while (read(connection, request, sizeof request) > 0) {}
     close(connection);
@@ -140,11 +172,13 @@ static int serve(void) {
         return 1;
     }
     printf("listening on port %ld as uid %u\n", port, (unsigned)getuid());
+    atomic_store(&ill, getenv("ILL") != NULL);
     int64_t end = 0;
     for (;;) {
         if (terminated && !end) {
             printf("draining for %ld ms\n", drain);
             end = now_ms() + drain;
+            atomic_store(&ends, end);
         }
         if (end && now_ms() >= end) break;
         struct pollfd waiting = {.fd = listener, .events = POLLIN};
@@ -219,47 +253,62 @@ static const char *resolve(int64_t limit, struct in_addr *address) {
     return wrong;
 }
 
-/* One request; what went wrong, or NULL. */
-static const char *ask(void) {
-    static const char request[] = "GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n";
-    char answer[512] = "";
-    size_t have = 0;
-    int64_t limit = now_ms() + 1000;
+/* Opens a connection; what went wrong, or NULL. */
+static const char *open_one(int64_t limit, int *connection) {
     struct sockaddr_in address = target;
     const char *wrong = question_size ? resolve(limit, &address.sin_addr) : NULL;
     if (wrong) return wrong;
-    int connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (connection < 0) return "no socket";
-    if (connect(connection, (struct sockaddr *)&address, sizeof address) && errno != EINPROGRESS) wrong = strerror(errno);
-    int sent = 0;
+    *connection = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (*connection < 0) return "no socket";
+    atomic_fetch_add(&opened, 1);
+    if (connect(*connection, (struct sockaddr *)&address, sizeof address) && errno != EINPROGRESS) return strerror(errno);
+    struct pollfd waiting = {.fd = *connection, .events = POLLOUT};
+    int64_t left = limit - now_ms();
+    if (left <= 0 || poll(&waiting, 1, (int)left) == 0) return "no connection in 1 s";
+    int error = 0;
+    socklen_t size = sizeof error;
+    getsockopt(*connection, SOL_SOCKET, SO_ERROR, &error, &size);
+    return error ? strerror(error) : NULL;
+}
+
+/* One request, on this connection or on a new one where it is -1, which it is after the last answer; what went wrong,
+ * or NULL. */
+static const char *ask(int *connection, int keep) {
+    static const char *const requests[] = {"GET / HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n",
+                                           "GET / HTTP/1.1\r\nHost: web\r\nConnection: keep-alive\r\n\r\n"};
+    const char *request = requests[keep], *wrong = NULL, *head;
+    char answer[512] = "";
+    size_t have = 0, whole = 0;
+    int64_t limit = now_ms() + 1000;
+    if (*connection < 0) wrong = open_one(limit, connection);
+    if (!wrong && write(*connection, request, strlen(request)) != (ssize_t)strlen(request)) wrong = "can't send";
     while (!wrong) {
         int64_t left = limit - now_ms();
-        struct pollfd waiting = {.fd = connection, .events = sent ? POLLIN : POLLOUT};
-        if (left <= 0 || poll(&waiting, 1, (int)left) == 0) { wrong = sent ? "no answer in 1 s" : "no connection in 1 s"; break; }
-        if (!sent) {
-            int error = 0;
-            socklen_t size = sizeof error;
-            getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &size);
-            if (error) { wrong = strerror(error); break; }
-            if (write(connection, request, sizeof request - 1) != (ssize_t)sizeof request - 1) { wrong = "can't send"; break; }
-            sent = 1;
-            continue;
-        }
-        ssize_t got = read(connection, answer + have, sizeof answer - 1 - have);
+        struct pollfd waiting = {.fd = *connection, .events = POLLIN};
+        if (left <= 0 || poll(&waiting, 1, (int)left) == 0) { wrong = "no answer in 1 s"; break; }
+        ssize_t got = read(*connection, answer + have, sizeof answer - 1 - have);
         if (got < 0 && errno == EAGAIN) continue;
         if (got < 0) { wrong = strerror(errno); break; }
-        if (got == 0) break;
         have += (size_t)got;
-        if (have == sizeof answer - 1) break;
+        answer[have] = 0;
+        if (got == 0) {
+            if (keep) wrong = have ? "an answer was cut short" : "the connection was closed before the answer";
+            break;
+        }
+        head = strstr(answer, "\r\n\r\n");
+        if (!whole && head) {
+            const char *length = strstr(answer, "Content-Length: ");
+            whole = length ? (size_t)(head - answer) + 4 + strtoul(length + 16, NULL, 10) : 0;
+        }
+        if ((keep && whole && have >= whole) || have == sizeof answer - 1) break;
     }
-    close(connection);
+    int last = wrong || !keep || !strstr(answer, "Connection: keep-alive");
+    if (last && *connection >= 0) { close(*connection); *connection = -1; }
     if (!wrong && (strncmp(answer, "HTTP/1.1 200", 12) || !strstr(answer, "host="))) wrong = "not the page";
     return wrong;
 }
 
-static void *ask_once(void *argument) {
-    (void)argument;
-    const char *wrong = ask();
+static void count(const char *wrong) {
     if (wrong) {
         struct timespec time;
         clock_gettime(CLOCK_REALTIME, &time);
@@ -267,7 +316,29 @@ static void *ask_once(void *argument) {
     } else {
         atomic_fetch_add(&ok, 1);
     }
+}
+
+static void *ask_once(void *argument) {
+    int connection = -1;
+    (void)argument;
+    count(ask(&connection, 0));
     atomic_fetch_sub(&in_flight, 1);
+    return NULL;
+}
+
+/* A connection that is kept: asked when its turn comes, and opened anew when it has ended. */
+struct kept { sem_t turns; atomic_int over; };
+
+static void *keep_asking(void *argument) {
+    struct kept *kept = argument;
+    int connection = -1;
+    for (;;) {
+        if (sem_wait(&kept->turns)) continue;
+        if (atomic_load(&kept->over)) break;
+        count(ask(&connection, 1));
+        atomic_fetch_sub(&in_flight, 1);
+    }
+    if (connection >= 0) close(connection);
     return NULL;
 }
 
@@ -283,7 +354,7 @@ static int enough(const char *path, long sent) {
 
 static int load(int count, char **arguments) {
     if (count < 4) {
-        fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP]\n");
+        fprintf(stderr, "web load ADDRESS PORT RATE SECONDS [STOP [KEPT]]\n");
         return 2;
     }
     char *server = strchr(arguments[0], '@');
@@ -297,6 +368,10 @@ static int load(int count, char **arguments) {
     target.sin_family = AF_INET;
     target.sin_port = htons((uint16_t)port);
     if ((!server && inet_pton(AF_INET, arguments[0], &target.sin_addr) != 1) || port < 1 || rate < 1 || seconds < 1) return 2;
+    long many = count > 5 ? number(arguments[5], 0) : 0;
+    struct kept *kept = many > 0 ? calloc((size_t)many, sizeof *kept) : NULL;
+    for (long one = 0; kept && one < many; one++)
+        if (sem_init(&kept[one].turns, 0, 0) || spawn(keep_asking, &kept[one])) return 1;
     int64_t began = now_ms();
     while (!terminated && sent < rate * seconds) {
         int64_t due = began + sent * 1000 / rate, early = due - now_ms();
@@ -304,14 +379,20 @@ static int load(int count, char **arguments) {
         if (count > 4 && sent % 16 == 0 && enough(arguments[4], sent)) break;
         sent++;
         atomic_fetch_add(&in_flight, 1);
-        if (spawn(ask_once, NULL)) {
+        if (kept) {
+            sem_post(&kept[sent % many].turns);
+        } else if (spawn(ask_once, NULL)) {
             atomic_fetch_add(&failed, 1);
             atomic_fetch_sub(&in_flight, 1);
         }
     }
     while (atomic_load(&in_flight)) usleep(1000);
-    printf("{\"rate\": %ld, \"seconds\": %.1f, \"sent\": %ld, \"ok\": %ld, \"failed\": %ld}\n", rate,
-        (double)(now_ms() - began) / 1000, sent, atomic_load(&ok), atomic_load(&failed));
+    for (long one = 0; kept && one < many; one++) {
+        atomic_store(&kept[one].over, 1);
+        sem_post(&kept[one].turns);
+    }
+    printf("{\"rate\": %ld, \"seconds\": %.1f, \"sent\": %ld, \"ok\": %ld, \"failed\": %ld, \"opened\": %ld}\n", rate,
+        (double)(now_ms() - began) / 1000, sent, atomic_load(&ok), atomic_load(&failed), atomic_load(&opened));
     return 0;
 }
 

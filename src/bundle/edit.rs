@@ -1,0 +1,109 @@
+//! Changes of a file as it was written, with its comments and its layout.
+
+use super::{
+    Kind, SourceFile,
+    yaml::{self, Node, Value, locate},
+};
+
+/// The files with another `spec.replicas` in `workload.kat`; nothing where none is written there.
+pub fn with_replicas(files: &[SourceFile], replicas: u32) -> Option<Vec<SourceFile>> {
+    let mut files = files.to_vec();
+    let (file, node) = files.iter().enumerate().find_map(|(index, file)| {
+        let roots = yaml::read(&file.name, &file.text, &mut Vec::new()).roots;
+        let node = roots.iter().find_map(written)?;
+        Some((index, node))
+    })?;
+    let file = files.get_mut(file)?;
+    let start = offset(&file.text, node.span.start.line, node.span.start.column)?;
+    let end = offset(&file.text, node.span.end.line, node.span.end.column)?;
+    let (before, after) = (file.text.get(..start)?, file.text.get(end..)?);
+    file.text = format!("{before}{replicas}{after}");
+    Some(files)
+}
+
+/// `spec.replicas` of a document, if it is a workload's.
+fn written(root: &Node) -> Option<Node> {
+    let kind = match &locate(root, "kind")?.0.value {
+        Value::Scalar { text, .. } => Kind::from_word(text),
+        _ => None,
+    };
+    let (node, _) = locate(root, "spec.replicas")?;
+    (kind == Some(Kind::Workload) && !node.is_null()).then(|| node.clone())
+}
+
+/// The byte at a line and a column, both from 1.
+fn offset(text: &str, line: u32, column: u32) -> Option<usize> {
+    let mark = if text.starts_with('\u{feff}') {
+        '\u{feff}'.len_utf8()
+    } else {
+        0
+    };
+    let (mut at_line, mut at_column) = (1, 1);
+    let rest = text.get(mark..)?;
+    let mut characters = rest.char_indices().peekable();
+    loop {
+        let next = characters.next();
+        if (at_line, at_column) == (line, column) {
+            return Some(mark + next.map_or(rest.len(), |(at, _)| at));
+        }
+        let (_, character) = next?;
+        let ends = character == '\n'
+            || (character == '\r' && characters.peek().is_none_or(|(_, next)| *next != '\n'));
+        match ends {
+            true => (at_line, at_column) = (at_line + 1, 1),
+            false => at_column += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scaled(text: &str) -> Option<String> {
+        let file = |name: &str, text: &str| SourceFile {
+            name: name.to_owned(),
+            text: text.to_owned(),
+        };
+        let other = "kind: VirtualLoadBalancer\nspec: {replicas: 1}\n";
+        let files = [
+            file("VirtualLoadBalancer.kat", other),
+            file("workload.kat", text),
+        ];
+        let changed = with_replicas(&files, 12)?;
+        assert_eq!(changed[0].text, other);
+        Some(changed[1].text.clone())
+    }
+
+    #[test]
+    fn changes_the_number_and_nothing_else() {
+        let table = [
+            (
+                "kind: Workload\nspec:\n  replicas: 3  # three\n  x: 3\n",
+                "kind: Workload\nspec:\n  replicas: 12  # three\n  x: 3\n",
+            ),
+            (
+                "\u{feff}# é\r\nkind: Workload\r\nspec: {ä: é, replicas: 3, b: 3}",
+                "\u{feff}# é\r\nkind: Workload\r\nspec: {ä: é, replicas: 12, b: 3}",
+            ),
+            (
+                "{\"kind\": \"Workload\", \"spec\": {\"replicas\": 3}}",
+                "{\"kind\": \"Workload\", \"spec\": {\"replicas\": 12}}",
+            ),
+            (
+                "kind: Workload\nspec:\n  replicas:\n    3",
+                "kind: Workload\nspec:\n  replicas:\n    12",
+            ),
+        ];
+        for (before, after) in table {
+            assert_eq!(scaled(before).as_deref(), Some(after));
+        }
+        for none in [
+            "kind: Workload\nspec: {}\n",
+            "kind: Workload\nspec:\n  replicas:\n",
+            "kind: Job\nspec: {replicas: 1}\n",
+        ] {
+            assert_eq!(scaled(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,450 @@
+//! Instances of a Service: one live instance for each slot, its successor beside it or after it, and
+//! a growing delay before a failed one is replaced (RFC001-KAT 4.5).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use super::{
+    Assignment, ParsedWorkload,
+    rollout::{Strategy, replicas},
+    service::Pass,
+    slot::{Live, Slot},
+};
+use crate::api::types::InstancePhase;
+
+/// First delay before a failed instance is replaced; it doubles up to [`LONGEST_DELAY`].
+const FIRST_DELAY: Duration = Duration::from_secs(10);
+/// Longest delay before a failed instance is replaced.
+const LONGEST_DELAY: Duration = Duration::from_secs(300);
+/// After so long without a failure the delay starts anew.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+
+/// What is known while the slots of a workload are gone through.
+struct Turn<'l> {
+    strategy: Strategy,
+    /// Nothing new is to take the place of an older version.
+    paused: bool,
+    /// The same, or the new version goes nowhere: what fails is replaced by its own version.
+    held: bool,
+    /// A new instance has shown that the version works.
+    proven: bool,
+    /// Slots whose instance of the new version does not work yet.
+    busy: usize,
+    /// Slots whose instance moves to another machine.
+    moving: usize,
+    /// Slots that have been emptied, and whose next instance is on its way.
+    down: usize,
+    /// Slots in which something is still to end.
+    ending: BTreeSet<u32>,
+    /// An instance of another version runs where its machine answers.
+    other_runs: bool,
+    /// Slots in which an instance of the wanted version ends.
+    ended: BTreeSet<u32>,
+    /// By slot, an instance of another version, also one that has just ended.
+    others: BTreeMap<u32, &'l Assignment>,
+}
+
+impl Turn<'_> {
+    fn is_full(&self) -> bool {
+        let moving = if self.held { 0 } else { self.moving };
+        self.busy + self.down + moving >= self.strategy.at_once
+    }
+
+    fn may_move(&self) -> bool {
+        let busy = if self.held { 0 } else { self.busy };
+        self.moving + self.down + busy < self.strategy.at_once
+    }
+}
+
+impl Pass<'_, '_, '_> {
+    pub(super) fn converge(&mut self, parsed: &ParsedWorkload, all: &[Live<'_>]) {
+        let replicas = replicas(&parsed.workload.spec);
+        let mut slots: BTreeMap<u32, Slot<'_, '_>> = BTreeMap::new();
+        let mut surplus = Vec::new();
+        for live in all.iter().filter(|live| live.wanted()) {
+            match live.assignment.slot < replicas {
+                true => slots.entry(live.assignment.slot).or_default().add(live),
+                false => surplus.push(live),
+            }
+        }
+        self.shrink(replicas, &slots, surplus);
+        self.forgive(all);
+        let mut turn = self.turn(parsed, replicas, all, &slots);
+        let mut waiting = Vec::new();
+        for slot in 0..replicas {
+            let here = slots.remove(&slot).unwrap_or_default();
+            match (here.best(), here.predecessor()) {
+                (Some(best), _) => self.converge_slot(parsed, slot, &here, best, &mut turn),
+                (None, None) => self.fill(parsed, slot, &mut turn),
+                (None, Some(before)) => {
+                    if !self.keep_one(&here, before) {
+                        waiting.push((before.healthy(), !before.leaves, slot, before));
+                    }
+                }
+            }
+        }
+        // Where there is least to lose comes first.
+        waiting.sort_by_key(|(healthy, stays, slot, _)| (*healthy, *stays, *slot));
+        for (.., slot, before) in waiting {
+            self.succeed(parsed, slot, before, &mut turn);
+        }
+    }
+
+    /// Stops what is beyond the wanted number: what does not serve, then older versions, then the
+    /// highest slots. What serves stays as long as those that are to stay don't.
+    fn shrink(
+        &mut self,
+        replicas: u32,
+        slots: &BTreeMap<u32, Slot<'_, '_>>,
+        mut surplus: Vec<&Live<'_>>,
+    ) {
+        let serving = slots.values().filter(|slot| slot.serves()).count();
+        let mut serving = serving + surplus.iter().filter(|live| live.healthy()).count();
+        surplus.sort_by_key(|live| {
+            let slot = std::cmp::Reverse(live.assignment.slot);
+            (live.healthy(), live.current, slot)
+        });
+        for live in surplus {
+            let wanted = usize::try_from(replicas).unwrap_or(usize::MAX);
+            if live.healthy() && serving <= wanted {
+                if live.leaves {
+                    let Live { id, node, .. } = live;
+                    let why = "it serves in the place of one that does not";
+                    self.stuck = Some(format!("{id} can't leave {node}: {why}"));
+                }
+                continue;
+            }
+            serving -= usize::from(live.healthy());
+            self.stop(live, "fewer replicas are wanted");
+        }
+    }
+
+    fn turn<'l>(
+        &mut self,
+        parsed: &ParsedWorkload,
+        replicas: u32,
+        all: &'l [Live<'_>],
+        slots: &BTreeMap<u32, Slot<'l, '_>>,
+    ) -> Turn<'l> {
+        let strategy = Strategy::of(&parsed.workload.spec, replicas);
+        let ends = |live: &&Live<'_>| {
+            let phase = live.record.as_ref().map(|record| record.phase);
+            !live.wanted() && !live.away && phase != Some(InstancePhase::Stopped)
+        };
+        let other = |live: &&Live<'_>| !live.current;
+        let mut others: Vec<_> = all.iter().filter(other).collect();
+        others.sort_by_key(|live| live.wanted());
+        let rolling = others.iter().any(|live| live.wanted());
+        let mut turn = Turn {
+            strategy,
+            paused: self.entry.meta.value.paused,
+            held: self.is_held(),
+            proven: false,
+            busy: 0,
+            moving: 0,
+            down: 0,
+            ending: all
+                .iter()
+                .filter(ends)
+                .map(|live| live.assignment.slot)
+                .collect(),
+            ended: all
+                .iter()
+                .filter(|live| !live.wanted() && live.current)
+                .map(|live| live.assignment.slot)
+                .collect(),
+            other_runs: others.iter().any(|live| live.wanted() && !live.away),
+            others: others
+                .iter()
+                .map(|live| (live.assignment.slot, live.assignment.as_ref()))
+                .collect(),
+        };
+        for slot in 0..replicas {
+            let here = slots.get(&slot);
+            if strategy.stops_first && here.is_none_or(Slot::begins) {
+                turn.down += 1;
+                continue;
+            }
+            let best = here.and_then(|here| Some((here.best()?, here)));
+            let Some((best, here)) = best else {
+                turn.moving += usize::from(here.is_some_and(Slot::is_moving));
+                let before = here.and_then(Slot::predecessor);
+                let missing = before.is_none_or(|before| before.away);
+                turn.down += usize::from(strategy.stops_first && missing);
+                continue;
+            };
+            let before = here.predecessor();
+            // With nothing to replace, an instance that is just starting or ill holds nobody up.
+            let settled = match before.is_none() && !rolling {
+                true => best.healthy() || !strategy.stops_first,
+                false => self.has_taken_over(best, here),
+            };
+            turn.proven |= settled;
+            if settled || (best.away && !strategy.stops_first) {
+                continue;
+            }
+            match before.is_some_and(|before| before.current) {
+                true => turn.moving += 1,
+                false => turn.busy += 1,
+            }
+        }
+        turn
+    }
+
+    /// Of a slot that is to get the new version, one instance is enough; true while that one moves.
+    fn keep_one(&mut self, here: &Slot<'_, '_>, before: &Live<'_>) -> bool {
+        let mover = here.mover(before);
+        let moves = mover.is_some_and(|mover| !mover.healthy());
+        let kept = mover.filter(|mover| mover.healthy()).unwrap_or(before);
+        for live in here.outdone(kept) {
+            let is_like = live.assignment.template_hash == kept.assignment.template_hash;
+            match (is_like, kept.healthy() && !kept.leaves) {
+                (true, true) => self.stop(live, "its successor is healthy"),
+                (true, false) if is_surplus(live, kept) => {
+                    self.stop(live, "its slot has another instance");
+                }
+                (true, false) => {}
+                (false, _) => self.stop(live, "a newer version takes its place"),
+            }
+        }
+        moves || kept.id != before.id
+    }
+
+    /// A slot that has an instance of the wanted version where it may stay.
+    fn converge_slot(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        here: &Slot<'_, '_>,
+        best: &Live<'_>,
+        turn: &mut Turn<'_>,
+    ) {
+        for surplus in here.surplus(best) {
+            self.stop(surplus, "its slot has another instance");
+        }
+        if self.has_taken_over(best, here) {
+            for live in here.predecessors() {
+                self.stop(live, "its successor is healthy");
+            }
+        } else if let Some(before) = here.predecessor() {
+            for live in here.outdone(before) {
+                if before.healthy() || is_surplus(live, before) {
+                    self.stop(live, "its slot has another instance");
+                }
+            }
+            if turn.held && !before.current {
+                self.keep_old(parsed, slot, (best, before), turn);
+            }
+        }
+        if best.over() && !best.away && !self.draft.stops(best.id) && self.may_replace(best) {
+            self.stop(best, "its program ended");
+            if !turn.strategy.stops_first {
+                self.create(parsed, slot);
+            }
+        }
+    }
+
+    /// The new version goes nowhere, and what serves beside it can't go on where it is: another of
+    /// its own version takes its place.
+    fn keep_old(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        (best, before): (&Live<'_>, &Live<'_>),
+        turn: &mut Turn<'_>,
+    ) {
+        if turn.strategy.stops_first || (before.away && !before.leaves) {
+            return;
+        }
+        if before.away {
+            self.replace_lost(parsed, slot, before, Some(before.assignment));
+        } else if before.over() {
+            if self.may_replace(before) {
+                self.stop(before, "its program ended");
+                self.create_like(parsed, slot, before.assignment);
+            }
+        } else if before.leaves && !best.healthy() && turn.may_move() {
+            self.stop(best, "what it was to replace has to move first");
+            turn.moving += 1;
+            self.move_away(parsed, slot, before, (Some(before.assignment), turn));
+        }
+    }
+
+    /// A slot without any instance.
+    fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, turn: &mut Turn<'_>) {
+        let Strategy {
+            stops_first,
+            simultaneous,
+            ..
+        } = turn.strategy;
+        let waits = match simultaneous {
+            true => (turn.other_runs && !turn.paused) || !turn.ending.is_empty(),
+            false => stops_first && turn.ending.contains(&slot),
+        };
+        if waits {
+            return;
+        }
+        // What is replaced in place was stopped for the new version, if that was not to move.
+        let again = turn.ended.contains(&slot);
+        let own = turn.others.get(&slot).filter(|_| turn.held && !again);
+        let any = turn.others.values().next();
+        let any = any.filter(|_| !again && (turn.paused || (turn.held && !stops_first)));
+        self.make(parsed, slot, own.or(any).copied());
+    }
+
+    /// Places an instance like this one, or one of the wanted version.
+    fn make(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        like: Option<&Assignment>,
+    ) -> Option<String> {
+        match like {
+            Some(like) => self.create_like(parsed, slot, like),
+            None => self.create(parsed, slot),
+        }
+    }
+
+    /// Gives a slot an instance of the wanted version on a machine that it can stay on.
+    fn succeed(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        before: &Live<'_>,
+        turn: &mut Turn<'_>,
+    ) {
+        // Nothing is known of it, and it is not given up.
+        if before.away && !before.leaves {
+            return;
+        }
+        let like = self.version(before, turn);
+        let Some(like) = like else { return };
+        let like = like.then(|| before.assignment.as_ref());
+        if before.away {
+            turn.busy += usize::from(like.is_none() && !before.current);
+            self.replace_lost(parsed, slot, before, like);
+        } else if before.over() && (before.current || like.is_some()) {
+            if self.may_replace(before) {
+                self.stop(before, "its program ended");
+                if !turn.strategy.stops_first {
+                    self.make(parsed, slot, like);
+                }
+            }
+        } else if before.current || like.is_some() {
+            if turn.may_move() {
+                turn.moving += 1;
+                self.move_away(parsed, slot, before, (like, turn));
+            }
+        } else {
+            turn.busy += 1;
+            if turn.strategy.stops_first {
+                self.stop(before, "a newer version takes its place");
+            } else if self.create(parsed, slot).is_none() && before.leaves {
+                self.is_stuck(before);
+            }
+        }
+    }
+
+    /// What is to take the place of an instance now: its own version (true), the new one (false), or
+    /// nothing yet.
+    fn version(&self, before: &Live<'_>, turn: &Turn<'_>) -> Option<bool> {
+        if before.current {
+            return Some(false);
+        }
+        let dead = before.away || before.over();
+        if turn.paused || (turn.held && before.leaves) {
+            return (before.leaves || dead).then_some(true);
+        }
+        if turn.strategy.simultaneous {
+            return Some(false);
+        }
+        match turn.is_full() {
+            false => Some(false),
+            true if dead => Some(!turn.proven || turn.held),
+            true => None,
+        }
+    }
+
+    fn replace_lost(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        lost: &Live<'_>,
+        like: Option<&Assignment>,
+    ) {
+        if let Some(successor) = self.make(parsed, slot, like) {
+            let node = lost.node;
+            let message = format!("its machine {node} is lost; {successor} takes its place");
+            self.instance_event("Lost", lost.id, message);
+        }
+    }
+
+    /// Its machine is drained.
+    fn move_away(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        before: &Live<'_>,
+        (like, turn): (Option<&Assignment>, &Turn<'_>),
+    ) {
+        let stops_first = turn.strategy.stops_first;
+        let done = match stops_first {
+            true => self.fits(parsed, slot),
+            false => self.make(parsed, slot, like).is_some(),
+        };
+        match done {
+            true if stops_first => self.stop(before, "its machine is drained"),
+            true => {}
+            false => self.is_stuck(before),
+        }
+    }
+
+    fn is_stuck(&mut self, live: &Live<'_>) {
+        let why = self.unschedulable.as_deref().unwrap_or("no place");
+        self.stuck = Some(format!("{} can't leave {}: {why}", live.id, live.node));
+    }
+
+    /// The delay has passed after which an instance is replaced whose program ended for good.
+    fn may_replace(&mut self, failed: &Live<'_>) -> bool {
+        let since = failed.record.as_ref().and_then(|record| record.since);
+        let ended = since.unwrap_or(self.draft.now);
+        let delay = delay_after(self.record.failures);
+        let waited = self.draft.now.duration_since(ended);
+        let waited = Duration::try_from(waited).unwrap_or(Duration::ZERO);
+        if waited < delay {
+            self.draft.wake(delay - waited);
+            return false;
+        }
+        self.record.failures = self.record.failures.saturating_add(1);
+        self.record.last_failure = Some(self.draft.now);
+        true
+    }
+
+    fn forgive(&mut self, all: &[Live<'_>]) {
+        let Some(last) = self.record.last_failure else {
+            return;
+        };
+        let quiet = self.draft.now.duration_since(last);
+        let quiet = Duration::try_from(quiet).unwrap_or(Duration::ZERO);
+        let mut wanted = all.iter().filter(|live| live.wanted());
+        if quiet >= FORGIVEN_AFTER && wanted.all(|live| !live.over()) {
+            self.record.failures = 0;
+            self.record.last_failure = None;
+        }
+    }
+}
+
+/// Both are of one version, and neither is moved or may serve where nobody sees it: as after the return of
+/// a machine whose instance was replaced.
+fn is_surplus(live: &Live<'_>, kept: &Live<'_>) -> bool {
+    let is_like = live.assignment.template_hash == kept.assignment.template_hash;
+    is_like && !kept.leaves && !kept.away && !live.away
+}
+
+fn delay_after(failures: u32) -> Duration {
+    FIRST_DELAY
+        .saturating_mul(1u32.checked_shl(failures.min(16)).unwrap_or(u32::MAX))
+        .min(LONGEST_DELAY)
+}

@@ -1,0 +1,173 @@
+//! A new instance of a workload: its machine, its address, its assignment.
+
+use super::{
+    Assignment, Demand, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id, needed_schema,
+    service::Pass,
+};
+use crate::resource::{HealthCheck, Port, WorkloadSpec};
+
+impl<'a, 'b> Pass<'_, 'a, 'b> {
+    /// Places a new instance of the present version; its id, or nothing where none can be placed now.
+    pub(super) fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
+        let spec = &parsed.workload.spec;
+        let meta = &self.entry.meta.value;
+        let image = spec.source.image.clone()?;
+        let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
+        else {
+            self.unschedulable = Some(format!("index {} has no user", meta.index));
+            return None;
+        };
+        let ports = ports_of(parsed);
+        let demand = self.demand(parsed);
+        let node = self.find_place(demand, slot)?;
+        let address = self.draft.free_address(node)?;
+        let assignment = Assignment {
+            schema: demand.schema,
+            instance: self.next_id(),
+            namespace: self.key.namespace.clone(),
+            workload: self.key.name.clone(),
+            workload_uid: meta.uid.clone(),
+            workload_type: spec.kind,
+            labels: parsed.workload.metadata.labels.clone(),
+            slot,
+            generation: meta.generation,
+            template_hash: meta.template_hash.clone(),
+            user,
+            address,
+            image,
+            container: spec.container.clone(),
+            ports: self.machines.ports(node, ports),
+            health_check: health_check_of(parsed).cloned(),
+            restart_policy: spec.restart_policy.clone(),
+            created: Some(self.draft.now),
+            on_partition: spec.on_partition,
+            wanted: Wanted::Running,
+            not_understood: None,
+        };
+        Some(self.place(node, assignment))
+    }
+
+    /// Places another instance like one of an earlier version, whose files may be gone.
+    pub(super) fn create_like(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        like: &Assignment,
+    ) -> Option<String> {
+        let spec = WorkloadSpec {
+            container: like.container.clone(),
+            on_partition: like.on_partition,
+            ..parsed.workload.spec.clone()
+        };
+        let demand = Demand {
+            ports: &like.ports,
+            schema: like.schema,
+            ..Demand::of(&spec)
+        };
+        let node = self.find_place(demand, slot)?;
+        let assignment = Assignment {
+            instance: self.next_id(),
+            slot,
+            address: self.draft.free_address(node)?,
+            ports: self.machines.ports(node, &like.ports),
+            created: Some(self.draft.now),
+            wanted: Wanted::Running,
+            not_understood: None,
+            ..like.clone()
+        };
+        Some(self.place(node, assignment))
+    }
+
+    /// An instance of the present version would find a machine now.
+    pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
+        self.find_place(self.demand(parsed), slot).is_some()
+    }
+
+    /// What an instance of the present version needs.
+    fn demand<'p>(&self, parsed: &'p ParsedWorkload) -> Demand<'p>
+    where
+        'b: 'p,
+    {
+        let spec = &parsed.workload.spec;
+        Demand {
+            ports: ports_of(parsed),
+            architectures: &self.entry.meta.value.architectures,
+            schema: needed_schema(spec, health_check_of(parsed)),
+            ..Demand::of(spec)
+        }
+    }
+
+    fn find_place(&mut self, demand: Demand<'_>, slot: u32) -> Option<&'a str> {
+        let replaces = self.replaced(demand.spec, slot);
+        let demand = Demand {
+            replaces: &replaces,
+            ..demand
+        };
+        let candidates = self.machines.candidates(self.key, self.draft);
+        match choose(demand, candidates, self.draft.seed ^ u64::from(slot)) {
+            Ok(node) => Some(node),
+            Err(reason) => {
+                let waiting = self.around.losses.waiting();
+                let waiting = waiting.map_or_else(String::new, |why| format!("; {why}"));
+                self.unschedulable = Some(format!("{reason}{waiting}"));
+                None
+            }
+        }
+    }
+
+    fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+        self.draft.place(&mut self.group, node, &assignment);
+        let has_address = self.draft.free_address(node).is_some();
+        self.machines
+            .placed(self.key, node, &assignment, has_address);
+        let Assignment {
+            instance, address, ..
+        } = assignment;
+        self.instance_event(
+            "Scheduled",
+            &instance,
+            format!("placed on {node} with address {address}"),
+        );
+        self.flush_if_full();
+        instance
+    }
+
+    /// Machines of the live instances of a slot that a new one takes the place of.
+    fn replaced(&self, spec: &WorkloadSpec, slot: u32) -> Vec<&'a str> {
+        if spec.spread.is_none() {
+            return Vec::new();
+        }
+        let own = self.draft.instances_of(self.key).iter();
+        own.filter(|(_, entry)| {
+            let assignment = &entry.assignment.value;
+            assignment.slot == slot && assignment.wanted == Wanted::Running
+        })
+        .map(|(_, entry)| entry.node.as_str())
+        .collect()
+    }
+
+    /// The next id that no present instance has.
+    fn next_id(&mut self) -> String {
+        loop {
+            let id = instance_id(
+                &self.key.name,
+                &self.entry.meta.value.uid,
+                self.record.instances_made,
+            );
+            self.record.instances_made = self.record.instances_made.wrapping_add(1);
+            if !self.draft.is_taken(&id) {
+                return id;
+            }
+        }
+    }
+}
+
+fn ports_of(parsed: &ParsedWorkload) -> &[Port] {
+    let balancer = parsed.load_balancer.as_ref();
+    balancer.map_or(&[], |balancer| balancer.spec.ports.as_slice())
+}
+
+fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {
+    let balancer = parsed.load_balancer.as_ref();
+    balancer?.spec.health_check.as_ref()
+}

@@ -1,0 +1,298 @@
+//! Versions, numbers, strategies, pauses, drains and leaders at random: what serves goes on serving, never
+//! more than the surge beside it, a pause holds, and it ends.
+
+use proptest::prelude::*;
+
+use super::{strategies::web, *};
+
+#[derive(Debug, Clone)]
+enum Act {
+    Version(u32),
+    Replicas(u32),
+    Strategy(usize),
+    Pause(bool),
+    Drain(usize, bool),
+    NewLeader,
+    Pass(u64),
+    Plan,
+    Agents,
+}
+
+const MACHINES: usize = 3;
+/// Versions of which every third never runs.
+const VERSIONS: u32 = 6;
+
+/// The surge of each strategy; nothing is promised of one that is simultaneous.
+fn strategies() -> Vec<(Option<u32>, serde_json::Value)> {
+    vec![
+        (Some(1), json!({})),
+        (Some(2), json!({"rolling": {"maxSurge": 2}})),
+        (Some(0), json!({"rolling": {"maxSurge": 0}})),
+        (None, json!({"type": "Simultaneous"})),
+    ]
+}
+
+fn act(strategies: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
+    prop_oneof![
+        3 => (0..VERSIONS).prop_map(Act::Version),
+        2 => (0u32..6).prop_map(Act::Replicas),
+        1 => strategies.prop_map(Act::Strategy),
+        2 => any::<bool>().prop_map(Act::Pause),
+        1 => (0..MACHINES, any::<bool>()).prop_map(|(which, on)| Act::Drain(which, on)),
+        1 => Just(Act::NewLeader),
+        4 => prop_oneof![0u64..10, 0u64..700].prop_map(Act::Pass),
+        8 => Just(Act::Plan),
+        8 => Just(Act::Agents),
+    ]
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    version: u32,
+    replicas: u32,
+    strategy: usize,
+    paused: bool,
+    drained: Option<usize>,
+}
+
+impl Asked {
+    fn apply(self, world: &mut World) {
+        let strategy = strategies().swap_remove(self.strategy).1;
+        world.apply_workload("web", |file| {
+            web(self.version, self.replicas, strategy)(file);
+            file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "250m"}});
+        });
+    }
+}
+
+/// What a plan found or left: slots that are served, slots that the wanted version has reached,
+/// instances.
+#[derive(Debug, Clone, Copy)]
+struct Counts {
+    serving: usize,
+    new: usize,
+    /// Instances whose program has not ended for good.
+    all: usize,
+    /// Instances of other versions.
+    old: usize,
+    /// There is one of a version that never runs.
+    failing: bool,
+    /// On a machine that is drained.
+    leaving: usize,
+    /// In slots that are beyond the wanted number.
+    surplus: usize,
+    /// Wanted slots that have none.
+    empty: usize,
+}
+
+fn counts(world: &mut World, asked: Asked) -> Counts {
+    let wanted = world.wanted("web");
+    let image = format!("registry.example/web:{}", asked.version);
+    let drained = asked.drained.map(|which| format!("n{}", which + 1));
+    let slots: BTreeSet<u32> = wanted.iter().map(|(.., one)| one.slot).collect();
+    // What is just ending counts too.
+    let snapshot = world.snapshot();
+    let all = snapshot
+        .instances
+        .values()
+        .map(|entry| &entry.assignment.value);
+    let new = all.filter(|one| one.image == image);
+    let reached: BTreeSet<u32> = new.map(|one| one.slot).collect();
+    let surplus = wanted.iter().filter(|(.., one)| one.slot >= asked.replicas);
+    Counts {
+        serving: world.served(&wanted),
+        new: reached.len(),
+        all: wanted.iter().filter(|one| !world.has_ended(one)).count(),
+        failing: wanted
+            .iter()
+            .any(|(.., one)| world.failing.contains(&one.image)),
+        old: wanted.iter().filter(|(.., one)| one.image != image).count(),
+        leaving: wanted
+            .iter()
+            .filter(|(_, node, _)| Some(node) == drained.as_ref())
+            .count(),
+        surplus: surplus.count(),
+        empty: (0..asked.replicas)
+            .filter(|slot| !slots.contains(slot))
+            .count(),
+    }
+}
+
+impl World {
+    fn has_ended(&self, (id, node, _): &(String, String, Arc<Assignment>)) -> bool {
+        let report = self.machines[node].instances.get(id);
+        report.is_some_and(|report| report.phase == InstancePhase::Failed)
+    }
+
+    /// Slots in which an instance runs, by what the machines say.
+    pub(super) fn served(&self, wanted: &[(String, String, Arc<Assignment>)]) -> usize {
+        let running = wanted.iter().filter(|(id, node, _)| {
+            let report = self.machines[node].instances.get(id);
+            report.is_some_and(|report| report.phase == InstancePhase::Running)
+        });
+        let slots: BTreeSet<u32> = running.map(|(.., one)| one.slot).collect();
+        slots.len()
+    }
+}
+
+/// A plan takes away nothing that is needed, and adds no more than the surge.
+fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
+    let before = counts(world, asked);
+    world.step();
+    let after = counts(world, asked);
+    let replicas = usize::try_from(asked.replicas).unwrap();
+    let Some(surge) = strategies()[asked.strategy].0 else {
+        return Ok(());
+    };
+    let surge = usize::try_from(surge).unwrap();
+    // In place one is missing; and where a version that never runs has reached a slot, which waits for another
+    // version, a drain or the next version goes on beside that.
+    let needed = match (surge, asked.version % 3 == 2 || before.failing) {
+        (0, true) => replicas.saturating_sub(2),
+        (0, false) => replicas.saturating_sub(1),
+        _ => replicas,
+    };
+    prop_assert!(
+        after.serving >= needed.min(before.serving),
+        "{asked:?}: {before:?} became {after:?}"
+    );
+    // What moves off a machine may stand beside what is new, and what serves in the place of another
+    // beside that one. A surge that became smaller takes nothing back.
+    let moves = if before.leaving > 0 { surge } else { 0 };
+    let most = replicas + surge + moves + before.surplus;
+    prop_assert!(
+        after.all <= most.max(before.all + before.empty),
+        "{asked:?}: {before:?} became {after:?}"
+    );
+    if asked.paused && before.old > 0 {
+        prop_assert!(
+            after.new <= before.new,
+            "{asked:?}: {before:?} became {after:?}"
+        );
+    }
+    Ok(())
+}
+
+/// So many minutes pass, or as many as something happens in.
+fn rest(world: &mut World, asked: Asked, minutes: u32) -> Result<(), TestCaseError> {
+    let mut quiet = 0;
+    for _ in 0..minutes {
+        let (mut idle, began) = (0, world.revision);
+        for _ in 0..8 {
+            let before = world.revision;
+            step(world, asked)?;
+            world.agents();
+            idle = if world.revision == before {
+                idle + 1
+            } else {
+                0
+            };
+            if idle == 2 {
+                break;
+            }
+        }
+        world.pass(Duration::from_secs(61));
+        // The longest delay before a failed one is replaced is 5 minutes, and 10 to the deadline.
+        quiet = if world.revision == began {
+            quiet + 1
+        } else {
+            0
+        };
+        if quiet > 10 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn play(acts: &[Act]) -> Result<(), TestCaseError> {
+    let mut world = World::with_machines(MACHINES);
+    for version in (2..VERSIONS).step_by(3) {
+        world
+            .failing
+            .insert(format!("registry.example/web:{version}"));
+    }
+    let mut asked = Asked {
+        version: 0,
+        replicas: 3,
+        strategy: 0,
+        paused: false,
+        drained: None,
+    };
+    asked.apply(&mut world);
+    world.roll_out();
+    for act in acts {
+        match *act {
+            Act::Version(version) => asked.version = version,
+            Act::Replicas(replicas) => asked.replicas = replicas,
+            Act::Strategy(strategy) => asked.strategy = strategy,
+            Act::Pause(paused) => {
+                asked.paused = paused;
+                world.pause("web", paused);
+            }
+            Act::Drain(which, on) => {
+                // One at a time, so that there is room.
+                if asked.drained.is_none_or(|drained| drained == which) {
+                    asked.drained = on.then_some(which);
+                    world.drain(&format!("n{}", which + 1), on);
+                }
+            }
+            Act::NewLeader => world.new_leader(),
+            Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
+            Act::Plan => step(&mut world, asked)?,
+            Act::Agents => world.agents(),
+        }
+        if matches!(act, Act::Version(_) | Act::Replicas(_) | Act::Strategy(_)) {
+            asked.apply(&mut world);
+        }
+    }
+    world.pause("web", false);
+    asked.paused = false;
+    // A version that never runs ends too: it stalls, and what served serves on.
+    if asked.version % 3 == 2 {
+        rest(&mut world, asked, 30)?;
+        let phase = world.status("web").phase;
+        let expected = if asked.replicas == 0 {
+            WorkloadPhase::Running
+        } else {
+            WorkloadPhase::Stalled
+        };
+        prop_assert_eq!(phase, expected);
+        asked.version = 1;
+        asked.apply(&mut world);
+    }
+    rest(&mut world, asked, 40)?;
+    world.settle();
+    let wanted = world.wanted("web");
+    let image = format!("registry.example/web:{}", asked.version);
+    prop_assert_eq!(wanted.len(), usize::try_from(asked.replicas).unwrap());
+    prop_assert!(wanted.iter().all(|(.., one)| one.image == image));
+    prop_assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 16,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_serves_goes_on_serving(acts in proptest::collection::vec(act(0..2), 1..80)) {
+        play(&acts)?;
+    }
+
+    #[test]
+    fn in_place_one_is_missing_at_most(acts in proptest::collection::vec(act(2..3), 1..80)) {
+        let mut all = vec![Act::Strategy(2)];
+        all.extend(acts);
+        play(&all)?;
+    }
+
+    #[test]
+    fn strategies_may_change_in_the_middle(acts in proptest::collection::vec(act(0..4), 1..80)) {
+        play(&acts)?;
+    }
+}

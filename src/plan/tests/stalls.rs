@@ -1,0 +1,262 @@
+//! Rollouts that go nowhere: the deadline and a change of the leader, what serves meanwhile, and going
+//! back without being asked.
+
+use super::{strategies::web, *};
+
+const BAD: &str = "registry.example/web:2";
+
+fn seconds(count: u64) -> Duration {
+    Duration::from_secs(count)
+}
+
+/// Three of version 1, and version 2 that fails.
+fn bad_version(strategy: serde_json::Value) -> World {
+    let mut world = World::with_machines(3);
+    world.apply_workload("web", web(1, 3, strategy.clone()));
+    world.roll_out();
+    world.failing.insert(BAD.to_owned());
+    world.apply_workload("web", web(2, 3, strategy));
+    world.settle();
+    world
+}
+
+fn by_version(world: &mut World, version: &str) -> Vec<(String, String)> {
+    let wanted = world.wanted("web").into_iter();
+    let of = wanted.filter(|(.., one)| one.image.ends_with(version));
+    of.map(|(id, node, _)| (id, node)).collect()
+}
+
+#[test]
+fn the_deadline_is_kept_over_a_change_of_the_leader() {
+    let mut world = bad_version(json!({"progressDeadlineSeconds": 300}));
+    world.pass(seconds(200));
+    world.settle();
+    world.new_leader();
+    world.settle();
+    world.pass(seconds(98));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Degraded);
+    world.pass(seconds(3));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+    assert_eq!(world.running("web"), 3);
+    assert_eq!(world.events("Stalled").len(), 1);
+}
+
+#[test]
+fn a_leader_that_has_just_begun_calls_nothing_stalled() {
+    let mut world = bad_version(json!({"progressDeadlineSeconds": 60}));
+    // Nobody led for an hour.
+    world.now = world.now.checked_add(seconds(3600)).unwrap();
+    world.new_leader();
+    world.settle();
+    assert_ne!(world.status("web").phase, WorkloadPhase::Stalled);
+    world.pass(seconds(61));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+}
+
+#[test]
+fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
+    let mut world = World::with_machines(3);
+    world.apply_workload("web", web(1, 3, json!({})));
+    world.roll_out();
+    world.apply_workload("web", web(2, 3, json!({})));
+    world.settle();
+    let (id, node) = by_version(&mut world, ":2").remove(0);
+    let why = "its health check does not succeed yet: GET :80/healthz: http 503";
+    let machine = world.at(&node);
+    // It says nothing else from now on.
+    machine.obeys = false;
+    machine.instances.get_mut(&id).unwrap().health_status = Health::Unhealthy;
+    world.settle();
+    let report = world.at(&node).instances.get_mut(&id).unwrap();
+    report.health_status = Health::PendingCheck;
+    (report.reason, report.message) = ("HealthCheckPending".to_owned(), why.to_owned());
+    world.settle();
+    let status = world.status("web");
+    let counts = "0 of 3 instances of this generation are healthy";
+    let expected = format!("{counts}; {id}: {why}");
+    assert_eq!(status.conditions[0].message, expected);
+    world.pass(seconds(601));
+    world.settle();
+    let status = world.status("web");
+    assert_eq!((status.phase, status.ready), (WorkloadPhase::Stalled, 3));
+    let expected = format!("no progress for 600 s: {expected}");
+    assert_eq!(status.conditions[0].message, expected);
+    assert_eq!(by_version(&mut world, ":1").len(), 3);
+    // And where it goes back by itself, it says the same.
+    world.apply_workload("web", web(2, 3, json!({"autoRollback": true})));
+    world.settle();
+    world.pass(seconds(601));
+    world.settle();
+    let told = world.events("RolledBack");
+    let expected =
+        format!("generation 3 made no progress ({id}: {why}); generation 1 is taken again");
+    assert_eq!(told, [expected]);
+}
+
+#[test]
+fn what_gets_well_goes_on_by_itself() {
+    let mut world = bad_version(json!({}));
+    world.pass(seconds(700));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+    world.failing.clear();
+    world.roll_out();
+    let status = world.status("web");
+    assert_eq!((status.phase, status.updated), (WorkloadPhase::Running, 3));
+    assert_eq!(status.last_good_generation, Some(2));
+    assert_eq!(world.events("RolloutCompleted").len(), 1);
+}
+
+#[test]
+fn what_serves_in_a_stalled_rollout_is_replaced_by_its_own_version() {
+    let mut world = bad_version(json!({}));
+    world.pass(seconds(700));
+    world.settle();
+    // The machine of an old one that has no bad one beside it, and of the one that has.
+    for _ in 0..2 {
+        let machines: BTreeSet<String> = by_version(&mut world, ":1")
+            .into_iter()
+            .map(|one| one.1)
+            .collect();
+        let machine = machines.first().unwrap().clone();
+        world.drain(&machine, true);
+        for _ in 0..5 {
+            world.pass(seconds(301));
+            world.settle();
+            assert!(world.running("web") >= 3, "{}", world.running("web"));
+        }
+        assert!(
+            by_version(&mut world, ":1")
+                .iter()
+                .all(|one| one.1 != machine),
+            "drained"
+        );
+        world.drain(&machine, false);
+    }
+    // And a machine that is lost.
+    let (_, lost) = by_version(&mut world, ":1").remove(0);
+    let machine = world.at(&lost);
+    (machine.speaks, machine.obeys) = (false, false);
+    world.pass(seconds(61));
+    world.settle();
+    world.settle();
+    let serving = by_version(&mut world, ":1")
+        .into_iter()
+        .filter(|one| one.1 != lost);
+    assert_eq!(serving.count(), 3);
+}
+
+#[test]
+fn a_lost_machine_in_the_middle_of_a_bad_version_costs_nothing_for_long() {
+    let mut world = bad_version(json!({}));
+    let bad = by_version(&mut world, ":2");
+    assert_eq!(bad.len(), 1);
+    // Not the slot that the bad version has reached: that one waits for the deadline.
+    let slot = world
+        .wanted("web")
+        .iter()
+        .find(|one| one.0 == bad[0].0)
+        .unwrap()
+        .2
+        .slot;
+    let wanted = world.wanted("web");
+    let other = wanted
+        .iter()
+        .find(|(_, node, one)| one.slot != slot && *node != bad[0].1);
+    let lost = other.unwrap().1.clone();
+    let beside = wanted
+        .iter()
+        .filter(|(_, node, one)| *node == lost && one.slot == slot)
+        .count();
+    let machine = world.at(&lost);
+    (machine.speaks, machine.obeys) = (false, false);
+    world.pass(seconds(61));
+    world.settle();
+    let serving = by_version(&mut world, ":1")
+        .into_iter()
+        .filter(|one| one.1 != lost);
+    assert_eq!(serving.count(), 3 - beside);
+}
+
+#[test]
+fn it_goes_back_by_itself_and_only_once() {
+    let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
+    let mut world = bad_version(strategy.clone());
+    world.pass(seconds(61));
+    world.roll_out();
+    let status = world.status("web");
+    assert_eq!((status.phase, status.updated), (WorkloadPhase::Running, 3));
+    assert_eq!(
+        (status.observed_generation, status.last_good_generation),
+        (3, Some(3))
+    );
+    assert!(
+        world
+            .wanted("web")
+            .iter()
+            .all(|(.., one)| one.image.ends_with(":1"))
+    );
+    let condition = status
+        .conditions
+        .iter()
+        .find(|one| one.kind == "RolledBack")
+        .unwrap();
+    let why = "generation 2 made no progress (RestartsExhausted: web-";
+    assert!(condition.message.starts_with(why), "{}", condition.message);
+    assert!(condition.message.ends_with("; generation 1 is taken again"));
+    assert_eq!(world.events("RolledBack").len(), 1);
+    let text = &world.entries[keys::manifest(NAMESPACE, "web", "workload.kat").as_str()].value;
+    assert!(String::from_utf8_lossy(text).contains("web:1"));
+
+    // What it went back to fails too: nothing is gone back from.
+    world.apply_workload("web", web(2, 3, strategy.clone()));
+    world.settle();
+    world.failing.insert("registry.example/web:1".to_owned());
+    world.pass(seconds(61));
+    world.settle();
+    for _ in 0..20 {
+        world.pass(seconds(301));
+        world.settle();
+    }
+    let status = world.status("web");
+    assert_eq!(
+        (status.phase, status.observed_generation),
+        (WorkloadPhase::Stalled, 5)
+    );
+    assert_eq!(world.events("RolledBack").len(), 2);
+}
+
+#[test]
+fn with_nothing_to_go_back_to_it_stays_stalled() {
+    let mut world = World::with_machines(1);
+    world.failing.insert(BAD.to_owned());
+    let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
+    world.apply_workload("web", web(2, 1, strategy));
+    world.settle();
+    world.pass(seconds(61));
+    world.settle();
+    let status = world.status("web");
+    assert_eq!(
+        (status.phase, status.observed_generation),
+        (WorkloadPhase::Stalled, 1)
+    );
+}
+
+#[test]
+fn the_last_good_generation_is_kept_beyond_the_others() {
+    let mut world = bad_version(json!({}));
+    for version in 12..24 {
+        world
+            .failing
+            .insert(format!("registry.example/web:{version}"));
+        world.apply_workload("web", web(version, 3, json!({})));
+        world.settle();
+    }
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
+    assert_eq!(entry.archive.len(), 14, "the test's apply deletes none");
+    assert_eq!(entry.outdated(15), [2, 3, 4, 5]);
+}

@@ -1,0 +1,130 @@
+//! Rollback, history, rollout, restart and scale.
+
+use insta::assert_snapshot;
+use serde_json::{Value, json};
+
+use super::{
+    fake::{Fake, error},
+    fixtures::*,
+    program::Program,
+};
+
+fn generation(number: u64, origin: &str, image: &str) -> Value {
+    json!({"generation": number, "applied": "2026-11-20T10:00:00Z", "by": "token:abc",
+        "origin": origin, "image": image, "replicas": 3, "good": false, "current": false})
+}
+
+#[test]
+fn a_rollback_says_what_it_did_and_takes_the_name_in_each_form() {
+    let fake = Fake::start();
+    let path = "POST /v1alpha1/n/shop/workloads/web/rollback";
+    fake.reply(path, 200, applied("updated", "web"));
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["rollback", "workload", "shop/web"]));
+    assert_eq!(&fake.body()[..], b"{}");
+    for form in [
+        vec!["rollback", "web", "-n", "shop", "--to", "4"],
+        vec!["rollback", "wl", "web", "-n", "shop", "--to", "4"],
+        vec!["rollback", "shop/web", "--to", "4"],
+    ] {
+        let text = program.run(&form);
+        assert!(text.starts_with("exit: 0\n"), "{text}");
+        assert_eq!(&fake.body()[..], br#"{"to":4}"#);
+    }
+    fake.instead(path, 200, applied("unchanged", "web"));
+    assert_snapshot!(program.run(&["rollback", "shop/web"]));
+    let missing = error("NotFound", "no generation 7: kept are 1, 3 to 12");
+    fake.instead(path, 404, missing);
+    assert_snapshot!(program.run(&["rollback", "shop/web", "--to", "7"]));
+    assert_snapshot!(program.run(&["rollback", "node", "shop/web"]));
+}
+
+#[test]
+fn a_rollback_of_what_is_not_there_names_what_is_like_it() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["rollback", "workload", "wed"]));
+}
+
+#[test]
+fn a_history_is_a_table_or_the_answer_itself() {
+    let fake = Fake::start();
+    let mut second = generation(4, "RolledBackItself", "registry.lab:5000/web:1");
+    second["of"] = 2.into();
+    second["good"] = true.into();
+    second["current"] = true.into();
+    let mut old = generation(2, "", "registry.lab:5000/web:1");
+    (old["by"], old["applied"]) = ("".into(), "".into());
+    let items = [
+        old,
+        generation(3, "Scaled", "registry.lab:5000/web:2"),
+        second,
+    ];
+    fake.list(&format!("{WEB}/generations"), &items);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["history", "workload", "web"]));
+    let text = program.run(&["history", "web", "-o", "json"]);
+    assert!(text.contains("\"origin\": \"RolledBackItself\""), "{text}");
+}
+
+#[test]
+fn a_status_is_one_line_and_1_where_it_has_stalled() {
+    let fake = Fake::start();
+    let path = format!("GET {WEB}");
+    let why = "no progress for 600 s: ImagePullFailed: web-abcde: no such image";
+    let stalled = because(
+        workload("web", "Stalled", [3, 3, 0]),
+        "ProgressDeadlineExceeded",
+        why,
+    );
+    fake.reply(&path, 200, stalled);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["rollout", "status", "web"]));
+    let mut well = because(
+        workload("web", "Running", [3, 3, 3]),
+        "AllHealthy",
+        "3 of 3 instances are healthy",
+    );
+    well["status"]["paused"] = true.into();
+    fake.instead(&path, 200, well);
+    assert_snapshot!(program.run(&["rollout", "status", "workload", "web"]));
+}
+
+#[test]
+fn pauses_numbers_and_restarts() {
+    let fake = Fake::start();
+    let at = |method: &str, what: &str| format!("{method} {WEB}/{what}");
+    fake.reply(&at("PUT", "pause"), 200, applied("updated", "web"));
+    fake.reply(&at("DELETE", "pause"), 200, applied("unchanged", "web"));
+    fake.reply(&at("PUT", "replicas"), 200, applied("updated", "web"));
+    fake.reply(&at("PUT", "restart"), 200, applied("updated", "web"));
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["rollout", "pause", "web"]));
+    assert_snapshot!(program.run(&["rollout", "resume", "web"]));
+    assert_snapshot!(program.run(&["scale", "web", "--replicas", "5"]));
+    assert_eq!(&fake.body()[..], br#"{"replicas":5}"#);
+    assert_snapshot!(program.run(&["restart", "workload", "web"]));
+    let body: Value = serde_json::from_slice(&fake.body()).unwrap();
+    let at: jiff::Timestamp = body["restartedAt"].as_str().unwrap().parse().unwrap();
+    assert!(jiff::Timestamp::now().duration_since(at).as_secs() < 60);
+}
+
+#[test]
+fn waiting_for_a_version_that_is_gone_back_from_fails() {
+    let fake = Fake::start();
+    fake.reply(
+        &format!("PUT {WEB}/replicas"),
+        200,
+        applied("updated", "web"),
+    );
+    let mut web = workload("web", "Running", [3, 3, 3]);
+    web["metadata"]["generation"] = 3.into();
+    web["status"]["observedGeneration"] = 3.into();
+    web["status"]["conditions"] = json!([{"type": "RolledBack", "status": true, "reason": "AutoRollback",
+        "message": "generation 2 made no progress; generation 1 is taken again", "since": ago(5)}]);
+    fake.list(WORKLOADS, &[web]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["scale", "web", "--replicas", "3", "--wait"]));
+}
