@@ -88,6 +88,14 @@ pub(super) enum Decision<T> {
     },
 }
 
+impl<T> Decision<T> {
+    fn outcome(self) -> T {
+        match self {
+            Self::Done(outcome) | Self::Write { outcome, .. } => outcome,
+        }
+    }
+}
+
 impl Api {
     /// Ready to answer; streams end with `shutdown`.
     pub fn new(config: ApiConfig, shutdown: CancellationToken) -> Arc<Self> {
@@ -185,26 +193,60 @@ impl Api {
         }
     }
 
+    /// The revision that the store is at, if this machine still leads.
+    async fn newest_revision(&self, leadership: &Leadership) -> Result<i64, ApiError> {
+        // A transaction without operations is no such question: etcd answers it from what the member
+        // that is asked has, however old that is (`IsTxnSerializable` of its `server/etcdserver/txn`).
+        let listing = self.config.handle.store.list(&leadership.key).await?;
+        let mut keys = listing.items.iter();
+        let owned = keys.any(|key| {
+            key.key == leadership.key && key.create_revision == leadership.create_revision
+        });
+        if !owned || leadership.lost.is_cancelled() {
+            return Err(self.not_leader());
+        }
+        Ok(listing.revision)
+    }
+
     /// Decides on the newest snapshot, commits under the leader's fence, and waits until the
     /// snapshot shows it, so that the caller reads its own write. Decides again when others were
-    /// quicker.
+    /// quicker. That nothing is to be written, or can be, is said only when the snapshot shows all
+    /// that the store had when that was decided: one that leads anew may have an old copy.
     ///
     /// Answers with the outcome and the revision of the write, if something was written.
     pub(super) async fn write<T>(
         &self,
         mut decide: impl FnMut(&Snapshot) -> Result<Decision<T>, ApiError>,
     ) -> Result<(T, Option<i64>), ApiError> {
+        let mut newest = None;
         for _ in 0..WRITE_ATTEMPTS {
             let leadership = self.leadership()?;
             let mut receiver = self.config.handle.snapshot.clone();
             let snapshot = receiver.borrow_and_update().clone().ok_or_else(not_ready)?;
-            let (mut conditions, operations, outcome) = match decide(&snapshot)? {
-                Decision::Done(outcome) => return Ok((outcome, None)),
-                Decision::Write {
+            let (mut conditions, operations, outcome) = match decide(&snapshot) {
+                Ok(Decision::Write {
                     conditions,
                     operations,
                     outcome,
-                } => (conditions, operations, outcome),
+                }) => (conditions, operations, outcome),
+                // No transaction tells whether that was decided on an old copy.
+                settled => {
+                    let revision = match newest {
+                        Some(revision) => revision,
+                        None => self.newest_revision(&leadership).await?,
+                    };
+                    newest = Some(revision);
+                    if snapshot.revision >= revision {
+                        return settled.map(|decision| (decision.outcome(), None));
+                    }
+                    let handle = &self.config.handle;
+                    if !handle.wait_for_revision(revision, SHOWN_WITHIN).await {
+                        return Err(ApiError::Unavailable(
+                            "the leader's copy of the store is older than the store".to_owned(),
+                        ));
+                    }
+                    continue;
+                }
             };
             conditions.insert(0, leadership.fence());
             let store = &self.config.handle.store;
@@ -217,12 +259,7 @@ impl Api {
                     return Ok((outcome, Some(revision)));
                 }
                 Committed::No => {
-                    let owned = store.get(&leadership.key).await?;
-                    let owned =
-                        owned.is_some_and(|key| key.create_revision == leadership.create_revision);
-                    if !owned || leadership.lost.is_cancelled() {
-                        return Err(self.not_leader());
-                    }
+                    self.newest_revision(&leadership).await?;
                     let _ = tokio::time::timeout(SHOWN_WITHIN, receiver.changed()).await;
                 }
             }

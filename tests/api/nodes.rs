@@ -11,7 +11,7 @@ use kat::{
     },
     plan::NodeRegistration,
     resource::TaintEffect,
-    store::keys,
+    store::{Operation, StateStore, keys},
 };
 
 const NODE: &str = "/v1alpha1/nodes/n1";
@@ -199,6 +199,31 @@ async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
     assert_eq!(client.uncordon_node("n1").await.unwrap().outcome, "updated");
     let node = stored(&server);
     assert_eq!((node.labels, node.taints), (labels.labels, taints.taints));
+}
+
+/// What was acknowledged by the leader before, and is not in this one's copy yet.
+#[tokio::test]
+async fn an_old_copy_of_the_store_answers_nothing() {
+    let server = Server::start().await;
+    server.still.send_replace(true);
+    let mut drained = stored(&server);
+    drained.draining = true;
+    let registration = serde_json::to_vec(&drained).unwrap();
+    let key = keys::registration("n1");
+    let operations = [Operation::Put(key, registration)];
+    server.store.transact(&[], &operations).await.unwrap();
+    let drain = format!("{NODE}/drain");
+    let ask = async || read(server.call(&server.admin, Method::DELETE, &drain).await).await;
+    let (status, body) = ask().await;
+    assert_eq!(status.as_u16(), 503, "{body}");
+    let missing = "/v1alpha1/nodes/n9/drain";
+    let (status, body) = read(server.call(&server.admin, Method::PUT, missing).await).await;
+    assert_eq!(status.as_u16(), 503, "{body}");
+    server.still.send_replace(false);
+    let (status, body) = ask().await;
+    let answer = (status.as_u16(), &body["outcome"]);
+    assert_eq!(answer, (200, &json!("updated")), "{body}");
+    assert!(!stored(&server).draining);
 }
 
 #[tokio::test]

@@ -176,6 +176,8 @@ pub struct Server {
     pub written_through: MemoryStore,
     pub handle: LeaderHandle,
     pub leaderships: watch::Sender<Option<Leadership>>,
+    /// The copy of the store stands still while this is true.
+    pub still: watch::Sender<bool>,
     pub logs: Arc<SaidLogs>,
     pub echo: Arc<Echo>,
     pub users: Arc<SeenUsers>,
@@ -248,9 +250,13 @@ impl Server {
             store_health: StoreHealth::default(),
         };
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
+        let (still, mut stands_still) = watch::channel(false);
         tokio::spawn(async move {
             let mut builder = SnapshotBuilder::default();
             while let Ok(state) = mirror.changed().await {
+                if stands_still.wait_for(|still| !still).await.is_err() {
+                    return;
+                }
                 let snapshot = builder.build(&state.entries, state.revision);
                 snapshots.send_replace(Some(Arc::new(snapshot)));
             }
@@ -315,6 +321,7 @@ impl Server {
             written_through,
             handle,
             leaderships,
+            still,
             logs,
             echo,
             users,
