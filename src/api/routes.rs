@@ -1,6 +1,8 @@
 //! The one table of routes. The router, who may call what, the metrics' names and the OpenAPI
 //! document all come from it.
 
+mod handlers;
+
 use std::sync::Arc;
 
 use axum::{
@@ -10,7 +12,7 @@ use axum::{
     http::{Method, Uri},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
-    routing::{MethodFilter, MethodRouter, on},
+    routing::MethodFilter,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -18,20 +20,17 @@ use super::{
     access::{Access, Target, check},
     audit::{Handled, observe},
     caller::{Caller, Peer, identify},
-    config::{self, HealthView},
+    config::HealthView,
     context::Api,
     errors::ApiError,
-    events, instances, joining, membership,
-    metrics::{self, Metrics},
-    namespaces::{self, NamespaceRequest},
-    node_settings, nodes, rollouts, sessions, tokens,
+    metrics::Metrics,
+    namespaces::NamespaceRequest,
     types::{
         ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
         List, LogLine, MembershipAnswer, NamespaceItem, NodeItem, NodeLabels, NodeReport,
         NodeTaints, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest, ServerVersion,
         TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
-    workloads,
 };
 use crate::resource::ClusterConfiguration;
 
@@ -337,62 +336,12 @@ pub static ROUTES: &[Route] = {
     ]
 };
 
-fn handler(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
-    match operation {
-        Operation::Health => on(filter, config::health),
-        Operation::Version => on(filter, config::version),
-        Operation::OpenApi => on(filter, config::openapi),
-        Operation::Metrics => on(filter, metrics::get),
-        Operation::ListNamespaces => on(filter, namespaces::list),
-        Operation::CreateNamespace => on(filter, namespaces::create),
-        Operation::GetNamespace => on(filter, namespaces::get),
-        Operation::DeleteNamespace => on(filter, namespaces::delete),
-        Operation::ListAllWorkloads => on(filter, workloads::list_all),
-        Operation::ListWorkloads => on(filter, workloads::list),
-        Operation::CreateWorkload => on(filter, workloads::create),
-        Operation::GetWorkload => on(filter, workloads::get),
-        Operation::PutWorkload => on(filter, workloads::update),
-        Operation::DeleteWorkload => on(filter, workloads::delete),
-        Operation::ListGenerations => on(filter, rollouts::generations),
-        Operation::RollBack => on(filter, rollouts::roll_back),
-        Operation::PauseRollout => on(filter, rollouts::pause),
-        Operation::ResumeRollout => on(filter, rollouts::resume),
-        Operation::ScaleWorkload => on(filter, rollouts::scale),
-        Operation::RestartWorkload => on(filter, rollouts::restart),
-        Operation::ListFiles => on(filter, workloads::files),
-        Operation::GetFile => on(filter, workloads::file),
-        Operation::ListInstancesOfWorkload => on(filter, instances::list_of_workload),
-        Operation::GetLogs => on(filter, instances::logs),
-        Operation::Exec => on(filter, sessions::exec),
-        Operation::Forward => on(filter, sessions::forward),
-        Operation::ListAllInstances => on(filter, instances::list_all),
-        Operation::ListInstances => on(filter, instances::list),
-        Operation::GetInstance => on(filter, instances::get),
-        Operation::ListNodes => on(filter, nodes::list),
-        Operation::GetNode => on(filter, nodes::get),
-        Operation::DeleteNode => on(filter, joining::leave),
-        Operation::DrainNode => on(filter, node_settings::drain),
-        Operation::UncordonNode => on(filter, node_settings::uncordon),
-        Operation::PutNodeLabels => on(filter, node_settings::labels),
-        Operation::PutNodeTaints => on(filter, node_settings::taints),
-        Operation::ReportNode => on(filter, nodes::report),
-        Operation::RenewCertificates => on(filter, joining::renew),
-        Operation::GetMembership => on(filter, membership::get),
-        Operation::Join => on(filter, joining::join),
-        Operation::ListEvents => on(filter, events::list),
-        Operation::GetClusterConfiguration => on(filter, config::cluster),
-        Operation::ListTokens => on(filter, tokens::list),
-        Operation::CreateToken => on(filter, tokens::create),
-        Operation::DeleteToken => on(filter, tokens::delete),
-    }
-}
-
 /// Builds the router from the table.
 pub fn router(api: &Arc<Api>) -> Router {
     let mut router = Router::new();
     for route in ROUTES {
         let gate = from_fn_with_state((Arc::clone(api), route), gate);
-        let handler = handler(route.operation, route.verb.filter()).route_layer(gate);
+        let handler = handlers::of(route.operation, route.verb.filter()).route_layer(gate);
         router = router.route(route.path, handler);
     }
     let unknown = from_fn_with_state(Arc::clone(api), limit_unknown);
