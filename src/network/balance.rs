@@ -346,9 +346,12 @@ fn parts(services: &Services) -> PartsByPort<'_> {
 /// A connection goes on with an instance that serves or leaves, and with one of which nothing is
 /// known. A UDP flow has no end, and its client may never notice: it only stays with those that serve
 /// or leave. Once it is forgotten, the next packet is sent elsewhere; a TCP connection ends by that,
-/// for its new instance knows nothing of it and resets it.
+/// for its new instance knows nothing of it and resets it. One that both ends have closed is left alone: the
+/// kernel takes the next one from that port for a new one by itself, and may have done so before its turn to be
+/// forgotten comes, which would reset that one in its middle.
 fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
-    let Some(transport) = flow.transport.filter(|_| network.contains(&flow.called)) else {
+    let ours = network.contains(&flow.called) && !flow.ended;
+    let Some(transport) = flow.transport.filter(|_| ours) else {
         return false;
     };
     let parts = parts.get(&(flow.called, transport, flow.port));

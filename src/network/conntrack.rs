@@ -26,6 +26,7 @@ const HEADER: usize = 4;
 const CTA_TUPLE_ORIG: u16 = 1;
 const CTA_TUPLE_REPLY: u16 = 2;
 const CTA_STATUS: u16 = 3;
+const CTA_PROTOINFO: u16 = 4;
 const CTA_ID: u16 = 12;
 const CTA_ZONE: u16 = 18;
 const CTA_STATUS_MASK: u16 = 26;
@@ -35,6 +36,10 @@ const CTA_IP_V4_SRC: u16 = 1;
 const CTA_IP_V4_DST: u16 = 2;
 const CTA_PROTO_NUM: u16 = 1;
 const CTA_PROTO_DST_PORT: u16 = 3;
+const CTA_PROTOINFO_TCP: u16 = 1;
+const CTA_PROTOINFO_TCP_STATE: u16 = 1;
+/// `TCP_CONNTRACK_TIME_WAIT`: both ends have closed it.
+const TIME_WAIT: u8 = 7;
 /// `IPS_DST_NAT`: its destination was changed.
 const DST_NAT: u32 = 1 << 5;
 /// An attribute holds others.
@@ -73,6 +78,8 @@ pub struct Flow {
     pub transport: Option<Transport>,
     /// Who answers.
     pub answers: Ipv4Addr,
+    /// Both ends have closed it: the kernel itself takes its client's next one from the same port for a new one.
+    pub ended: bool,
     /// The attributes by which the kernel finds it.
     identity: Vec<u8>,
 }
@@ -121,6 +128,13 @@ fn flow(body: &[u8]) -> Option<Flow> {
         _ => None,
     };
     let port = attribute(&protocol, CTA_PROTO_DST_PORT).unwrap_or_default();
+    let state = || {
+        let details = attribute(attributes, CTA_PROTOINFO)?;
+        attribute(
+            &attribute(&details, CTA_PROTOINFO_TCP)?,
+            CTA_PROTOINFO_TCP_STATE,
+        )
+    };
     let mut identity = Vec::new();
     push(&mut identity, CTA_TUPLE_ORIG | NESTED, &original);
     for kind in [CTA_ID, CTA_ZONE] {
@@ -133,6 +147,7 @@ fn flow(body: &[u8]) -> Option<Flow> {
         port: u16::from_be_bytes(port.try_into().unwrap_or_default()),
         transport,
         answers: address(&reply, CTA_IP_V4_SRC)?,
+        ended: state().is_some_and(|state| state == [TIME_WAIT]),
         identity,
     })
 }
@@ -244,6 +259,7 @@ impl Flow {
             port,
             transport: Some(transport),
             answers,
+            ended: false,
             identity: Vec::new(),
         }
     }
@@ -280,6 +296,22 @@ mod tests {
         push(&mut identity, CTA_TUPLE_ORIG | NESTED, &original);
         push(&mut identity, CTA_ID, &[1, 2, 3, 4]);
         assert_eq!(flow.identity, identity);
+        assert!(!flow.ended);
+    }
+
+    #[test]
+    fn what_both_ends_have_closed_is_known() {
+        for (state, ended) in [(3, false), (4, false), (7, true), (8, false)] {
+            let (mut tcp, mut details) = (Vec::new(), Vec::new());
+            push(&mut tcp, CTA_PROTOINFO_TCP_STATE, &[state]);
+            push(&mut details, CTA_PROTOINFO_TCP | NESTED, &tcp);
+            let mut body = vec![2, 0, 0, 0];
+            let (from, to) = ([10, 100, 0, 2], [10, 200, 0, 5]);
+            push(&mut body, CTA_TUPLE_ORIG | NESTED, &tuple(from, to, 6, 80));
+            push(&mut body, CTA_TUPLE_REPLY | NESTED, &tuple(to, from, 6, 80));
+            push(&mut body, CTA_PROTOINFO | NESTED, &details);
+            assert_eq!(flow(&body).unwrap().ended, ended, "{state}");
+        }
     }
 
     #[test]

@@ -104,6 +104,9 @@ fn a_connection_stays_with_its_instance_as_long_as_that_may_be_there() {
     ] {
         assert_eq!(stale(web, 80, Tcp, answers), expected, "{answers}");
     }
+    let mut ended = Flow::example(web.into(), 80, Tcp, [10, 100, 0, 9].into());
+    ended.ended = true;
+    assert!(!is_stale(&ended, node().service_cidr, &parts), "it is over");
     assert!(!stale(web, 53, Udp, "10.100.2.2"));
     assert!(stale(web, 53, Udp, "10.100.0.2"), "it has no such port");
     let mut held = services.clone();
