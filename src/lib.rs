@@ -7,6 +7,12 @@
 pub mod agent;
 #[cfg(not(fuzzing))]
 pub mod api;
+/// What goes over sessions.
+#[cfg(fuzzing)]
+pub mod api {
+    pub mod frames;
+    pub mod types;
+}
 pub mod bundle;
 #[cfg(not(fuzzing))]
 pub mod cli;

@@ -20,7 +20,8 @@ use kat::{
         client::{Client, Options},
         new_token, random_uid, serve,
         types::{
-            Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources, Scope,
+            Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources,
+            NodeUsage, Scope,
         },
     },
     bundle::{SourceFile, pack},
@@ -294,6 +295,10 @@ impl InstanceSessions for NoLogs {
         Err(SessionError::Unavailable(
             "there are no sessions".to_owned(),
         ))
+    }
+
+    async fn usage(&self, _: &str, _: &[InstanceEntry]) -> Result<NodeUsage, SessionError> {
+        Ok(NodeUsage::default())
     }
 }
 

@@ -19,6 +19,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, unix::pipe},
@@ -30,6 +31,7 @@ use crate::{
     api::{
         ApiError, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
         frames::{Input, MOST, Output, TerminalSize},
+        types::{InstanceUsage, NodeUsage},
     },
     plan::{Assignment, InstanceEntry},
     systemd::{Ended, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager},
@@ -161,6 +163,33 @@ impl InstanceSessions for LocalSessions {
                 Some((output, receiver))
             },
         )))
+    }
+
+    async fn usage(
+        &self,
+        _node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError> {
+        let mut usage = NodeUsage::default();
+        for entry in instances {
+            let assignment = &entry.assignment.value;
+            let manager = self.managers.user(assignment.user.uid);
+            let status = match manager.status(&assignment.unit()).await {
+                Ok(status) if status.active_state == "active" => status,
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::debug!(instance = assignment.instance, %error, "not counted");
+                    continue;
+                }
+            };
+            usage.instances.push(InstanceUsage {
+                instance: assignment.instance.clone(),
+                at: Timestamp::now().to_string(),
+                cpu: status.cpu_usage,
+                memory: status.memory_current,
+            });
+        }
+        Ok(usage)
     }
 }
 
@@ -385,61 +414,4 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn assignment() -> Assignment {
-        let text = include_str!("../../tests/render/every-field/assignment.json");
-        serde_json::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn a_command_comes_through_word_by_word() {
-        let assignment = assignment();
-        let unit = assignment.unit();
-        let container = unit.strip_suffix(".service").unwrap();
-        let mut request = ExecRequest {
-            command: vec!["sh".to_owned(), "-c".to_owned(), "--tty a".to_owned()],
-            ..ExecRequest::default()
-        };
-        let plain = command(&assignment, &request);
-        let podman = ["/usr/bin/podman", "exec", "--detach-keys="];
-        let words = ["sh", "-c", "--tty a"];
-        assert_eq!(plain, [&podman[..], &[container], &words].concat());
-        request.stdin = true;
-        request.terminal = Some(TerminalSize {
-            rows: 1,
-            columns: 2,
-        });
-        request.term = "xterm".to_owned();
-        let terminal = command(&assignment, &request);
-        let options = ["--interactive", "--tty", "--env=TERM=xterm"];
-        assert_eq!(
-            terminal,
-            [&podman[..], &options, &[container], &words].concat()
-        );
-    }
-
-    /// As a program does that reads until the end, and then writes.
-    #[tokio::test]
-    async fn what_the_caller_sends_ends_without_the_caller() {
-        let (sender, mut receiver) = pipe::pipe().unwrap();
-        let (inputs, said) = mpsc::channel(8);
-        let said = stream::unfold(said, |mut said| async move {
-            let input = said.recv().await?;
-            Some((input, said))
-        });
-        let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), None));
-        inputs.send(Input::Data("abc".into())).await.unwrap();
-        inputs.send(Input::End).await.unwrap();
-        let mut heard = Vec::new();
-        receiver.read_to_end(&mut heard).await.unwrap();
-        assert_eq!(heard, b"abc");
-        assert!(!feeding.is_finished(), "the caller is there");
-        drop(inputs);
-        timeout(Duration::from_secs(5), feeding)
-            .await
-            .unwrap()
-            .unwrap();
-    }
-}
+mod tests;

@@ -12,8 +12,8 @@ use tokio::{
 use super::{identity::Identity, keys::Keys, known::KnownNow, paths, supervisor::Listed};
 use crate::{
     api::{
-        self, FindInstance, Leader, LeaderSource, Listeners, MayLead, SocketAccess, SocketLeader,
-        SocketListener, TlsListener, TlsSource,
+        self, FindInstance, Leader, LeaderSource, ListInstances, Listeners, MayLead, SocketAccess,
+        SocketLeader, SocketListener, TlsListener, TlsSource,
     },
     host::{
         files::{self, Access},
@@ -22,7 +22,7 @@ use crate::{
     leader::LeaderHandle,
     network::local::{self, Local},
     pki,
-    plan::{InstanceEntry, Stored},
+    plan::{Assignment, InstanceEntry, Stored},
     store::Leadership,
 };
 
@@ -180,15 +180,29 @@ pub fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> Fi
     Arc::new(move |id| {
         let listed = lists.borrow();
         let assignment = listed.desired.assignments.get(id)?;
-        Some(InstanceEntry {
-            node: node.clone(),
-            created_revision: 0,
-            assignment: Stored {
-                revision: 0,
-                value: Arc::new(assignment.clone()),
-            },
-        })
+        Some(entry(&node, assignment))
     })
+}
+
+/// All of them.
+pub fn all_own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> ListInstances {
+    let (node, lists) = (identity.node.clone(), lists.clone());
+    Arc::new(move || {
+        let listed = lists.borrow();
+        let assignments = listed.desired.assignments.values();
+        assignments.map(|one| entry(&node, one)).collect()
+    })
+}
+
+fn entry(node: &str, assignment: &Assignment) -> InstanceEntry {
+    InstanceEntry {
+        node: node.to_owned(),
+        created_revision: 0,
+        assignment: Stored {
+            revision: 0,
+            value: Arc::new(assignment.clone()),
+        },
+    }
 }
 
 /// The socket for root and the group `kat`.

@@ -17,7 +17,7 @@ use crate::{
         types::LogLine,
     },
     plan::InstanceEntry,
-    systemd::{LogEntry, LogError, LogQuery, LogSource},
+    systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource},
 };
 
 /// Time to find out which run was the last but one.
@@ -27,30 +27,47 @@ const LOOK_BACK: Duration = Duration::from_secs(20);
 pub struct JournalLogs {
     /// The journal.
     pub journal: Arc<dyn LogSource>,
+    /// Those who know which run is the present one.
+    pub managers: Arc<dyn ManagerSource>,
 }
 
 impl JournalLogs {
-    /// The container of the last run but one that wrote anything.
+    /// The container of the last run that wrote anything before the present one, which may not have
+    /// written anything yet. While nothing is known of the unit, the last that wrote is the present one.
     async fn previous_run(&self, query: &LogQuery) -> Result<Option<String>, LogsError> {
+        let manager = self.managers.user(query.uid);
+        let present = match manager.status(&query.unit).await {
+            Ok(status) => Some(status.invocation_id).filter(|id| !id.is_empty()),
+            Err(error) => {
+                tracing::debug!(unit = query.unit, %error, "the present run is not known");
+                None
+            }
+        };
         let mut entries = self.journal.entries(&LogQuery {
             newest_first: true,
             since: None,
             tail: None,
             ..query.clone()
         });
-        let mut last: Option<String> = None;
+        let mut of_present: Option<String> = None;
         while let Some(entry) = entries.next().await {
-            let Some(container) = line_or_error(entry)
-                .transpose()?
-                .and_then(|one| one.container_id)
-            else {
+            let Some(entry) = line_or_error(entry).transpose()? else {
                 continue;
             };
-            match &last {
-                None => last = Some(container),
-                Some(last) if *last != container => return Ok(Some(container)),
-                Some(_) => {}
+            let Some(container) = entry.container_id else {
+                continue;
+            };
+            if of_present.as_ref() == Some(&container) {
+                continue;
             }
+            let is_present = match (&entry.invocation_id, &present) {
+                (Some(id), Some(present)) => id == present,
+                _ => of_present.is_none(),
+            };
+            if !is_present {
+                return Ok(Some(container));
+            }
+            of_present = Some(container);
         }
         Ok(None)
     }
@@ -185,4 +202,109 @@ fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
             }
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        plan::{Assignment, Stored},
+        systemd::{
+            LogEntries, UserSessions,
+            fake::{Behaviour, FakeMachine},
+        },
+    };
+
+    /// What each line was written by: the container, the run of the unit, the text.
+    struct Lines(Vec<(&'static str, Option<String>, &'static str)>);
+
+    impl LogSource for Lines {
+        fn entries(&self, query: &LogQuery) -> LogEntries {
+            let mut found: Vec<Result<LogEntry, LogError>> = (1_u64..)
+                .zip(&self.0)
+                .filter(|(_, (container, _, _))| {
+                    let wanted = query.container.as_deref();
+                    wanted.is_none_or(|wanted| wanted == *container)
+                })
+                .map(|(number, (container, run, text))| {
+                    let line = serde_json::json!({
+                        "__REALTIME_TIMESTAMP": number.to_string(), "__CURSOR": "c",
+                        "CONTAINER_ID_FULL": container, "_SYSTEMD_INVOCATION_ID": run,
+                        "MESSAGE": text,
+                    });
+                    Ok(LogEntry::parse(line.to_string().as_bytes()).unwrap())
+                })
+                .collect();
+            if query.newest_first {
+                found.reverse();
+            }
+            Box::pin(stream::iter(found))
+        }
+    }
+
+    async fn previous(
+        machine: &Arc<FakeMachine>,
+        lines: Vec<(&'static str, Option<String>, &'static str)>,
+    ) -> Vec<String> {
+        let text = include_str!("../../tests/render/every-field/assignment.json");
+        let assignment: Assignment = serde_json::from_str(text).unwrap();
+        let logs = JournalLogs {
+            journal: Arc::new(Lines(lines)),
+            managers: Arc::<FakeMachine>::clone(machine),
+        };
+        let entry = InstanceEntry {
+            node: "n1".to_owned(),
+            created_revision: 0,
+            assignment: Stored {
+                revision: 0,
+                value: Arc::new(assignment),
+            },
+        };
+        let query = api::LogQuery {
+            previous: true,
+            ..api::LogQuery::default()
+        };
+        let found = logs.open(&entry, query).await.unwrap();
+        found.map(|line| line.unwrap().message).collect().await
+    }
+
+    #[tokio::test]
+    async fn the_run_before_the_present_one_is_chosen() {
+        let text = include_str!("../../tests/render/every-field/assignment.json");
+        let assignment: Assignment = serde_json::from_str(text).unwrap();
+        let machine = Arc::new(FakeMachine::new());
+        let uid = assignment.user.uid;
+        machine.set_linger(uid, true).await.unwrap();
+        let manager = machine.user(uid);
+        machine
+            .user_manager(uid)
+            .define(&assignment.unit(), Behaviour::default());
+        let start = manager
+            .start(&assignment.unit(), Duration::from_secs(5))
+            .await;
+        start.unwrap();
+        let now = manager.status(&assignment.unit()).await.unwrap();
+        let present = Some(now.invocation_id);
+        let run = |id: &str| Some(id.to_owned());
+        let before = vec![
+            ("a", run("1"), "a1"),
+            ("b", run("2"), "b1"),
+            ("b", run("2"), "b2"),
+        ];
+        // The present run has not said anything: it is not the one before the last that spoke.
+        assert_eq!(previous(&machine, before.clone()).await, ["b1", "b2"]);
+        let mut spoken = before.clone();
+        spoken.push(("c", present.clone(), "c1"));
+        assert_eq!(previous(&machine, spoken).await, ["b1", "b2"]);
+        assert!(
+            previous(&machine, vec![("c", present, "c1")])
+                .await
+                .is_empty()
+        );
+        // Of entries without a run, and while nobody says which is the present one, the last that spoke is.
+        let unmarked = vec![("a", None, "a1"), ("b", None, "b1")];
+        assert_eq!(previous(&machine, unmarked).await, ["a1"]);
+        machine.user_manager(uid).set_unreachable(Some("gone"));
+        assert_eq!(previous(&machine, before).await, ["a1"]);
+    }
 }

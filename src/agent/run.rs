@@ -19,7 +19,10 @@ use super::{
     identity::Identity,
     keys::Keys,
     known::Known,
-    listeners::{agent_listener, agent_tls, leader_source, listeners, may_lead, own_instances},
+    listeners::{
+        agent_listener, agent_tls, all_own_instances, leader_source, listeners, may_lead,
+        own_instances,
+    },
     local,
     logs::{ClusterLogs, JournalLogs},
     machine::{LeaderApi, ThisMachine},
@@ -129,6 +132,7 @@ pub async fn run() -> anyhow::Result<()> {
     let listeners = listeners(&identity, &keys, &certificate, leader)?;
     let here: Arc<dyn InstanceLogs> = Arc::new(JournalLogs {
         journal: Arc::clone(&tools.logs),
+        managers: Arc::clone(&managers),
     });
     let sessions_here: Arc<dyn InstanceSessions> =
         Arc::new(LocalSessions::new(Arc::clone(&managers)));
@@ -138,6 +142,7 @@ pub async fn run() -> anyhow::Result<()> {
         config: agent_tls(&keys, &certificate)?,
         may_lead: may_lead(&known),
         find: own_instances(&identity, &listed),
+        all: all_own_instances(&identity, &listed),
         logs: Arc::clone(&here),
         sessions: Arc::clone(&sessions_here),
         limits: Limits::default(),

@@ -12,6 +12,7 @@ use crate::{
         ApiError, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
         client::{ClientError, Receiving, Sending},
         frames::Output,
+        types::NodeUsage,
     },
     plan::InstanceEntry,
 };
@@ -52,6 +53,19 @@ impl InstanceSessions for ClusterSessions {
         let (sending, receiving) = begun.map_err(|error| refused(&node, &error))?;
         tokio::spawn(relay(inputs, sending));
         Ok(relayed(node, receiving))
+    }
+
+    async fn usage(
+        &self,
+        node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError> {
+        if node == self.node {
+            return self.here.usage(node, instances).await;
+        }
+        let client = self.agents.client(node).map_err(SessionError::Away)?;
+        let usage = client.node_usage(node).await;
+        usage.map_err(|error| refused(node, &error))
     }
 }
 

@@ -304,6 +304,7 @@ mod tests {
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
             ("GET", "/v1alpha1/nodes", "ars"),
             ("GET", "/v1alpha1/nodes/{node}", "arns"),
+            ("GET", "/v1alpha1/nodes/{node}/usage", "arns"),
             ("DELETE", "/v1alpha1/nodes/{node}", "an"),
             ("PUT", "/v1alpha1/nodes/{node}/drain", "a"),
             ("DELETE", "/v1alpha1/nodes/{node}/drain", "a"),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use axum::{
-    Router,
+    Json, Router,
     body::Body,
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
@@ -31,6 +31,7 @@ use super::{
     sessions::{
         ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
     },
+    types::NodeUsage,
     watch::{line, ndjson},
 };
 use crate::{pki::PeerIdentity, plan::InstanceEntry, pulse::Pulses};
@@ -44,6 +45,9 @@ pub type MayLead = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// An instance of this machine, by its id.
 pub type FindInstance = Arc<dyn Fn(&str) -> Option<InstanceEntry> + Send + Sync>;
 
+/// All instances of this machine.
+pub type ListInstances = Arc<dyn Fn() -> Vec<InstanceEntry> + Send + Sync>;
+
 /// What the port stands on.
 pub struct AgentPort {
     /// Bound already.
@@ -54,9 +58,11 @@ pub struct AgentPort {
     pub may_lead: MayLead,
     /// This machine's instances.
     pub find: FindInstance,
+    /// All of them.
+    pub all: ListInstances,
     /// Their logs.
     pub logs: Arc<dyn InstanceLogs>,
-    /// Sessions with them.
+    /// Sessions with them, and what they take.
     pub sessions: Arc<dyn InstanceSessions>,
     /// What one who calls may ask for.
     pub limits: Limits,
@@ -67,6 +73,7 @@ pub struct AgentPort {
 struct Agent {
     may_lead: MayLead,
     find: FindInstance,
+    all: ListInstances,
     logs: Arc<dyn InstanceLogs>,
     sessions: Arc<dyn InstanceSessions>,
     streams: Arc<Semaphore>,
@@ -78,6 +85,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
     let agent = Arc::new(Agent {
         may_lead: port.may_lead,
         find: port.find,
+        all: port.all,
         logs: port.logs,
         sessions: port.sessions,
         streams: Arc::new(Semaphore::new(port.limits.streams)),
@@ -96,6 +104,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
             "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/forward",
             post(forward),
         )
+        .route("/v1alpha1/nodes/{node}/usage", get(usage))
         .layer(from_fn_with_state(Arc::clone(&agent), only_leaders))
         .with_state(agent);
     let name = "the agent's port";
@@ -192,6 +201,14 @@ async fn begin(
         })
         .take_until(shutdown.cancelled_owned());
     Ok(answer(outputs))
+}
+
+/// The certificate says which machine this is; the path only is the API's.
+async fn usage(
+    State(agent): State<Arc<Agent>>,
+    At(node): At<String>,
+) -> Result<Json<NodeUsage>, ApiError> {
+    Ok(Json(agent.sessions.usage(&node, &(agent.all)()).await?))
 }
 
 async fn logs(

@@ -134,8 +134,9 @@ impl Message for Output {
                 let mut body = body.as_ref().clone();
                 // Words for people, which fit.
                 body.details.clear();
-                body.message = body.message.chars().take(MOST / 16).collect();
-                body.hint = body.hint.map(|hint| hint.chars().take(MOST / 16).collect());
+                body.error = body.error.chars().take(MOST / 24).collect();
+                body.message = body.message.chars().take(MOST / 24).collect();
+                body.hint = body.hint.map(|hint| hint.chars().take(MOST / 24).collect());
                 let content = serde_json::to_vec(&body).unwrap_or_default();
                 (FAILED, content.into())
             }
@@ -258,16 +259,24 @@ mod tests {
 
     #[test]
     fn an_error_fits_into_one_frame() {
-        let body = ErrorBody {
-            error: "Unavailable".to_owned(),
-            message: "\u{1F600}".repeat(MOST),
-            ..ErrorBody::default()
-        };
-        let found: Vec<Output> = read(&Output::Failed(Box::new(body)).encode(), 100).unwrap();
-        let [Output::Failed(body)] = found.as_slice() else {
-            panic!("{found:?}");
-        };
-        assert_eq!(body.error, "Unavailable");
+        // What takes most room as it is, and what takes most when it is escaped.
+        for filler in ["\u{1F600}", "\u{1}"] {
+            let long = filler.repeat(MOST);
+            for word in ["Unavailable", &long] {
+                let body = ErrorBody {
+                    error: word.to_owned(),
+                    message: long.clone(),
+                    hint: Some(long.clone()),
+                    ..ErrorBody::default()
+                };
+                let wire = Output::Failed(Box::new(body)).encode();
+                let found: Vec<Output> = read(&wire, 100).unwrap();
+                let [Output::Failed(body)] = found.as_slice() else {
+                    panic!("{found:?}");
+                };
+                assert!(word.starts_with(&body.error));
+            }
+        }
     }
 
     fn any_input() -> impl Strategy<Value = Input> {

@@ -34,11 +34,12 @@ mod stalled;
 mod submission;
 mod tokens;
 pub mod types;
-pub mod view;
+pub mod usage;
+mod view;
 mod watch;
 mod workloads;
 
-pub use agent_port::{AgentPort, FindInstance, MayLead, serve_agent};
+pub use agent_port::{AgentPort, FindInstance, ListInstances, MayLead, serve_agent};
 pub use bind::{bind, bind_overlay};
 pub use caller::SocketAccess;
 pub use config::{BackupView, HealthView, StoreView};

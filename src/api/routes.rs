@@ -2,6 +2,7 @@
 //! document all come from it.
 
 mod handlers;
+mod verb;
 
 use std::sync::Arc;
 
@@ -12,7 +13,6 @@ use axum::{
     http::{Method, Uri},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
-    routing::MethodFilter,
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
@@ -28,45 +28,13 @@ use super::{
     types::{
         ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
         List, LogLine, MembershipAnswer, NamespaceItem, NodeItem, NodeLabels, NodeReport,
-        NodeTaints, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest, ServerVersion,
-        TokenRequest, TokenView, WatchLine, WorkloadItem,
+        NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest,
+        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
 
-/// Methods of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    /// Read.
-    Get,
-    /// Create, or report.
-    Post,
-    /// Create or change.
-    Put,
-    /// Delete.
-    Delete,
-}
-
-impl Verb {
-    /// As it goes over the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Delete => "DELETE",
-        }
-    }
-
-    fn filter(self) -> MethodFilter {
-        match self {
-            Self::Get => MethodFilter::GET,
-            Self::Post => MethodFilter::POST,
-            Self::Put => MethodFilter::PUT,
-            Self::Delete => MethodFilter::DELETE,
-        }
-    }
-}
+pub use verb::Verb;
 
 /// The schema of a type.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
@@ -153,6 +121,7 @@ pub enum Operation {
     GetInstance,
     ListNodes,
     GetNode,
+    GetNodeUsage,
     DeleteNode,
     DrainNode,
     UncordonNode,
@@ -296,6 +265,8 @@ pub static ROUTES: &[Route] = {
             "Lists or watches machines").query(LIST),
         R::new(Get, "/v1alpha1/nodes/{node}", A::ReadNode, O::GetNode, P::Json(of::<NodeItem>),
             "Reads a machine"),
+        R::new(Get, "/v1alpha1/nodes/{node}/usage", A::ReadNode, O::GetNodeUsage, P::Json(of::<NodeUsage>),
+            "Counts what the instances of a machine take now, on that machine"),
         R::new(Delete, "/v1alpha1/nodes/{node}", A::Leave, O::DeleteNode, P::Nothing,
             "Takes a machine out of the cluster; one that is Ready and runs instances is a conflict, unless it asks itself")
             .takes(P::Nothing, &[204]),

@@ -27,6 +27,7 @@ use super::{
     errors::ApiError,
     extract::{At, Parameters},
     frames::{Frames, Input, Message, Output, TerminalSize},
+    types::NodeUsage,
 };
 use crate::plan::{InstanceEntry, Snapshot};
 
@@ -93,7 +94,7 @@ pub type Inputs = Pin<Box<dyn Stream<Item = Input> + Send>>;
 /// What the caller gets; [`Output::Exit`] or [`Output::Failed`] is the last one.
 pub type Outputs = Pin<Box<dyn Stream<Item = Output> + Send>>;
 
-/// Begins sessions with instances.
+/// Begins sessions with instances, and counts what these take.
 #[async_trait]
 pub trait InstanceSessions: Send + Sync + 'static {
     /// A session with one instance. It ends when what this gives is dropped.
@@ -103,6 +104,13 @@ pub trait InstanceSessions: Send + Sync + 'static {
         request: SessionRequest,
         inputs: Inputs,
     ) -> Result<Outputs, SessionError>;
+
+    /// What these instances, which are all of one machine, take now. Those that do not run are left out.
+    async fn usage(
+        &self,
+        node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError>;
 }
 
 /// The query of `exec`: JSON, so that a command's words come through as they are.

@@ -17,6 +17,7 @@ mod preview;
 mod report;
 mod rollout;
 mod token;
+mod usage;
 
 pub use join::*;
 pub use membership::*;
@@ -25,6 +26,7 @@ pub use preview::*;
 pub use report::*;
 pub use rollout::*;
 pub use token::*;
+pub use usage::*;
 
 /// Identity of every item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

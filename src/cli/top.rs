@@ -1,4 +1,4 @@
-//! `katcall top`: what runs where, and what it takes, from the machines' reports.
+//! `katcall top`: what runs where, and what it takes, as the machines count it when they are asked.
 
 use std::{
     collections::BTreeMap,
@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use jiff::Timestamp;
 
 use super::{
@@ -16,14 +17,16 @@ use super::{
 };
 use crate::{
     api::{
-        client::Route,
-        types::{InstanceItem, InstancePhase, List, NodeItem},
+        client::{ClientError, Route},
+        types::{InstanceItem, InstanceUsage, List, NodeItem},
     },
     resource::{Bytes, MilliCpu},
 };
 
-/// Between two looks on a terminal. Machines report every `agentTickSeconds`.
+/// Between two looks on a terminal.
 const LOOK: Duration = Duration::from_secs(2);
+/// Between the only two looks elsewhere.
+const SHORT_LOOK: Duration = Duration::from_secs(1);
 /// To the screen's first place, and nothing of what was there.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
@@ -34,102 +37,131 @@ struct Counted {
     at: Timestamp,
 }
 
-/// What instances take, from one report to the next.
+/// What an instance takes now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Load {
+    /// Thousandths of a processor.
+    cpu: Option<u64>,
+    memory: Option<u64>,
+}
+
+/// What instances take, from one look to the next.
 #[derive(Debug, Default)]
 struct Usage {
     counted: BTreeMap<String, Counted>,
-    rates: BTreeMap<String, u64>,
+    loads: BTreeMap<String, Load>,
 }
 
 impl Usage {
-    /// Thousandths of a processor: since the report before, or where there is none since it began to run.
-    fn take(&mut self, id: &str, now: Counted, began: Option<Timestamp>) -> Option<u64> {
-        match self.counted.get(id).copied() {
-            Some(before) if before.at == now.at => {}
-            Some(before) if before.cpu <= now.cpu => {
-                self.rates.insert(id.to_owned(), rate(before, now)?);
+    /// A new look at all that run.
+    fn look(&mut self, found: Vec<InstanceUsage>) {
+        let before = std::mem::take(&mut self.counted);
+        self.loads.clear();
+        for one in found {
+            let at = one.at.parse().ok();
+            let now = one.cpu.zip(at).map(|(cpu, at)| Counted { cpu, at });
+            let then = before.get(&one.instance);
+            let load = Load {
+                cpu: then.zip(now).and_then(|(then, now)| rate(*then, now)),
+                memory: one.memory,
+            };
+            if let Some(now) = now {
+                self.counted.insert(one.instance.clone(), now);
             }
-            _ => {
-                let began = began.filter(|began| *began < now.at)?;
-                let whole = rate(Counted { cpu: 0, at: began }, now)?;
-                self.rates.insert(id.to_owned(), whole);
-            }
+            self.loads.insert(one.instance, load);
         }
-        self.counted.insert(id.to_owned(), now);
-        self.rates.get(id).copied()
+    }
+
+    fn of(&self, id: &str) -> Load {
+        self.loads.get(id).copied().unwrap_or_default()
     }
 }
 
+/// Thousandths of a processor; none where the program was started again in between.
 fn rate(before: Counted, now: Counted) -> Option<u64> {
     let passed = now.at.duration_since(before.at).as_micros();
     let passed = u64::try_from(passed).ok().filter(|passed| *passed > 0)?;
     // Nanoseconds of work in microseconds of time: thousandths.
-    Some(now.cpu.saturating_sub(before.cpu) / passed)
+    Some(now.cpu.checked_sub(before.cpu)? / passed)
 }
 
 pub(super) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), CliError> {
     let live = io::stdout().is_terminal();
     let mut usage = Usage::default();
+    let mut looks = 0_u8;
     loop {
         let nodes: List<NodeItem> = session.client.get(Route::nodes()).await?;
         let all = arguments.all_namespaces || arguments.kind == TopKind::Nodes;
         let namespace = (!all).then_some(arguments.namespace.namespace.as_str());
         let instances = session.client.instances(namespace).await?.items;
-        let table = table(arguments.kind, &nodes.items, &instances, &mut usage);
-        let text = table.render(session.console.colour);
-        if !live {
-            return session.console.print(&text);
+        let (found, away) = ask(session, &nodes.items, &instances).await?;
+        usage.look(found);
+        looks = looks.saturating_add(1);
+        if live || looks > 1 {
+            let table = table(arguments.kind, &nodes.items, &instances, &usage);
+            let text = table.render(session.console.colour);
+            if !live {
+                for error in away {
+                    session.console.warning(&error.to_string());
+                }
+                return session.console.print(&text);
+            }
+            session.console.print(&format!("{CLEAR}{text}"))?;
         }
-        session.console.print(&format!("{CLEAR}{text}"))?;
-        tokio::time::sleep(LOOK).await;
+        let soon = !live || looks == 1;
+        tokio::time::sleep(if soon { SHORT_LOOK } else { LOOK }).await;
     }
 }
 
-/// One line of it, with what it is sorted by.
-struct Taken<'item> {
-    item: &'item InstanceItem,
-    cpu: Option<u64>,
-}
-
-fn table(
-    kind: TopKind,
+/// All machines with these instances at once, and why some can't be asked.
+async fn ask(
+    session: &Session<'_>,
     nodes: &[NodeItem],
     instances: &[InstanceItem],
-    usage: &mut Usage,
-) -> Table {
-    let reported: BTreeMap<&str, Timestamp> = nodes
-        .iter()
-        .filter_map(|node| {
-            let at = node.status.last_heartbeat.as_deref()?.parse().ok()?;
-            Some((node.metadata.name.as_str(), at))
-        })
-        .collect();
-    let mut taken: Vec<Taken<'_>> = instances
-        .iter()
-        .map(|item| {
-            let status = &item.status;
-            let began = (status.phase == InstancePhase::Running).then(|| status.since.parse().ok());
-            let node = status.node.as_deref().unwrap_or_default();
-            let at = reported.get(node);
-            let now = status.cpu.zip(at).map(|(cpu, at)| Counted { cpu, at: *at });
-            let cpu = now.and_then(|now| usage.take(&item.metadata.name, now, began.flatten()));
-            Taken { item, cpu }
-        })
-        .collect();
+) -> Result<(Vec<InstanceUsage>, Vec<ClientError>), CliError> {
+    let has_one = |node: &&NodeItem| {
+        let name = Some(&node.metadata.name);
+        instances.iter().any(|one| one.status.node.as_ref() == name)
+    };
+    let asked = nodes.iter().filter(has_one);
+    let answers = asked.map(|node| session.client.node_usage(&node.metadata.name));
+    let (mut found, mut away) = (Vec::new(), Vec::new());
+    for answer in join_all(answers).await {
+        match answer {
+            Ok(usage) => found.extend(usage.instances),
+            Err(error) if error.is_machine_away() => away.push(error),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok((found, away))
+}
+
+/// One line of it.
+struct Taken<'item> {
+    item: &'item InstanceItem,
+    load: Load,
+}
+
+fn table(kind: TopKind, nodes: &[NodeItem], instances: &[InstanceItem], usage: &Usage) -> Table {
+    let taken = instances.iter().map(|item| Taken {
+        item,
+        load: usage.of(&item.metadata.name),
+    });
+    let mut taken: Vec<Taken<'_>> = taken.collect();
     match kind {
         TopKind::Instances => {
             taken.sort_by(|left, right| {
-                let by = |one: &Taken<'_>| (one.cpu, one.item.status.memory);
+                let by = |one: &Taken<'_>| (one.load.cpu, one.load.memory);
                 let names = left.item.metadata.name.cmp(&right.item.metadata.name);
                 by(right).cmp(&by(left)).then(names)
             });
             let mut table = Table::new(vec!["NAME", "NODE", "CPU", "MEMORY"]);
-            for Taken { item, cpu } in taken {
+            for Taken { item, load } in taken {
                 table.row(vec![
                     Cell::new(&item.metadata.name),
                     Cell::new(item.status.node.as_deref().unwrap_or_default()),
-                    Cell::new(processor(cpu)),
-                    Cell::new(memory(item.status.memory)),
+                    Cell::new(processor(load.cpu)),
+                    Cell::new(memory(load.memory)),
                 ]);
             }
             table
@@ -148,10 +180,12 @@ fn table(
                 table.row(vec![
                     Cell::new(name),
                     Cell::new(here().count().to_string()),
-                    Cell::new(processor(sum(here().filter_map(|one| one.cpu).collect()))),
+                    Cell::new(processor(sum(here()
+                        .filter_map(|one| one.load.cpu)
+                        .collect()))),
                     Cell::new(processor(allocatable.cpu.map(|cpu| cpu.0))),
                     Cell::new(memory(sum(here()
-                        .filter_map(|one| one.item.status.memory)
+                        .filter_map(|one| one.load.memory)
                         .collect()))),
                     Cell::new(memory(allocatable.memory.map(|memory| memory.0))),
                 ]);
@@ -173,27 +207,33 @@ fn memory(bytes: Option<u64>) -> String {
 mod tests {
     use super::*;
 
-    fn at(second: u32, cpu: u64) -> Counted {
-        let text = format!("2026-01-01T00:00:{second:02}Z");
-        Counted {
-            cpu,
-            at: text.parse().unwrap(),
+    fn one(second: u32, cpu: u64) -> InstanceUsage {
+        InstanceUsage {
+            instance: "a".to_owned(),
+            at: format!("2026-01-01T00:00:{second:02}Z"),
+            cpu: Some(cpu),
+            memory: Some(7),
         }
     }
 
     #[test]
-    fn what_is_taken_is_counted_from_report_to_report() {
+    fn what_is_taken_is_counted_from_look_to_look() {
         let mut usage = Usage::default();
-        let began = Some(at(0, 0).at);
-        assert_eq!(usage.take("a", at(10, 1_000_000_000), began), Some(100));
-        // The same report again says the same.
-        assert_eq!(usage.take("a", at(10, 1_000_000_000), began), Some(100));
-        assert_eq!(usage.take("a", at(14, 3_000_000_000), began), Some(500));
-        // The program was started again, and counts anew.
-        assert_eq!(
-            usage.take("a", at(20, 100_000_000), Some(at(18, 0).at)),
-            Some(50)
-        );
-        assert_eq!(usage.take("b", at(20, 1), None), None);
+        let mut look = |found: Vec<InstanceUsage>| {
+            usage.look(found);
+            usage.of("a")
+        };
+        let load = |cpu| Load {
+            cpu,
+            memory: Some(7),
+        };
+        assert_eq!(look(vec![one(10, 1_000_000_000)]), load(None));
+        assert_eq!(look(vec![one(14, 3_000_000_000)]), load(Some(500)));
+        assert_eq!(look(vec![one(16, 3_000_000_000)]), load(Some(0)));
+        // The program was started again, and counts anew; then it is gone.
+        assert_eq!(look(vec![one(18, 100_000_000)]), load(None));
+        assert_eq!(look(vec![one(20, 200_000_000)]), load(Some(50)));
+        assert_eq!(look(Vec::new()), Load::default());
+        assert_eq!(look(vec![one(24, 300_000_000)]), load(None));
     }
 }

@@ -1,5 +1,8 @@
 //! What a [`UnitManager`] must do, as one suite for the fake and for a real systemd.
 
+mod commands;
+
+pub use commands::run_commands;
 use std::{
     fs, io,
     os::unix::fs::symlink,

@@ -184,6 +184,12 @@ fn no_program(unit: &TransientUnit) -> SystemdError {
     }
 }
 
+/// A command whose words systemd leaves as they are: it would replace `$NAME`, and `$$` by `$`
+/// (systemd.service(5), `ExecStart=:`).
+fn exactly(program: String, command: Vec<String>) -> Variant<'static> {
+    Variant::new(vec![(program, command, vec!["no-env-expand"])])
+}
+
 fn descriptor(file: &OwnedFd) -> Variant<'_> {
     Variant::Fd(Fd::Borrowed(file.as_fd()))
 }
@@ -243,10 +249,7 @@ impl UnitManager for BusManager {
                 ("LogLevelMax", Variant::new(LOG_WARNINGS)),
                 ("SyslogLevel", Variant::new(LOG_WARNINGS)),
                 ("StandardOutput", Variant::new("null")),
-                (
-                    "ExecStart",
-                    Variant::new(vec![(program, unit.command, false)]),
-                ),
+                ("ExecStartEx", exactly(program, unit.command)),
             ];
             manager
                 .start_transient_unit(&unit.name, "fail", &properties, &[])
@@ -291,10 +294,7 @@ impl UnitManager for BusManager {
                         "TimeoutStopUSec",
                         Variant::new(u64::try_from(SESSION_STOP.as_micros()).unwrap_or(u64::MAX)),
                     ),
-                    (
-                        "ExecStart",
-                        Variant::new(vec![(program, unit.command, false)]),
-                    ),
+                    ("ExecStartEx", exactly(program, unit.command)),
                     ("StandardOutputFileDescriptor", descriptor(&streams.stdout)),
                     ("StandardErrorFileDescriptor", descriptor(&streams.stderr)),
                 ];
@@ -318,6 +318,8 @@ impl UnitManager for BusManager {
             Err(error) => tracing::warn!(unit = name, %error, "an ended unit is left"),
         }
         Ok(match (result, status.exec_main_code) {
+            // Its limit was over: how the command took the signal is no matter.
+            _ if status.result == "timeout" => Ended::Stopped,
             (JobResult::Failed, 1) => Ended::Code(status.exec_main_status),
             (JobResult::Failed, 2 | 3) => Ended::Signal(status.exec_main_status),
             _ => Ended::Stopped,

@@ -219,18 +219,8 @@ pub trait UnitManager: Send + Sync {
 
     /// Runs a command in a unit of its own that reads and writes these files, and waits for its end.
     /// systemd ends it after the unit's own limit.
-    async fn run_with(
-        &self,
-        unit: &TransientUnit,
-        streams: Streams,
-    ) -> Result<Ended, SystemdError> {
-        drop(streams);
-        Err(SystemdError::Refused {
-            unit: unit.name.clone(),
-            name: "not supported".to_owned(),
-            message: "this manager runs no commands with files of others".to_owned(),
-        })
-    }
+    async fn run_with(&self, unit: &TransientUnit, streams: Streams)
+    -> Result<Ended, SystemdError>;
 
     /// Sends a signal, by its number, to all processes of a unit.
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError>;

@@ -32,20 +32,21 @@ impl Agent {
         let endpoint = listener.local_addr().unwrap().to_string();
         let authority = server.authority.certificate_pem();
         let config = tls::agent_server_config(Arc::clone(&server.identity), authority).unwrap();
+        let entry = InstanceEntry {
+            node: "n1".to_owned(),
+            created_revision: 1,
+            assignment: Stored {
+                revision: 1,
+                value: assignment,
+            },
+        };
+        let found = entry.clone();
         let port = AgentPort {
             listener,
             config: Arc::new(move || Arc::clone(&config)),
             may_lead: Arc::new(|name| name == "n2"),
-            find: Arc::new(move |id| {
-                (id == "web-abcde").then(|| InstanceEntry {
-                    node: "n1".to_owned(),
-                    created_revision: 1,
-                    assignment: Stored {
-                        revision: 1,
-                        value: Arc::clone(&assignment),
-                    },
-                })
-            }),
+            find: Arc::new(move |id| (id == "web-abcde").then(|| found.clone())),
+            all: Arc::new(move || vec![entry.clone()]),
             logs: Arc::clone(&server.logs) as _,
             sessions: Arc::clone(&server.echo) as _,
             limits: Limits::default(),

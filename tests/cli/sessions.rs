@@ -68,6 +68,28 @@ async fn what_can_not_be_run_is_said() {
     server.stop().await;
 }
 
+/// What it takes now, whatever it took before: two counts of a quarter of a processor in a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_instances_take_is_counted_when_it_is_asked_for() {
+    let (server, program) = server().await;
+    assert_snapshot!(program.run(&["top", "instances"]), @r"
+    exit: 0
+    --- stdout
+    NAME        NODE   CPU    MEMORY
+    web-abcde   n1     250m   3.0Mi
+    ");
+    let nodes = program.run(&["top", "nodes"]);
+    assert!(nodes.starts_with("exit: 0\n"), "{nodes}");
+    assert!(nodes.contains("n1") && nodes.contains("250m"), "{nodes}");
+    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    let away = program.run(&["top", "instances"]);
+    assert!(
+        away.contains("warning: the machine `n1` can't be reached"),
+        "{away}"
+    );
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_is_led_to_an_instance() {
     let (server, program) = server().await;

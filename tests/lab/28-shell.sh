@@ -1,4 +1,4 @@
-# A command in a container: exit code, pipes, a terminal that is resized and interrupted, and its end with its caller; files both ways; a port led here
+# A command in a container: exit codes, pipes, a terminal that is resized and interrupted, and its end with its caller; files both ways; a port led here; logs since a time and of the run before
 # shellcheck shell=bash
 run web --port 80
 id=$(field web .metadata.name)
@@ -9,7 +9,14 @@ exits() {
     "$@" || code=$?
     equal "$expected" "$code" "exit code of $*"
 }
-exits 7 kat exec "$id" -- sh -c 'exit 7'
+for code in 0 1 7 126 143 255; do exits "$code" kat exec "$id" -- sh -c "exit $code"; done
+# Words come through as they are; neither systemd nor Podman replaces anything in them.
+# shellcheck disable=SC2016
+words='$HOME ${HOME} $$ %n \n'
+equal "$words" "$(kat exec web -- printf %s "$words")" "words of a command"
+# By a signal, as a shell says it.
+# shellcheck disable=SC2016
+exits 143 kat exec "$id" -- sh -c 'kill -TERM $$'
 exits 127 kat exec "$id" -- /nowhere
 exits 3 kat exec nothing -- true
 equal "here=2 there" "$(n1 sh -c "printf here | katcall exec -i web -- sh -c 'cat; echo =2 there'")" "what was piped in"
@@ -52,12 +59,17 @@ wait_for 20 shows 'after=130'
 type_in 'exit 9\n'
 exec 7>&-
 exits 9 wait "$terminal"
-# Nothing of it goes on without its caller.
-n1 timeout 5 katcall exec web -- sleep 54321 &
-caller=$!
-wait_for 20 n1 pgrep -f '^sleep 54321'
-wait "$caller" || true
-wait_for 30 gone 'sleep 54321'
+# Nothing of it goes on without its caller, whatever ends that.
+for signal in INT KILL; do
+    n1 katcall exec web -- sleep 54321 &
+    caller=$!
+    wait_for 20 n1 pgrep -f '^sleep 54321'
+    n1 pkill "-$signal" -x katcall
+    code=0
+    wait "$caller" || code=$?
+    equal "$([[ $signal == INT ]] && echo 130 || echo 137)" "$code" "exit code after SIG$signal"
+    wait_for 30 gone 'sleep 54321'
+done
 left() { [[ ! $(as "$(field web .status.user)" systemctl --user list-units --all --plain --no-legend 'kat-exec-*') ]]; }
 wait_for 30 left
 # Files and folders, both ways.
@@ -79,3 +91,44 @@ equal 20 "$answered" "answers of 20 connections at once"
 output=$(kat port-forward web 18080:80 2>&1) && exit 1
 contains "$output" "port 18080 of 127.0.0.1 is taken"
 n1 pkill -x katcall || true
+# What was said since a time, and in the run before the present one, which has not said anything but that it listens.
+says() { kat exec web -- sh -c "echo $1 >/proc/1/fd/1"; }
+logged() { contains "$(kat logs web "${@:2}")" "$1"; }
+says early-word
+wait_for 10 logged early-word
+since=$(n1 date --utc +%Y-%m-%dT%H:%M:%S.%NZ)
+says late-word
+wait_for 10 logged late-word --since "$since"
+lacks "$(kat logs web --since "$since")" early-word
+contains "$(kat logs web --timestamps --tail 1)" "$(n1 date --utc +%Y-)"
+[[ ! $(kat logs web --previous) ]]
+crash web
+again() { is web .status.restarts 1 && is web .status.phase Running; }
+wait_for 20 again
+says third-word
+wait_for 10 logged third-word
+before=$(kat logs web --previous)
+contains "$before" early-word
+contains "$before" late-word
+lacks "$before" third-word
+# What it takes is what its manager counts in the same time: half a processor or more by a loop of a shell.
+nanoseconds() { unit_property web CPUUsageNSec; }
+n1 katcall exec web -- sh -c 'while :; do :; done' &
+burning=$!
+wait_for 20 n1 pgrep -f '^sh -c while'
+counted() {
+    local cpu before after real began=$EPOCHREALTIME tenths
+    before=$(nanoseconds)
+    cpu=$(kat top instances | awk -v id="$id" '$1 == id { print $3 }')
+    after=$(nanoseconds)
+    tenths=$(tenths_since "$began")
+    # Thousandths of a processor; a whole number is one of processors.
+    [[ $cpu == *m ]] && cpu=${cpu%m} || cpu=$((cpu * 1000))
+    real=$(((after - before) / (tenths * 100000)))
+    echo "top says $cpu, the manager $real" >&2
+    ((cpu > 100 && cpu * 2 > real && cpu < real * 3))
+}
+wait_for 30 counted
+contains "$(kat top nodes)" n1
+n1 pkill -x katcall
+wait "$burning" || true

@@ -13,8 +13,8 @@ use kat::{
     host::users::UserError,
     plan::WorkloadUser,
     systemd::{
-        JobResult, LogEntries, LogQuery, LogSource, ManagerSource, SystemdError, TransientEnd,
-        TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
+        Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams, SystemdError,
+        TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
         fake::{Behaviour, FakeMachine, FakeManager},
     },
 };
@@ -251,6 +251,14 @@ impl UnitManager for Manager {
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError> {
         self.fake.run_transient(unit, limit).await
+    }
+
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        self.fake.run_with(unit, streams).await
     }
 
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {

@@ -20,7 +20,7 @@ use kat::{
         Api, ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, LogQuery, LogStream,
         LogsError, Outputs, SessionError, SessionRequest,
         routes::router,
-        types::{Condition, NodeReport, NodeResources, OverlayReport, UNSURE_HEADER},
+        types::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
     },
     leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with},
     plan::InstanceEntry,
@@ -407,6 +407,10 @@ impl InstanceSessions for NoInstanceLogs {
         Err(SessionError::Unavailable(
             "there are no sessions".to_owned(),
         ))
+    }
+
+    async fn usage(&self, _: &str, _: &[InstanceEntry]) -> Result<NodeUsage, SessionError> {
+        Ok(NodeUsage::default())
     }
 }
 

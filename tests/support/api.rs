@@ -20,7 +20,7 @@ use kat::{
         SocketListener, TlsListener,
         frames::{Input, Output},
         new_token, random_uid, serve,
-        types::{LogLine, Scope},
+        types::{InstanceUsage, LogLine, NodeUsage, Scope},
     },
     bundle::{SourceFile, pack},
     leader::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth},
@@ -104,6 +104,10 @@ pub struct Echo {
     pub begun: Mutex<Vec<SessionRequest>>,
     /// How many are open.
     pub open: Arc<AtomicUsize>,
+    /// How often it was asked what they take.
+    pub counted: AtomicUsize,
+    /// Why the machine can't be asked.
+    pub away: Mutex<Option<String>>,
 }
 
 struct Open(Arc<AtomicUsize>);
@@ -146,6 +150,27 @@ impl InstanceSessions for Echo {
             }
         });
         Ok(Box::pin(greeting.chain(said)))
+    }
+
+    /// A quarter of a processor, counted each second.
+    async fn usage(
+        &self,
+        node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError> {
+        if let Some(reason) = self.away.lock().unwrap().clone() {
+            return Err(SessionError::Away(format!("the machine `{node}` {reason}")));
+        }
+        let second = self.counted.fetch_add(1, Ordering::SeqCst) as u64;
+        let counted = instances.iter().map(|entry| InstanceUsage {
+            instance: entry.assignment.value.instance.clone(),
+            at: format!("2026-01-01T00:00:{second:02}Z"),
+            cpu: Some(5_000_000_000 + second * 250_000_000),
+            memory: Some(3 << 20),
+        });
+        Ok(NodeUsage {
+            instances: counted.collect(),
+        })
     }
 }
 

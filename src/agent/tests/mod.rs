@@ -124,6 +124,7 @@ impl Logs {
             stream: LogStream::Stderr,
             container_name: None,
             container_id: None,
+            invocation_id: None,
             from_program: false,
             partial: false,
             hook_error,

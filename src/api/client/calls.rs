@@ -13,8 +13,8 @@ use crate::{
     api::HealthView,
     api::types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, NamespaceItem, RenewalRequest, ServerVersion, TokenRequest, TokenView,
-        WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, NodeUsage, RenewalRequest, ServerVersion, TokenRequest,
+        TokenView, WatchLine, WorkloadItem,
     },
     resource::{ClusterConfiguration, Namespace},
 };
@@ -259,6 +259,14 @@ impl Client {
         namespace: Option<&str>,
     ) -> Result<List<InstanceItem>, ClientError> {
         self.get(Route::instances(namespace)?).await
+    }
+
+    /// What the instances of a machine take now.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::is_machine_away`] where the machine can't be asked.
+    pub async fn node_usage(&self, node: &str) -> Result<NodeUsage, ClientError> {
+        self.get(Route::node_usage(node)?).await
     }
 
     /// Instances of one workload.

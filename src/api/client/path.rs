@@ -163,6 +163,15 @@ impl Route {
         Ok(Self(format!("{VERSION}/nodes/{name}")))
     }
 
+    /// What the instances of a machine take.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_usage(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/usage")))
+    }
+
     /// The draining of a machine.
     ///
     /// # Errors

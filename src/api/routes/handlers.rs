@@ -7,7 +7,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, rollouts, sessions, tokens, workloads,
+    node_settings, nodes, rollouts, sessions, tokens, usage, workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -43,6 +43,7 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::GetInstance => on(filter, instances::get),
         Operation::ListNodes => on(filter, nodes::list),
         Operation::GetNode => on(filter, nodes::get),
+        Operation::GetNodeUsage => on(filter, usage::get),
         Operation::DeleteNode => on(filter, joining::leave),
         Operation::DrainNode => on(filter, node_settings::drain),
         Operation::UncordonNode => on(filter, node_settings::uncordon),

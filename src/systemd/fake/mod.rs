@@ -2,6 +2,7 @@
 //!
 //! The fake behaves as `systemd::conformance` says; the same suite runs against a real systemd.
 
+mod commands;
 mod files;
 mod machine;
 mod state;
@@ -16,45 +17,21 @@ use std::{
 use async_trait::async_trait;
 use tokio::time::{Instant, sleep};
 
-pub use self::machine::FakeMachine;
 use self::{
+    commands::Commands,
     files::{matches_pattern, read_folder},
     state::{State, Unit},
 };
+pub use self::{machine::FakeMachine, state::Behaviour};
 use super::{
-    JobResult, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents, UnitManager,
-    UnitStatus, error, listeners::Listeners,
+    Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents,
+    UnitManager, UnitStatus, error, listeners::Listeners,
 };
 
 /// Calls that a fake remembers; older ones are forgotten.
 const CALLS_KEPT: usize = 10_000;
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
-
-/// What a unit does.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Behaviour {
-    /// The unit is masked.
-    pub masked: bool,
-    /// Its start is done when its program has ended (`Type=oneshot`).
-    pub oneshot: bool,
-    /// Status with which its program ends at once; it runs on when there is none.
-    pub exits: Option<i32>,
-    /// Time that its start takes.
-    pub start_takes: Duration,
-    /// Its start never ends.
-    pub start_hangs: bool,
-    /// Time that its stop takes.
-    pub stop_takes: Duration,
-    /// It is started again after a failure (`Restart=on-failure`), at once.
-    pub restarts: bool,
-    /// Before that, it rests until [`FakeManager::restart_due`].
-    pub rests: bool,
-    /// Starts until it gives up (`StartLimitBurst=`); never when 0.
-    pub start_limit: u32,
-    /// Text of its file; another text on a reload needs a reload.
-    pub text: String,
-}
 
 /// Where a fake's units come from: called at each reload.
 pub type Loader = Box<dyn Fn() -> BTreeMap<String, Behaviour> + Send + Sync>;
@@ -65,6 +42,7 @@ pub struct FakeManager {
     loader: Option<Loader>,
     listeners: Mutex<Arc<Listeners>>,
     state: Mutex<State>,
+    commands: Commands,
     started: Instant,
 }
 
@@ -82,6 +60,7 @@ impl FakeManager {
             loader: None,
             listeners: Mutex::default(),
             state: Mutex::default(),
+            commands: Commands::default(),
             started: Instant::now(),
         }
     }
@@ -344,6 +323,9 @@ impl UnitManager for FakeManager {
 
     async fn stop(&self, unit: &str, _limit: Duration) -> Result<JobResult, SystemdError> {
         self.enter("stop", unit, true)?;
+        if self.commands.stop(unit).await {
+            return Ok(JobResult::Done);
+        }
         let takes = self.with(|state| state.stopping(unit));
         if !takes.is_zero() {
             self.changed(unit);
@@ -395,8 +377,20 @@ impl UnitManager for FakeManager {
         }
     }
 
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        self.enter("run_with", &unit.name, true)?;
+        self.commands.run(unit, streams).await
+    }
+
     async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
         self.enter("kill", unit, true)?;
+        if self.commands.kill(unit, signal) {
+            return Ok(());
+        }
         let now = self.now();
         self.with(|state| {
             let running = state

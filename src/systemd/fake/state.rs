@@ -5,8 +5,33 @@ use std::{
     time::Duration,
 };
 
-use super::{Behaviour, SIGTERM};
+use super::SIGTERM;
 use crate::systemd::{SystemdError, UnitStatus};
+
+/// What a unit does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Behaviour {
+    /// The unit is masked.
+    pub masked: bool,
+    /// Its start is done when its program has ended (`Type=oneshot`).
+    pub oneshot: bool,
+    /// Status with which its program ends at once; it runs on when there is none.
+    pub exits: Option<i32>,
+    /// Time that its start takes.
+    pub start_takes: Duration,
+    /// Its start never ends.
+    pub start_hangs: bool,
+    /// Time that its stop takes.
+    pub stop_takes: Duration,
+    /// It is started again after a failure (`Restart=on-failure`), at once.
+    pub restarts: bool,
+    /// Before that, it rests until [`FakeManager::restart_due`].
+    pub rests: bool,
+    /// Starts until it gives up (`StartLimitBurst=`); never when 0.
+    pub start_limit: u32,
+    /// Text of its file; another text on a reload needs a reload.
+    pub text: String,
+}
 
 #[derive(Default)]
 pub(super) struct State {

@@ -15,6 +15,7 @@ pub(super) const FIELDS: &[&str] = &[
     "CONTAINER_NAME",
     "CONTAINER_ID_FULL",
     "CONTAINER_PARTIAL_MESSAGE",
+    "_SYSTEMD_INVOCATION_ID",
     "PODMAN_EVENT",
     HOOK_JOURNAL_FIELD,
 ];
@@ -47,6 +48,8 @@ pub struct LogEntry {
     pub container_name: Option<String>,
     /// Identity of the container, which is another one for each run.
     pub container_id: Option<String>,
+    /// The run of its unit in which it was written, as [`super::super::UnitStatus::invocation_id`] has it.
+    pub invocation_id: Option<String>,
     /// A program in a container wrote it.
     pub from_program: bool,
     /// The line goes on in the next entry.
@@ -66,7 +69,7 @@ impl LogEntry {
     }
 
     /// Reads one line; `Err` says what is wrong with it.
-    pub(super) fn parse(line: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
         let fields: BTreeMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let bytes = |name: &str| fields.get(name).and_then(bytes_of);
@@ -101,6 +104,7 @@ impl LogEntry {
             },
             container_name,
             container_id: text("CONTAINER_ID_FULL"),
+            invocation_id: text("_SYSTEMD_INVOCATION_ID"),
             from_program,
             partial: text("CONTAINER_PARTIAL_MESSAGE").as_deref() == Some("true"),
             hook_error: fields.contains_key(HOOK_JOURNAL_FIELD),

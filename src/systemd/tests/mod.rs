@@ -16,6 +16,12 @@ async fn the_fake_conforms() {
     conformance::run(&manager, folder.path()).await.unwrap();
 }
 
+#[tokio::test]
+async fn the_fake_runs_commands() {
+    let manager = FakeManager::new("the system");
+    conformance::run_commands(&manager).await.unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_suite_notices_a_manager_that_differs() {
     // The manager reads its units elsewhere, so nothing that the suite writes shows.

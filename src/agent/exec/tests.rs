@@ -1,0 +1,268 @@
+use rustix::process::{Pid, test_kill_process};
+
+use super::*;
+use crate::systemd::fake::FakeManager;
+
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn assignment() -> Assignment {
+    let text = include_str!("../../../tests/render/every-field/assignment.json");
+    serde_json::from_str(text).unwrap()
+}
+
+#[test]
+fn a_command_comes_through_word_by_word() {
+    let assignment = assignment();
+    let unit = assignment.unit();
+    let container = unit.strip_suffix(".service").unwrap();
+    let mut request = ExecRequest {
+        command: vec!["sh".to_owned(), "-c".to_owned(), "--tty a".to_owned()],
+        ..ExecRequest::default()
+    };
+    let plain = command(&assignment, &request);
+    let podman = ["/usr/bin/podman", "exec", "--detach-keys="];
+    let words = ["sh", "-c", "--tty a"];
+    assert_eq!(plain, [&podman[..], &[container], &words].concat());
+    request.stdin = true;
+    request.terminal = Some(TerminalSize {
+        rows: 1,
+        columns: 2,
+    });
+    request.term = "xterm".to_owned();
+    let terminal = command(&assignment, &request);
+    let options = ["--interactive", "--tty", "--env=TERM=xterm"];
+    assert_eq!(
+        terminal,
+        [&podman[..], &options, &[container], &words].concat()
+    );
+}
+
+/// As a program does that reads until the end, and then writes.
+#[tokio::test]
+async fn what_the_caller_sends_ends_without_the_caller() {
+    let (sender, mut receiver) = pipe::pipe().unwrap();
+    let (inputs, said) = mpsc::channel(8);
+    let said = stream::unfold(said, |mut said| async move {
+        let input = said.recv().await?;
+        Some((input, said))
+    });
+    let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), None));
+    inputs.send(Input::Data("abc".into())).await.unwrap();
+    inputs.send(Input::End).await.unwrap();
+    let mut heard = Vec::new();
+    receiver.read_to_end(&mut heard).await.unwrap();
+    assert_eq!(heard, b"abc");
+    assert!(!feeding.is_finished(), "the caller is there");
+    drop(inputs);
+    timeout(Duration::from_secs(5), feeding)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
+/// A command that runs, as its caller has it.
+struct Talk {
+    inputs: mpsc::Sender<Input>,
+    outputs: mpsc::Receiver<Output>,
+    manager: Arc<FakeManager>,
+    running: tokio::task::JoinHandle<()>,
+}
+
+impl Talk {
+    fn begin(script: &str, terminal: Option<TerminalSize>) -> Self {
+        let request = ExecRequest {
+            stdin: true,
+            terminal,
+            ..ExecRequest::default()
+        };
+        let (console, streams) = Console::open(&request).unwrap();
+        let (sender, outputs) = mpsc::channel(BUFFER);
+        let manager = Arc::new(FakeManager::new("user 20000"));
+        let command = Command {
+            unit: TransientUnit {
+                name: "kat-exec-1.service".to_owned(),
+                description: String::new(),
+                command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+                limit: LONGEST,
+            },
+            manager: Arc::<FakeManager>::clone(&manager),
+            sender,
+        };
+        let (inputs, said) = mpsc::channel(8);
+        let said = stream::unfold(said, |mut said| async move {
+            let input = said.recv().await?;
+            Some((input, said))
+        });
+        let running = tokio::spawn(command.run(console, streams, Box::pin(said)));
+        Self {
+            inputs,
+            outputs,
+            manager,
+            running,
+        }
+    }
+
+    async fn next(&mut self) -> Option<Output> {
+        let next = timeout(DEADLINE, self.outputs.recv()).await;
+        next.expect("the command says nothing")
+    }
+
+    /// Until it has said this.
+    async fn says(&mut self, words: &str) -> String {
+        let mut heard = String::new();
+        while !heard.contains(words) {
+            match self.next().await {
+                Some(Output::Data(data)) => heard.push_str(&String::from_utf8_lossy(&data)),
+                other => panic!("{other:?} after {heard:?}"),
+            }
+        }
+        heard
+    }
+
+    /// All of standard output and standard error, and the last word.
+    async fn end(mut self) -> (String, String, Output) {
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let last = loop {
+            match self.next().await.unwrap() {
+                Output::Data(data) => out.extend_from_slice(&data),
+                Output::Error(data) => err.extend_from_slice(&data),
+                last => break last,
+            }
+        };
+        assert_eq!(self.next().await, None, "nothing comes after the end");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        (text(out), text(err), last)
+    }
+}
+
+#[tokio::test]
+async fn a_command_ends_with_its_own_code_after_all_that_it_said() {
+    for code in [0, 1, 9, 125, 127, 130, 254, 255] {
+        let talk = Talk::begin(&format!("cat; echo err >&2; exit {code}"), None);
+        talk.inputs.send(Input::Data("said".into())).await.unwrap();
+        talk.inputs.send(Input::End).await.unwrap();
+        let (out, err, last) = talk.end().await;
+        assert_eq!((out.as_str(), err.as_str()), ("said", "err\n"));
+        assert_eq!(last, Output::Exit(code));
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_a_signal_ends_says_which() {
+    for (signal, code) in [("TERM", 143), ("KILL", 137), ("INT", 130)] {
+        let talk = Talk::begin(&format!("kill -{signal} $$"), None);
+        assert_eq!(talk.end().await.2, Output::Exit(code), "{signal}");
+    }
+}
+
+/// Whether the caller breaks off what it says, or takes nothing any more.
+#[tokio::test]
+async fn a_command_ends_with_its_caller() {
+    for leaves_by_input in [true, false] {
+        let mut talk = Talk::begin("echo $$ x; exec sleep 1000", None);
+        let said = talk.says("x").await;
+        let pid: i32 = said.split(' ').next().unwrap().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        assert!(test_kill_process(pid).is_ok());
+        let Talk {
+            inputs,
+            outputs,
+            running,
+            ..
+        } = talk;
+        let kept = if leaves_by_input {
+            drop(inputs);
+            (None, Some(outputs))
+        } else {
+            drop(outputs);
+            (Some(inputs), None)
+        };
+        timeout(DEADLINE, running).await.unwrap().unwrap();
+        assert!(test_kill_process(pid).is_err(), "it runs on");
+        drop(kept);
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_stopped_on_its_machine_says_so() {
+    let mut talk = Talk::begin("echo ready; exec sleep 1000", None);
+    talk.says("ready").await;
+    let stopped = talk.manager.stop("kat-exec-1.service", DEADLINE).await;
+    assert!(stopped.is_ok(), "{stopped:?}");
+    let (_, _, Output::Failed(body)) = talk.end().await else {
+        panic!("it has a code");
+    };
+    assert!(body.message.contains("ended on its machine"), "{body:?}");
+}
+
+#[tokio::test]
+async fn a_command_hears_of_its_terminals_size() {
+    let size = TerminalSize {
+        rows: 33,
+        columns: 101,
+    };
+    let script =
+        "trap 'stty size; exit 4' WINCH; stty size; echo ready; while :; do sleep 0.05; done";
+    let mut talk = Talk::begin(script, Some(size));
+    assert!(talk.says("ready").await.starts_with("33 101"));
+    let smaller = TerminalSize { rows: 20, ..size };
+    talk.inputs.send(Input::Resize(smaller)).await.unwrap();
+    talk.says("20 101").await;
+    assert_eq!(talk.end().await.2, Output::Exit(4));
+}
+
+/// A command that nobody hears waits, and so does a caller whose command does not listen: neither fills
+/// the agent's memory.
+#[tokio::test]
+async fn a_session_holds_a_bounded_amount_in_each_direction() {
+    let talk = Talk::begin("exec cat /dev/zero", None);
+    let full = async {
+        while talk.outputs.len() < BUFFER {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, full).await.unwrap();
+    assert_eq!(talk.outputs.max_capacity(), BUFFER);
+    drop(talk);
+
+    let talk = Talk::begin("exec sleep 1000", None);
+    let mut taken = 0;
+    while let Ok(sent) = timeout(
+        Duration::from_secs(1),
+        talk.inputs.send(Input::Data(vec![0; MOST].into())),
+    )
+    .await
+    {
+        sent.unwrap();
+        taken += 1;
+        assert!(taken < 100, "{taken} pieces are taken that nobody reads");
+    }
+}
+
+#[tokio::test]
+async fn there_are_only_so_many_sessions_on_a_machine() {
+    let assignment = assignment();
+    let sessions = LocalSessions::new(Arc::new(crate::systemd::fake::FakeMachine::new()));
+    let held = Arc::clone(&sessions.open)
+        .try_acquire_many_owned(u32::try_from(MOST_SESSIONS).unwrap())
+        .unwrap();
+    let entry = InstanceEntry {
+        node: "n1".to_owned(),
+        created_revision: 0,
+        assignment: crate::plan::Stored {
+            revision: 0,
+            value: Arc::new(assignment),
+        },
+    };
+    let begin = || {
+        let request = SessionRequest::Exec(ExecRequest::default());
+        sessions.begin(&entry, request, Box::pin(stream::pending()))
+    };
+    let refused = begin().await.err();
+    assert!(
+        matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("128 sessions")),
+        "{refused:?}"
+    );
+    drop(held);
+    assert!(begin().await.is_ok());
+}

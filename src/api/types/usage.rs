@@ -1,0 +1,26 @@
+//! What instances take of their machine, counted when it is asked for.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Of the instances of one machine that run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeUsage {
+    /// One for each.
+    pub instances: Vec<InstanceUsage>,
+}
+
+/// What one instance has taken. Two of them give what it takes in between.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct InstanceUsage {
+    /// Its id.
+    pub instance: String,
+    /// When this was counted, by the clock of its machine.
+    pub at: String,
+    /// Processor time since it was started last, nanoseconds; none where it is not counted.
+    pub cpu: Option<u64>,
+    /// Memory now, bytes; none where it is not counted.
+    pub memory: Option<u64>,
+}

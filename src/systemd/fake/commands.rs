@@ -1,0 +1,139 @@
+//! Commands that read and write files of others. They are real processes: what they say is what matters.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::process::ExitStatusExt,
+    process::{ExitStatus, Stdio},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use tokio::{
+    process::{Child, Command},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::systemd::{Ended, Streams, SystemdError, TransientUnit};
+
+/// For a command to end by itself after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Those that run, by their units.
+#[derive(Default)]
+pub(super) struct Commands {
+    running: Mutex<BTreeMap<String, Running>>,
+}
+
+#[derive(Clone)]
+struct Running {
+    group: Pid,
+    stopping: CancellationToken,
+    ended: CancellationToken,
+}
+
+impl Commands {
+    fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Running>) -> T) -> T {
+        change(&mut self.running.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn find(&self, unit: &str) -> Option<Running> {
+        let there = |running: &Running| !running.ended.is_cancelled();
+        self.with(|running| running.get(unit).cloned().filter(there))
+    }
+
+    /// Runs it to its end, or until it is stopped.
+    pub(super) async fn run(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        let refused = |name: &str, message: String| SystemdError::Refused {
+            unit: unit.name.clone(),
+            name: name.to_owned(),
+            message,
+        };
+        let Some((program, arguments)) = unit.command.split_first() else {
+            let message = "a transient unit needs a program to run";
+            return Err(refused("no command", message.to_owned()));
+        };
+        if self.find(&unit.name).is_some() {
+            return Err(refused("unit exists", "there is one already".to_owned()));
+        }
+        // The command's files are closed here as soon as it has them.
+        let child = Command::new(program)
+            .args(arguments)
+            .stdin(streams.stdin.map_or_else(Stdio::null, Stdio::from))
+            .stdout(streams.stdout)
+            .stderr(streams.stderr)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| refused("spawn", error.to_string()))?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok());
+        let running = Running {
+            group: Pid::from_raw(group.unwrap_or(i32::MAX)),
+            stopping: CancellationToken::new(),
+            ended: CancellationToken::new(),
+        };
+        self.with(|all| all.insert(unit.name.clone(), running.clone()));
+        // As with systemd it goes on, and is stopped, whether anybody waits for it or not.
+        let attending = tokio::spawn(attend(child, running, unit.limit));
+        let status = attending.await;
+        self.with(|all| all.remove(&unit.name));
+        let status = status.map_err(|error| refused("wait", error.to_string()))?;
+        let Some(status) = status else {
+            return Ok(Ended::Stopped);
+        };
+        let status = status.map_err(|error| refused("wait", error.to_string()))?;
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => Ended::Code(code),
+            (None, Some(signal)) => Ended::Signal(signal),
+            (None, None) => Ended::Stopped,
+        })
+    }
+
+    /// Ends it and waits for that; false where there is none.
+    pub(super) async fn stop(&self, unit: &str) -> bool {
+        let Some(running) = self.find(unit) else {
+            return false;
+        };
+        running.stopping.cancel();
+        running.ended.cancelled().await;
+        true
+    }
+
+    /// Sends a signal to all of its processes; false where there is none.
+    pub(super) fn kill(&self, unit: &str, signal: i32) -> bool {
+        let Some(running) = self.find(unit) else {
+            return false;
+        };
+        let signal = Signal::try_from(signal).ok();
+        signal.is_some_and(|signal| killpg(running.group, signal).is_ok())
+    }
+}
+
+/// Waits for its end, or ends it; nothing where it did not end by itself.
+async fn attend(
+    mut child: Child,
+    running: Running,
+    limit: Duration,
+) -> Option<io::Result<ExitStatus>> {
+    let _ended = running.ended.drop_guard();
+    let status = tokio::select! {
+        status = child.wait() => return Some(status),
+        () = running.stopping.cancelled() => None,
+        () = sleep(limit) => None,
+    };
+    let _ = killpg(running.group, Signal::SIGTERM);
+    if timeout(PATIENCE, child.wait()).await.is_err() {
+        let _ = killpg(running.group, Signal::SIGKILL);
+        let _ = child.wait().await;
+    }
+    status
+}
