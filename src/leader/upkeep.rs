@@ -84,7 +84,8 @@ pub(super) struct Upkeep {
     /// Members whose files could not be made smaller: how often, and until when they are left alone.
     /// Each try costs some seconds in which that member answers nobody.
     failed: BTreeMap<u64, (u32, Instant)>,
-    /// When the first step was taken that `done` knows of.
+    /// When the last step ended that `done` knows of. Not the first: where steps take long, what is
+    /// still to be done would be forgotten before its turn comes, and the alarm stay.
     since: Option<Instant>,
     waits: String,
     /// The alarm was taken back, and was raised again since.
@@ -149,8 +150,8 @@ impl Upkeep {
         if let Some(leadership) = leadership {
             still_leads(handle, leadership).await?;
         }
-        self.since.get_or_insert_with(Instant::now);
         let taken = self.take(config, look, &step).await;
+        self.since = Some(Instant::now());
         self.note(config, &step, &taken);
         taken?;
         self.tell(handle, config, leadership, look, &step).await?;

@@ -28,6 +28,8 @@ struct Members {
     tried: Mutex<Vec<(Instant, String)>>,
     /// The first one refuses.
     refuses: AtomicBool,
+    /// The alarm was taken back.
+    disarmed: AtomicBool,
 }
 
 impl Members {
@@ -43,6 +45,7 @@ impl EtcdUpkeep for Members {
     }
 
     async fn disarm(&self, _: u64) -> Result<(), StoreError> {
+        self.disarmed.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -96,6 +99,7 @@ struct Keeper {
     handle: LeaderHandle,
     config: MembersConfig,
     upkeep: Upkeep,
+    alarms: StoreAlarms,
 }
 
 impl Keeper {
@@ -124,6 +128,7 @@ impl Keeper {
             },
             members,
             upkeep: Upkeep::default(),
+            alarms: StoreAlarms::default(),
         }
     }
 
@@ -131,7 +136,8 @@ impl Keeper {
     async fn rounds(&mut self, time: Duration, files: [u64; 3]) {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            let look = look(files);
+            let mut look = look(files);
+            look.alarms.clone_from(&self.alarms);
             let (handle, config) = (&self.handle, &self.config);
             let _ = self.upkeep.round(handle, config, None, &look).await;
             sleep(Duration::from_secs(1)).await;
@@ -199,4 +205,19 @@ async fn a_store_that_presses_forgets_no_failure() {
     keeper.members.refuses.store(true, Ordering::Relaxed);
     keeper.rounds(8 * RETRY, [1900, 100, 100]).await;
     assert_eq!(keeper.members.tried().len(), 4, "after 1, 2 and 4 minutes");
+}
+
+/// What one step has gained is worth another one of its kind for as long as its file is small.
+#[tokio::test(start_paused = true)]
+async fn steps_that_take_longer_than_what_is_kept_of_them_come_to_an_end() {
+    let mut keeper = Keeper::new();
+    keeper.config.retry = Duration::from_secs(2);
+    keeper.alarms.full.insert(1);
+    keeper
+        .rounds(Duration::from_secs(5), [1000, 1000, 100])
+        .await;
+    let tried = keeper.members.tried();
+    let tried: Vec<_> = tried.iter().map(|(_, url)| url.as_str()).collect();
+    assert_eq!(tried, ["n1", "n2"]);
+    assert!(keeper.members.disarmed.load(Ordering::Relaxed));
 }
