@@ -1,10 +1,11 @@
 //! Images of a workload user: what is there, and the pull of what is not.
 
-use std::{io::Read, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::{io::Read, path::Path, time::Duration};
 
 use serde::Deserialize;
 
 use super::log_tail::{self, shorten};
+use crate::host::files::open_plain;
 use crate::systemd::{LogEntry, LogQuery, LogSource, SystemdError, UnitManager};
 
 /// The list of images in a user's storage (containers-storage(1)), relative to its home.
@@ -46,15 +47,7 @@ fn find(home: &Path, reference: &str) -> Option<StoredImage> {
 
 /// The list lies in the user's own home: whatever stands there instead must not hold up the agent.
 fn read(path: &Path) -> Option<Vec<u8>> {
-    let flags = nix::fcntl::OFlag::O_NOFOLLOW | nix::fcntl::OFlag::O_NONBLOCK;
-    let file = std::fs::File::options()
-        .read(true)
-        .custom_flags(flags.bits())
-        .open(path)
-        .ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
+    let file = open_plain(path).ok()?;
     let mut content = Vec::new();
     file.take(LARGEST).read_to_end(&mut content).ok()?;
     Some(content)

@@ -6,9 +6,11 @@
 use std::{
     fs::{self, File, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, fchown},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown},
     path::{Path, PathBuf},
 };
+
+use nix::fcntl::OFlag;
 
 /// What went wrong with a file.
 #[derive(Debug, thiserror::Error)]
@@ -158,6 +160,18 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         });
     }
     Ok(content)
+}
+
+/// Opens a file in a folder that is a user's own: a link, a pipe or a device in its place is an error,
+/// and none of them holds the caller up.
+pub fn open_plain(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let mut options = File::options();
+    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    Ok(file)
 }
 
 /// Reads a text of at most `limit` bytes.

@@ -5,16 +5,23 @@
 //! that Podman made for the user, where the unit's main process lives; `podman exec` would do the same
 //! for four times the processor time (ARCHITECTURE.md, Health).
 
-use std::{path::Path, time::Duration};
+use std::{
+    io::{self, Read},
+    path::Path,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager};
+use crate::{
+    host::files::open_plain,
+    systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager},
+};
 
 /// From the end of a command's time to the end of the agent's patience.
 const MARGIN: Duration = Duration::from_secs(5);
-/// Longest file that names a container.
-const ID_LIMIT: u64 = 256;
+/// Digits of a container's id.
+const ID_DIGITS: usize = 64;
 
 /// A container that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,18 +63,34 @@ impl Inside {
         (number, limit): (u64, Duration),
     ) -> Result<(), String> {
         let file = root.join(format!("run/user/{}/{}.cid", self.uid, self.stem));
-        let container = crate::host::files::read_text(&file, ID_LIMIT)
-            .map_err(|error| format!("its container can't be told: {error}"))?;
+        let container =
+            container(&file).map_err(|error| format!("its container can't be told: {error}"))?;
         let unit = TransientUnit {
             name: format!("health-{}-{number}.service", self.stem),
             description: format!("Health check of {}", self.stem),
-            command: self.command(container.trim(), command),
+            command: self.command(&container, command),
             limit,
         };
         let began = Instant::now();
         let ended = manager.run_transient(&unit, limit + MARGIN).await;
         judge(ended, began.elapsed() >= limit, limit)
     }
+}
+
+/// The id that Podman wrote. The folder is the user's own, and so may the file be: it names a container,
+/// and nothing else of it goes anywhere.
+fn container(file: &Path) -> io::Result<String> {
+    let mut id = String::new();
+    let limit = u64::try_from(ID_DIGITS).unwrap_or(u64::MAX) + 2;
+    open_plain(file)?.take(limit).read_to_string(&mut id)?;
+    let id = id.trim_ascii();
+    if id.len() != ID_DIGITS || !id.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+        return Err(io::Error::other(format!(
+            "{} does not hold the {ID_DIGITS} digits of an id",
+            file.display()
+        )));
+    }
+    Ok(id.to_owned())
 }
 
 fn judge(

@@ -231,8 +231,25 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
     let (health, error) = bench.now();
     assert_eq!(health, Health::PendingCheck);
     assert!(error.contains("its container can't be told"), "{error}");
-    std::fs::write(folder.join("kat-default-web-aaaaa.cid"), "0a1b\n").unwrap();
-    later(1000).await;
+    // The folder is the user's own: what is a link, holds up whoever opens it, or names no container
+    // is not read, and goes nowhere.
+    let file = folder.join("kat-default-web-aaaaa.cid");
+    let secret = folder.join("key");
+    std::fs::write(&secret, "0a1b".repeat(16)).unwrap();
+    std::os::unix::fs::symlink(&secret, &file).unwrap();
+    later(10_000).await;
+    assert!(bench.now().1.contains("its container can't be told"));
+    std::fs::remove_file(&file).unwrap();
+    nix::unistd::mkfifo(&file, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    later(10_000).await;
+    assert!(bench.now().1.contains("it is not a file"));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "c2VjcmV0\n").unwrap();
+    later(10_000).await;
+    assert!(bench.now().1.contains("the 64 digits of an id"));
+    assert!(bench.manager.calls().is_empty());
+    std::fs::write(&file, format!("{}\n", "0a1b".repeat(16))).unwrap();
+    later(10_000).await;
     assert_eq!(bench.now().0, Health::Healthy);
     assert_eq!(
         bench.manager.calls(),
