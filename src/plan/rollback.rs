@@ -20,15 +20,15 @@ impl Pass<'_, '_, '_> {
         ) {
             return false;
         }
+        // The newest alone: one before it is of a version that another good one has replaced.
         let good = self.record.good.iter().rev();
-        let found = good
-            .filter(|good| **good < meta.generation)
-            .find_map(|good| {
-                let archived = archive.get(good)?;
-                let record = archived.record.as_ref()?;
-                let differs = record.template_hash != meta.template_hash;
-                (differs && !archived.files.is_empty()).then_some((*good, archived, record))
-            });
+        let found = good.copied().find(|good| *good < meta.generation);
+        let found = found.and_then(|good| {
+            let archived = archive.get(&good)?;
+            let record = archived.record.as_ref()?;
+            let differs = record.spec_hash != meta.spec_hash;
+            (differs && !archived.files.is_empty()).then_some((good, archived, record))
+        });
         let Some((good, archived, record)) = found else {
             return false;
         };

@@ -177,9 +177,11 @@ impl Pass<'_, '_, '_> {
         rollout.old = rollout.old.min(old);
         if !rollout.done {
             let stopping = all.iter().any(|live| !live.wanted() && !live.away);
-            if old == 0 && !stopping && whole.len() == usize::try_from(replicas).unwrap_or(0) {
-                self.finish(&mut rollout);
-            } else if meta.paused {
+            let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
+            if is_whole && !stopping {
+                self.finish(&mut rollout, replicas);
+            } else if meta.paused || is_whole {
+                // Where nothing but the end of the old ones is missing, they may take their time.
                 (rollout.progressed, rollout.stalled) = (None, false);
             } else if progress || rollout.progressed.is_none() {
                 (rollout.progressed, rollout.stalled) = (Some(now), false);
@@ -204,12 +206,16 @@ impl Pass<'_, '_, '_> {
     }
 
     /// The generation is wholly healthy: from now on it is one to go back to.
-    fn finish(&mut self, rollout: &mut RolloutRecord) {
+    fn finish(&mut self, rollout: &mut RolloutRecord, replicas: u32) {
         (rollout.done, rollout.stalled) = (true, false);
         let generation = rollout.generation;
         if rollout.replaces > 0 {
             let message = format!("generation {generation} runs, and nothing of another version");
             self.workload_event(EventKind::Normal, "RolloutCompleted", message);
+        }
+        if replicas == 0 {
+            // Nothing has shown that it works.
+            return;
         }
         let kept = &self.entry.archive;
         self.record

@@ -260,3 +260,72 @@ fn the_last_good_generation_is_kept_beyond_the_others() {
     assert_eq!(entry.archive.len(), 14, "the test's apply deletes none");
     assert_eq!(entry.outdated(15), [2, 3, 4, 5]);
 }
+
+/// The version that runs is good: it is not taken for the one that made no progress.
+#[test]
+fn a_number_that_finds_no_room_brings_no_older_version_back() {
+    let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
+    let large = |version, replicas| {
+        let strategy = strategy.clone();
+        move |file: &mut serde_json::Value| {
+            web(version, replicas, strategy)(file);
+            file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "1"}});
+        }
+    };
+    let mut world = World::with_machines(3);
+    for version in [1, 2] {
+        world.apply_workload("web", large(version, 3));
+        world.roll_out();
+    }
+    world.apply_workload("web", large(2, 50));
+    world.settle();
+    assert!(world.wanted("web").len() < 50);
+    world.pass(seconds(61));
+    world.roll_out();
+    assert_eq!(world.events("RolledBack").len(), 1);
+    let status = world.status("web");
+    assert_eq!((status.phase, status.updated), (WorkloadPhase::Running, 3));
+    assert_eq!(by_version(&mut world, ":2").len(), 3);
+    assert_eq!(by_version(&mut world, ":1").len(), 0);
+}
+
+#[test]
+fn the_end_of_what_is_replaced_may_take_longer_than_the_deadline() {
+    let strategy = json!({"autoRollback": true, "progressDeadlineSeconds": 60});
+    let mut world = World::with_machines(3);
+    for version in [1, 2] {
+        world.apply_workload("web", web(version, 3, strategy.clone()));
+        world.roll_out();
+    }
+    for machine in world.machines.values_mut() {
+        machine.obeys = false;
+    }
+    world.apply_workload("web", web(2, 1, strategy));
+    for _ in 0..4 {
+        world.settle();
+        world.pass(seconds(40));
+        world.settle();
+        world.pass(seconds(1));
+        assert_eq!(world.step(), 0, "time alone is written nowhere");
+    }
+    world.settle();
+    assert_ne!(world.status("web").phase, WorkloadPhase::Stalled);
+    for machine in world.machines.values_mut() {
+        machine.obeys = true;
+    }
+    world.roll_out();
+    let status = world.status("web");
+    assert_eq!((status.phase, status.ready), (WorkloadPhase::Running, 1));
+    assert_eq!(by_version(&mut world, ":2").len(), 1);
+    assert_eq!(world.events("Stalled").len(), 0);
+}
+
+#[test]
+fn a_generation_without_instances_has_shown_nothing() {
+    let mut world = World::with_machines(1);
+    world.apply_workload("web", web(1, 1, json!({})));
+    world.roll_out();
+    world.apply_workload("web", web(2, 0, json!({})));
+    world.roll_out();
+    assert_eq!(world.status("web").last_good_generation, Some(1));
+}

@@ -273,7 +273,7 @@ fn rolled(files: &[SourceFile]) -> String {
     });
     store.put(keys::workload_meta("default", "base"), &meta);
     let earlier = json!({
-        "schema": 1, "applied": "2020-01-01T00:00:00Z", "specHash": "", "templateHash": "other",
+        "schema": 1, "applied": "2020-01-01T00:00:00Z", "specHash": "other", "templateHash": "other",
     });
     store.put(keys::archive_meta("default", "base", 1), &earlier);
     let status = json!({"schema": 1, "good": [1]});
