@@ -18,14 +18,15 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, stream};
 use jiff::Timestamp;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, unix::pipe},
     sync::{Semaphore, mpsc},
-    time::timeout,
+    time::{sleep, timeout},
 };
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{
@@ -44,10 +45,13 @@ const MOST_SESSIONS: usize = 128;
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Outputs that wait for the caller; the command waits when it is full.
 const BUFFER: usize = 16;
-/// For what a command wrote last to come through after it has ended.
+/// After a command has ended its output is over when nothing came for so long: what it has started may
+/// hold it open.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 /// For a command to end after its caller has gone.
 const STOP: Duration = Duration::from_secs(20);
+/// From one try to end it to the next.
+const STOP_AGAIN: Duration = Duration::from_secs(1);
 /// For a connection to a port of an instance of this machine.
 const CONNECT: Duration = Duration::from_secs(5);
 /// A window's size changed.
@@ -131,6 +135,7 @@ impl InstanceSessions for LocalSessions {
                     unit: self.unit(assignment, &request),
                     manager: self.managers.user(user),
                     sender,
+                    over: CancellationToken::new(),
                 };
                 tokio::spawn(async move {
                     command.run(console, streams, inputs).await;
@@ -242,6 +247,8 @@ struct Command {
     unit: TransientUnit,
     manager: Arc<dyn UnitManager>,
     sender: mpsc::Sender<Output>,
+    /// It has ended.
+    over: CancellationToken,
 }
 
 impl Command {
@@ -252,13 +259,13 @@ impl Command {
                 stdout,
                 stderr,
             } => {
-                let out = pump(stdout, &self.sender, Output::Data);
-                let err = pump(stderr, &self.sender, Output::Error);
+                let out = pump(stdout, &self.sender, Output::Data, &self.over);
+                let err = pump(stderr, &self.sender, Output::Error, &self.over);
                 let both = async { tokio::join!(out, err) };
                 self.attend(streams, both, feed(stdin, inputs, None)).await
             }
             Console::Terminal(terminal) => {
-                let out = pump(terminal.clone(), &self.sender, Output::Data);
+                let out = pump(terminal.clone(), &self.sender, Output::Data, &self.over);
                 let window = Window {
                     terminal: terminal.clone(),
                     manager: Arc::clone(&self.manager),
@@ -289,29 +296,49 @@ impl Command {
         outputs: impl Future<Output = T>,
         caller_gone: impl Future<Output = ()>,
     ) -> Option<Result<Ended, SystemdError>> {
-        let running = self.manager.run_with(&self.unit, streams);
-        let mut running = std::pin::pin!(running);
         let mut outputs = std::pin::pin!(outputs);
         let mut outputs_ended = false;
         let mut caller_gone = std::pin::pin!(caller_gone);
-        loop {
+        if self.sender.is_closed() || caller_gone.as_mut().now_or_never().is_some() {
+            return None;
+        }
+        let running = self.manager.run_with(&self.unit, streams);
+        let mut running = std::pin::pin!(running);
+        let ended = loop {
             tokio::select! {
-                ended = running.as_mut() => {
-                    if !outputs_ended {
-                        let _ = timeout(LAST_WORDS, outputs.as_mut()).await;
-                    }
-                    return Some(ended);
-                }
+                ended = running.as_mut() => break Some(ended),
                 _ = outputs.as_mut(), if !outputs_ended => outputs_ended = true,
-                () = caller_gone.as_mut() => break,
-                () = self.sender.closed() => break,
+                () = caller_gone.as_mut() => break None,
+                () = self.sender.closed() => break None,
+            }
+        };
+        if ended.is_none() {
+            self.stop(running).await;
+        } else if !outputs_ended {
+            self.over.cancel();
+            tokio::select! {
+                _ = outputs => {}
+                () = caller_gone => {}
             }
         }
-        if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
-            tracing::debug!(unit = self.unit.name, %error, "a command without a caller was not stopped");
+        ended
+    }
+
+    /// Nobody waits for it any more. It may not have begun yet: then it is not known for a while.
+    async fn stop(&self, running: impl Future<Output = Result<Ended, SystemdError>>) {
+        let stopping = async {
+            loop {
+                if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
+                    tracing::debug!(unit = self.unit.name, %error, "a command without a caller is not stopped yet");
+                }
+                sleep(STOP_AGAIN).await;
+            }
+        };
+        tokio::select! {
+            _ = running => {}
+            () = stopping => {}
+            () = sleep(STOP) => {}
         }
-        let _ = timeout(STOP, running).await;
-        None
     }
 }
 
@@ -319,23 +346,30 @@ fn failed(message: &str) -> Output {
     Output::Failed(Box::new(ApiError::Unavailable(message.to_owned()).body()))
 }
 
-/// Reads until the end, or until nobody listens.
+/// Reads until the end, or until nobody listens. Once it is `over`, until nothing has come for a while;
+/// however long whoever listens takes.
 async fn pump(
     mut from: impl AsyncRead + Unpin,
     to: &mpsc::Sender<Output>,
     as_output: impl Fn(Bytes) -> Output,
+    over: &CancellationToken,
 ) {
     let mut buffer = vec![0; MOST];
-    // A terminal whose other end is closed fails to be read: that is its end.
-    while let Ok(length) = from.read(&mut buffer).await {
+    loop {
+        let silent = async {
+            over.cancelled().await;
+            sleep(LAST_WORDS).await;
+        };
+        // A terminal whose other end is closed fails to be read: that is its end.
+        let length = tokio::select! {
+            length = from.read(&mut buffer) => length.unwrap_or(0),
+            () = silent => return,
+        };
         let Some(piece) = buffer.get(..length).filter(|piece| !piece.is_empty()) else {
             return;
         };
-        if to
-            .send(as_output(Bytes::copy_from_slice(piece)))
-            .await
-            .is_err()
-        {
+        let output = as_output(Bytes::copy_from_slice(piece));
+        if to.send(output).await.is_err() {
             return;
         }
     }
@@ -403,8 +437,9 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>
             }
         }
     };
+    let open = CancellationToken::new();
     tokio::select! {
-        () = pump(from, &sender, Output::Data) => {
+        () = pump(from, &sender, Output::Data, &open) => {
             let _ = sender.send(Output::Exit(0)).await;
         }
         // The caller is gone.

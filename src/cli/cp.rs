@@ -18,6 +18,7 @@ use super::{
     Session,
     args::Cp,
     errors::CliError,
+    output::plain,
     target::{self, Target},
 };
 use crate::api::{
@@ -212,6 +213,7 @@ async fn out_of(
         .map_err(|error| CliError::failed(error.to_string()))?
         .map_err(|error| here(&place, &error))?;
     for name in left_out {
+        let name = plain(&name);
         session.console.warning(&format!(
             "`{name}` was left out: it is neither a file nor a folder"
         ));

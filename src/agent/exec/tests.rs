@@ -87,6 +87,7 @@ impl Talk {
             },
             manager: Arc::<FakeManager>::clone(&manager),
             sender,
+            over: CancellationToken::new(),
         };
         let (inputs, said) = mpsc::channel(8);
         let said = stream::unfold(said, |mut said| async move {
@@ -145,6 +146,35 @@ async fn a_command_ends_with_its_own_code_after_all_that_it_said() {
         assert_eq!((out.as_str(), err.as_str()), ("said", "err\n"));
         assert_eq!(last, Output::Exit(code));
     }
+}
+
+/// A pager, or a slow line.
+#[tokio::test]
+async fn who_reads_slowly_misses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = folder.path().join("ended");
+    let lines = "for i in $(seq 40); do echo $i; sleep 0.01; done";
+    let talk = Talk::begin(&format!("{lines}; touch {}", ended.display()), None);
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while !ended.exists() {
+        assert!(tokio::time::Instant::now() < deadline, "it does not end");
+        sleep(Duration::from_millis(20)).await;
+    }
+    sleep(LAST_WORDS + Duration::from_millis(500)).await;
+    let (out, _, last) = talk.end().await;
+    let all: String = (1..=40).map(|number| format!("{number}\n")).collect();
+    assert_eq!((out, last), (all, Output::Exit(0)));
+}
+
+#[tokio::test]
+async fn a_command_whose_caller_is_gone_already_does_not_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let began = folder.path().join("began");
+    let talk = Talk::begin(&format!("touch {}", began.display()), None);
+    drop(talk.inputs);
+    timeout(DEADLINE, talk.running).await.unwrap().unwrap();
+    assert!(!began.exists());
+    assert!(talk.manager.calls().is_empty());
 }
 
 #[tokio::test]

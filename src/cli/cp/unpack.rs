@@ -95,7 +95,9 @@ pub(super) fn unpack(
                     .custom_flags(OFlag::O_NOFOLLOW.bits())
                     .open(&to)?;
                 io::copy(&mut entry, &mut file)?;
-                file.set_permissions(fs::Permissions::from_mode(mode | 0o200))?;
+                // What the container lets everybody write is nobody else's here.
+                let mode = mode & !0o022 | 0o200;
+                file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
             _ if left_out.len() < MOST_TOLD => left_out.push(name),
             _ => {}
