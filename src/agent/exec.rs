@@ -326,18 +326,22 @@ impl Command {
 
     /// Nobody waits for it any more. It may not have begun yet: then it is not known for a while.
     async fn stop(&self, running: impl Future<Output = Result<Ended, SystemdError>>) {
+        let running = async {
+            let _ = running.await;
+            self.over.cancel();
+        };
         let stopping = async {
-            loop {
+            while !self.over.is_cancelled() {
                 if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
                     tracing::debug!(unit = self.unit.name, %error, "a command without a caller is not stopped yet");
                 }
-                sleep(STOP_AGAIN).await;
+                let _ = timeout(STOP_AGAIN, self.over.cancelled()).await;
             }
         };
-        tokio::select! {
-            _ = running => {}
-            () = stopping => {}
-            () = sleep(STOP) => {}
+        let _ = timeout(STOP, async { tokio::join!(running, stopping) }).await;
+        // Its start may have ended before the stop did: what is left of it says that it failed.
+        if let Err(error) = self.manager.reset_failed(&self.unit.name).await {
+            tracing::debug!(unit = self.unit.name, %error, "nothing is left of an ended command");
         }
     }
 }
