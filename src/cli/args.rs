@@ -309,6 +309,9 @@ pub(super) struct Delete {
     /// Of a namespace: also everything in it
     #[arg(long)]
     pub(super) cascade: bool,
+    /// What is not there is no error
+    #[arg(long)]
+    pub(super) ignore_not_found: bool,
     /// Wait until it is gone
     #[arg(long)]
     pub(super) wait: bool,

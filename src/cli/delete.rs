@@ -27,26 +27,36 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
         _ => of_folders(session, arguments)?,
     };
     for thing in &things {
-        match thing {
-            Thing::Workload { .. } | Thing::Node { .. } if arguments.cascade => {
-                return Err(CliError::usage("`--cascade` is for namespaces only"));
+        match delete(session, arguments, deadline, thing).await {
+            Err(error) if arguments.ignore_not_found && error.is_not_found() => {
+                session.console.note(&error.to_string());
             }
-            Thing::Workload { namespace, name } => {
-                workload(session, arguments.wait, deadline, namespace, name).await?;
-            }
-            Thing::Namespace { name } => {
-                namespace(session, arguments, deadline, name).await?;
-            }
-            // It is gone when this is answered.
-            Thing::Node { name } => {
-                if let Err(error) = session.client.delete_node(name).await {
-                    return Err(get::missing::<NodeItem>(session, error, None, name).await);
-                }
-                session.console.line(&format!("node/{name} deleted"))?;
-            }
+            done => done?,
         }
     }
     Ok(())
+}
+
+async fn delete(
+    session: &Session<'_>,
+    arguments: &Delete,
+    deadline: Instant,
+    thing: &Thing,
+) -> Result<(), CliError> {
+    match thing {
+        Thing::Workload { .. } | Thing::Node { .. } if arguments.cascade => {
+            Err(CliError::usage("`--cascade` is for namespaces only"))
+        }
+        Thing::Workload { namespace, name } => {
+            workload(session, arguments.wait, deadline, namespace, name).await
+        }
+        Thing::Namespace { name } => namespace(session, arguments, deadline, name).await,
+        // It is gone when this is answered.
+        Thing::Node { name } => match session.client.delete_node(name).await {
+            Ok(()) => session.console.line(&format!("node/{name} deleted")),
+            Err(error) => Err(get::missing::<NodeItem>(session, error, None, name).await),
+        },
+    }
 }
 
 /// What is to go.

@@ -84,6 +84,11 @@ impl CliError {
         }
     }
 
+    /// What it is about is not there.
+    pub(super) fn is_not_found(&self) -> bool {
+        self.exit_code() == Exit::NotFound as u8
+    }
+
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Client(error) => error.exit_code(),

@@ -114,3 +114,58 @@ fn what_is_not_there_or_not_meant_is_refused() {
     assert_snapshot!(program.run(&["delete"]));
     assert_snapshot!(program.run(&["delete", "workload"]));
 }
+
+#[test]
+fn what_is_gone_already_is_no_error_where_that_is_asked_for() {
+    let fake = Fake::start();
+    fake.list(WORKLOADS, &[]);
+    fake.list("/v1alpha1/namespaces", &[]);
+    fake.list("/v1alpha1/nodes", &[]);
+    let program = Program::of(&fake);
+    let ignored = |words: &[&str]| {
+        let words = [&["delete", "--ignore-not-found"], words].concat();
+        program.run(&words)
+    };
+    assert_snapshot!(ignored(&["workload", "web", "--wait"]), @r"
+    exit: 0
+    --- stderr
+    there is no workload `web` in namespace `default`
+    ");
+    assert_snapshot!(ignored(&["namespace", "shop", "--cascade", "--wait"]), @r"
+    exit: 0
+    --- stderr
+    there is no namespace `shop`
+    ");
+    assert_snapshot!(ignored(&["node", "n9"]), @r"
+    exit: 0
+    --- stderr
+    there is no node `n9`
+    ");
+
+    // One that goes between the reading and the deleting; the next one is deleted all the same.
+    let web = workload("web", "Running", [1, 1, 1]);
+    fake.reply(&format!("GET {WEB}"), 200, web);
+    let gone = error("NotFound", "workload `web` does not exist");
+    fake.reply(&format!("DELETE {WEB}"), 404, gone);
+    let other = format!("{WORKLOADS}/api");
+    let api = workload("api", "Running", [1, 1, 1]);
+    fake.reply(&format!("GET {other}"), 200, api);
+    fake.reply(&format!("DELETE {other}"), 200, applied("deleted", "api"));
+    program.file("web/workload.kat", &workload_file("web"));
+    program.file("api/workload.kat", &workload_file("api"));
+    assert_snapshot!(ignored(&["-f", "web", "-f", "api"]), @r"
+    exit: 0
+    --- stdout
+    workload/api deleting
+    --- stderr
+    there is no workload `web` in namespace `default`
+    ");
+
+    // Nothing else is ignored.
+    let refused = error("Forbidden", "a token for `shop` may not do this");
+    fake.instead(&format!("DELETE {other}"), 403, refused);
+    let text = ignored(&["workload", "api"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    let text = ignored(&["-f", "nowhere"]);
+    assert!(!text.starts_with("exit: 0\n"), "{text}");
+}

@@ -274,6 +274,6 @@ not_resolved() { ! n1 getent ahostsv4 "$1.default.$DOMAIN"; }
 delete_all() {
     local namespace name
     while read -r -u 5 namespace name; do
-        kat delete workload "$name" -n "$namespace" --wait
+        kat delete workload "$name" -n "$namespace" --ignore-not-found --wait
     done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
 }
