@@ -269,6 +269,20 @@ impl<'a> Draft<'a> {
         self.wake_after = Some(self.wake_after.map_or(delay, |present| present.min(delay)));
     }
 
+    /// How many changes there are.
+    pub(super) fn count(&self) -> usize {
+        self.changes.len()
+    }
+
+    /// Puts the changes from `later` on before those from `earlier` on.
+    pub(super) fn put_before(&mut self, earlier: usize, later: usize) {
+        if let Some(changes) = self.changes.get_mut(earlier..)
+            && let Some(count) = later.checked_sub(earlier)
+        {
+            changes.rotate_left(count);
+        }
+    }
+
     pub(super) fn finish(self) -> Plan {
         Plan {
             changes: self.changes,

@@ -77,12 +77,17 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
         losses: &losses,
         leading_for: observed.leading_for,
     };
+    let workloads = draft.count();
     for (key, entry) in &snapshot.workloads {
         service::plan_workload(&mut draft, &mut machines, key, entry, around);
     }
     let services = std::mem::take(&mut draft.services);
+    let callers = draft.count();
     balance::plan_balance(&mut draft, &statuses, &services);
     dns::plan_dns(&mut draft, &statuses, &services);
+    // Not all may fit into one transaction, and the leader may die between two: what is to stop has lost
+    // its callers by then.
+    draft.put_before(workloads, callers);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);

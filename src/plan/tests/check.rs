@@ -68,9 +68,24 @@ impl World {
     }
 
     /// The name of a wanted instance goes only when its machine says that it does not answer, or
-    /// says nothing for so long that it is NotReady; never because a report says nothing of it.
+    /// says nothing for so long that it is NotReady, or when the same plan goes on to stop it; never
+    /// because a report says nothing of it. What is to stop has lost its callers before.
     fn check_names(&mut self, snapshot: &Snapshot) {
         let away = not_ready(snapshot);
+        let stopped = snapshot.instances.iter().filter_map(|(id, entry)| {
+            let assignment = &entry.assignment.value;
+            (assignment.wanted == Wanted::Stopped).then_some((id, assignment.address))
+        });
+        for (id, address) in stopped {
+            let balances = snapshot.services.values();
+            let balances = balances.filter_map(|service| service.balance.as_ref());
+            let mut ports = balances.flat_map(|balance| &balance.value.ports);
+            let called = ports.any(|port| port.instances.get(&address) == Some(&Part::Serving));
+            assert!(!called, "{id} is to stop, and callers are sent to it");
+            let name = format!("{id}={address}");
+            let named = snapshot.dns.keys().any(|key| key.ends_with(&name));
+            assert!(!named, "{id} is to stop, and has a name");
+        }
         let named: BTreeSet<(String, String)> = snapshot
             .dns
             .keys()
@@ -85,7 +100,7 @@ impl World {
             let Some(entry) = assigned else {
                 continue;
             };
-            if entry.assignment.value.wanted == Wanted::Stopped || away.contains(&entry.node) {
+            if self.stops.contains(id) || away.contains(&entry.node) {
                 continue;
             }
             let report = self.machines[&entry.node].heard.as_ref().unwrap();

@@ -69,6 +69,8 @@ struct World {
     ids: BTreeSet<String>,
     /// Instances with a name, and the address of it, as of the last check.
     named: BTreeSet<(String, String)>,
+    /// Instances that the present plan stops.
+    stops: BTreeSet<String>,
     /// Machines that were NotReady or being drained when the present plan was made, or the one before.
     left: BTreeSet<String>,
 }
@@ -85,6 +87,7 @@ impl World {
             failing: BTreeSet::new(),
             ids: BTreeSet::new(),
             named: BTreeSet::new(),
+            stops: BTreeSet::new(),
             left: BTreeSet::new(),
         };
         world.namespace(NAMESPACE, false);
@@ -150,6 +153,8 @@ impl World {
             plan(&snapshot, &observed, self.now, seed),
             "the same input gives the same plan"
         );
+        let operations = planned.changes.iter().flat_map(|change| &change.operations);
+        self.stops = operations.filter_map(stopped_by).collect();
         for change in &planned.changes {
             // The leader's fence needs a place.
             assert!(
@@ -291,5 +296,19 @@ fn no_schedule(key: &str) -> Taint {
         key: key.to_owned(),
         value: String::new(),
         effect: TaintEffect::NoSchedule,
+    }
+}
+
+/// The instance that is stopped, or let go, by this.
+fn stopped_by(operation: &Operation) -> Option<String> {
+    match operation {
+        Operation::Put(key, value) if key.starts_with(keys::NODE_DESIRED) => {
+            let assignment = serde_json::from_slice::<Assignment>(value).ok()?;
+            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
+        }
+        Operation::Delete(key) if key.starts_with(keys::NODE_DESIRED) => {
+            Some(key.rsplit_once('/')?.1.to_owned())
+        }
+        _ => None,
     }
 }
