@@ -8,7 +8,10 @@ use super::{
     InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft,
     rollout::has_run,
 };
-use crate::api::types::{Health, InstancePhase, NodePhase};
+use crate::{
+    api::types::{Health, InstancePhase, NodePhase},
+    store::keys,
+};
 
 /// What an instance is to those who call its workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +92,16 @@ fn is_on_trial(
     };
     let assignment = &entry.assignment.value;
     let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+    // Who has begun to serve goes on, also when the one goes that had shown for it that the version works.
+    let WorkloadKey { namespace, name } = &workload;
+    let named = format!("{instance}={}", assignment.address);
+    let named = keys::dns_record(namespace, name, "A", &named);
+    let stored = draft.snapshot.nodes.get(&entry.node);
+    let stored = stored.and_then(|node| node.status.as_ref()?.value.instances.get(instance));
+    let since = stored.and_then(|record| record.since);
+    if since == Some(began) && draft.snapshot.dns.contains_key(&named) {
+        return false;
+    }
     // Those that had run for long when it began: so nobody loses a name when time passes.
     let serving = draft.instances_of(&workload).iter().filter(|(id, other)| {
         let wanted = other.assignment.value.wanted == Wanted::Running && !draft.stops(id);
