@@ -34,7 +34,8 @@ struct Turn<'l> {
     busy: usize,
     /// Slots whose instance moves to another machine.
     moving: usize,
-    /// Slots that have been emptied, and whose next instance is on its way.
+    /// Where what is replaced stops first: slots that have been emptied, and whose next instance is on its
+    /// way, or whose machine is away.
     down: usize,
     /// Slots in which something is still to end.
     ending: BTreeSet<u32>,
@@ -52,8 +53,19 @@ impl Turn<'_> {
         self.busy + self.down + moving >= self.strategy.at_once
     }
 
+    /// As many slots as may are busy with the new version, beside one that is empty.
+    fn is_full_beside_one_down(&self) -> bool {
+        self.busy + self.down > self.strategy.at_once
+    }
+
+    /// A version that goes nowhere keeps nothing from moving. Where what moves stops first, that it does
+    /// has to be certain: while a rollout is only paused, its new instance may be about to work.
     fn may_move(&self) -> bool {
-        let busy = if self.held { 0 } else { self.busy };
+        let apart = match self.strategy.stops_first {
+            true => self.held && !self.paused,
+            false => self.held,
+        };
+        let busy = if apart { 0 } else { self.busy };
         self.moving + self.down + busy < self.strategy.at_once
     }
 }
@@ -69,7 +81,10 @@ impl Pass<'_, '_, '_> {
                 false => surplus.push(live),
             }
         }
-        self.shrink(replicas, &slots, surplus);
+        let simultaneous = Strategy::of(&parsed.workload.spec, replicas).simultaneous;
+        // What is new waits for the end of all of another version, and none of those for what is new.
+        let others_end = simultaneous && !self.entry.meta.value.paused;
+        self.shrink(replicas, &slots, surplus, others_end);
         self.forgive(all);
         let mut turn = self.turn(parsed, replicas, all, &slots);
         let mut waiting = Vec::new();
@@ -93,12 +108,14 @@ impl Pass<'_, '_, '_> {
     }
 
     /// Stops what is beyond the wanted number: what does not serve, then older versions, then the
-    /// highest slots. What serves stays as long as those that are to stay don't.
+    /// highest slots. What serves stays as long as those that are to stay don't; with `others_end` only
+    /// what is of the wanted version.
     fn shrink(
         &mut self,
         replicas: u32,
         slots: &BTreeMap<u32, Slot<'_, '_>>,
         mut surplus: Vec<&Live<'_>>,
+        others_end: bool,
     ) {
         let serving = slots.values().filter(|slot| slot.serves()).count();
         let mut serving = serving + surplus.iter().filter(|live| live.healthy()).count();
@@ -108,7 +125,8 @@ impl Pass<'_, '_, '_> {
         });
         for live in surplus {
             let wanted = usize::try_from(replicas).unwrap_or(usize::MAX);
-            if live.healthy() && serving <= wanted {
+            let may_stay = live.current || !others_end;
+            if live.healthy() && serving <= wanted && may_stay {
                 if live.leaves {
                     let Live { id, node, .. } = live;
                     let why = "it serves in the place of one that does not";
@@ -182,7 +200,11 @@ impl Pass<'_, '_, '_> {
                 false => self.has_taken_over(best, here),
             };
             turn.proven |= settled;
-            if settled || (best.away && !strategy.stops_first) {
+            if settled {
+                continue;
+            }
+            if best.away {
+                turn.down += usize::from(strategy.stops_first);
                 continue;
             }
             match before.is_some_and(|before| before.current) {
@@ -286,9 +308,15 @@ impl Pass<'_, '_, '_> {
         if waits {
             return;
         }
-        // What is replaced in place was stopped for the new version, if that was not to move.
+        // What is replaced in place was stopped for the new version, if that was not to move; so was it
+        // where no other slot tries that one, or the old one would come back to be stopped again.
         let again = turn.ended.contains(&slot);
-        let own = turn.others.get(&slot).filter(|_| turn.held && !again);
+        let old_again = match (simultaneous, stops_first) {
+            (true, _) => turn.paused,
+            (_, true) => turn.paused || (turn.held && turn.is_full_beside_one_down()),
+            _ => turn.held,
+        };
+        let own = turn.others.get(&slot).filter(|_| old_again && !again);
         let any = turn.others.values().next();
         let any = any.filter(|_| !again && (turn.paused || (turn.held && !stops_first)));
         self.make(parsed, slot, own.or(any).copied());

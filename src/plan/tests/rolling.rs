@@ -74,6 +74,8 @@ struct Counts {
     new: usize,
     /// Instances whose program has not ended for good.
     all: usize,
+    /// Those too.
+    with_ended: usize,
     /// Instances of other versions.
     old: usize,
     /// There is one of a version that never runs.
@@ -104,6 +106,7 @@ fn counts(world: &mut World, asked: Asked) -> Counts {
         serving: world.served(&wanted),
         new: reached.len(),
         all: wanted.iter().filter(|one| !world.has_ended(one)).count(),
+        with_ended: wanted.len(),
         failing: wanted
             .iter()
             .any(|(.., one)| world.failing.contains(&one.image)),
@@ -162,7 +165,7 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
     let moves = if before.leaving > 0 { surge } else { 0 };
     let most = replicas + surge + moves + before.surplus;
     prop_assert!(
-        after.all <= most.max(before.all + before.empty),
+        after.all <= most.max(before.with_ended + before.empty),
         "{asked:?}: {before:?} became {after:?}"
     );
     if asked.paused && before.old > 0 {

@@ -56,6 +56,34 @@ fn a_leader_that_has_just_begun_calls_nothing_stalled() {
     assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
 }
 
+/// The end of what is replaced may take longer than the deadline: it is not put back to be stopped again.
+#[test]
+fn what_was_stopped_for_the_new_version_gives_way_to_it_after_a_stall_too() {
+    let ways = [
+        json!({"rolling": {"maxSurge": 0}}),
+        json!({"type": "Simultaneous"}),
+    ];
+    for how in ways {
+        let strategy = |mut strategy: serde_json::Value| {
+            strategy["progressDeadlineSeconds"] = json!(60);
+            strategy
+        };
+        let mut world = World::with_machines(2);
+        world.apply_workload("web", web(1, 3, strategy(how.clone())));
+        world.roll_out();
+        let before = world.ids.clone();
+        world.apply_workload("web", web(2, 3, strategy(how.clone())));
+        world.plan_out();
+        world.pass(seconds(61));
+        world.plan_out();
+        assert_eq!(world.status("web").phase, WorkloadPhase::Stalled, "{how}");
+        world.roll_out();
+        let versions = BTreeMap::from([("2".to_owned(), 3)]);
+        assert_eq!(world.versions(), versions, "{how}");
+        assert_eq!(world.ids.difference(&before).count(), 3, "{how}");
+    }
+}
+
 #[test]
 fn a_version_that_is_never_healthy_stalls_with_the_words_of_its_probe() {
     let mut world = World::with_machines(3);

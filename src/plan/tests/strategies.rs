@@ -40,7 +40,7 @@ impl World {
         panic!("it does not end: {:?}", self.status("web"));
     }
 
-    fn versions(&mut self) -> BTreeMap<String, usize> {
+    pub(super) fn versions(&mut self) -> BTreeMap<String, usize> {
         let mut versions = BTreeMap::new();
         for (.., one) in self.wanted("web") {
             let version = one.image.rsplit(':').next().unwrap().to_owned();
@@ -279,6 +279,50 @@ fn a_drain_waits_for_a_place_before_it_stops_what_is_replaced_in_place() {
     world.roll_out();
     assert!(world.wanted("web").iter().all(|one| one.1 != "n2"));
     assert_eq!(world.running("web"), 2);
+}
+
+/// The first slot's went from a drained machine; what is left is beyond the number.
+#[test]
+fn simultaneous_ends_what_is_beyond_the_number_before_the_new_one_begins() {
+    let mut world = World::with_machines(3);
+    let how = || json!({"type": "Simultaneous"});
+    world.apply_workload("web", web(1, 3, how()));
+    world.roll_out();
+    let wanted = world.wanted("web");
+    let (_, drained, _) = wanted.iter().find(|(.., one)| one.slot == 0).unwrap();
+    world.pause("web", true);
+    world.apply_workload("web", web(2, 3, how()));
+    world.drain(drained, true);
+    world.step();
+    world.apply_workload("web", web(2, 1, how()));
+    world.pause("web", false);
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
+}
+
+#[test]
+fn in_place_a_pause_lets_nothing_move_beside_what_does_not_serve() {
+    let mut world = World::with_machines(4);
+    world.apply_workload("web", web(1, 3, surge(json!(0))));
+    world.roll_out();
+    let wanted = world.wanted("web");
+    let [(ill, there, _), (moves, drained, _), _] = &wanted[..] else {
+        panic!("{wanted:?}")
+    };
+    world.at(there).instances.get_mut(ill).unwrap().phase = InstancePhase::Restarting;
+    world.pause("web", true);
+    world.drain(drained, true);
+    world.plan_out();
+    assert!(world.wanted("web").iter().any(|(id, ..)| id == moves));
+    // It runs again.
+    world.roll_out();
+    assert!(
+        world
+            .wanted("web")
+            .iter()
+            .all(|(_, node, _)| node != drained)
+    );
+    assert_eq!(world.running("web"), 3);
 }
 
 #[test]
