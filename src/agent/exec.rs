@@ -3,16 +3,16 @@
 //!
 //! A command runs in a unit of its own in the manager of the workload's user, as everything does that
 //! runs (ARCHITECTURE.md, invariant 6). The unit gets the ends of pipes, or of a terminal, that the agent
-//! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped.
+//! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped,
+//! and what runs in the container ends with the unit ([`super::inside`]).
 
 mod terminal;
+mod unit;
 
 use std::{
     io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -28,16 +28,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use super::inside::Group;
 use crate::{
     api::{
         ApiError, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
-        frames::{Input, MOST, Output, TerminalSize},
+        frames::{Input, MOST, Output, PassedSignal, TerminalSize},
         types::{InstanceUsage, NodeUsage},
     },
-    plan::{Assignment, InstanceEntry},
-    systemd::{Ended, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager},
+    plan::InstanceEntry,
+    systemd::{Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager},
 };
 use terminal::Terminal;
+pub(super) use unit::{PREFIX, without_caller};
 
 /// Most sessions on one machine at once.
 const MOST_SESSIONS: usize = 128;
@@ -54,60 +56,30 @@ const STOP: Duration = Duration::from_secs(20);
 const STOP_AGAIN: Duration = Duration::from_secs(1);
 /// For a connection to a port of an instance of this machine.
 const CONNECT: Duration = Duration::from_secs(5);
+/// For a signal to be sent on.
+const SIGNAL: Duration = Duration::from_secs(5);
 /// A window's size changed.
 const SIGWINCH: i32 = 28;
 
 /// Sessions with this machine's instances.
 pub struct LocalSessions {
     managers: Arc<dyn ManagerSource>,
+    /// `/` on a real machine.
+    root: PathBuf,
     open: Arc<Semaphore>,
     next: AtomicU64,
 }
 
 impl LocalSessions {
     /// None yet.
-    pub fn new(managers: Arc<dyn ManagerSource>) -> Self {
+    pub fn new(managers: Arc<dyn ManagerSource>, root: PathBuf) -> Self {
         Self {
             managers,
+            root,
             open: Arc::new(Semaphore::new(MOST_SESSIONS)),
-            next: AtomicU64::new(rand::random()),
+            next: AtomicU64::new(0),
         }
     }
-
-    fn unit(&self, assignment: &Assignment, request: &ExecRequest) -> TransientUnit {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        TransientUnit {
-            name: format!("kat-exec-{number:016x}.service"),
-            // The command itself may hold what nobody is to read: it is named nowhere.
-            description: format!("a command of katcall exec in {}", assignment.instance),
-            command: command(assignment, request),
-            limit: LONGEST,
-        }
-    }
-}
-
-/// What runs on the machine.
-fn command(assignment: &Assignment, request: &ExecRequest) -> Vec<String> {
-    let unit = assignment.unit();
-    let container = unit.strip_suffix(".service").unwrap_or(&unit);
-    let mut words = vec![
-        "/usr/bin/podman".to_owned(),
-        "exec".to_owned(),
-        // Else Ctrl-P and Ctrl-Q would be kept back from the program.
-        "--detach-keys=".to_owned(),
-    ];
-    if request.stdin {
-        words.push("--interactive".to_owned());
-    }
-    if request.terminal.is_some() {
-        words.push("--tty".to_owned());
-        if !request.term.is_empty() {
-            words.push(format!("--env=TERM={}", request.term));
-        }
-    }
-    words.push(container.to_owned());
-    words.extend(request.command.iter().cloned());
-    words
 }
 
 #[async_trait]
@@ -127,13 +99,15 @@ impl InstanceSessions for LocalSessions {
         let (sender, receiver) = mpsc::channel(BUFFER);
         match request {
             SessionRequest::Exec(request) => {
-                let user = assignment.user.uid;
+                let manager = self.managers.user(assignment.user.uid);
+                let (unit, group) = self.unit(manager.as_ref(), assignment, &request).await?;
                 let (console, streams) = Console::open(&request).map_err(|error| {
                     SessionError::Unavailable(format!("no way to the command: {error}"))
                 })?;
                 let command = Command {
-                    unit: self.unit(assignment, &request),
-                    manager: self.managers.user(user),
+                    unit,
+                    group,
+                    manager,
                     sender,
                     over: CancellationToken::new(),
                 };
@@ -245,6 +219,7 @@ impl Console {
 /// One command.
 struct Command {
     unit: TransientUnit,
+    group: Group,
     manager: Arc<dyn UnitManager>,
     sender: mpsc::Sender<Output>,
     /// It has ended.
@@ -262,16 +237,13 @@ impl Command {
                 let out = pump(stdout, &self.sender, Output::Data, &self.over);
                 let err = pump(stderr, &self.sender, Output::Error, &self.over);
                 let both = async { tokio::join!(out, err) };
-                self.attend(streams, both, feed(stdin, inputs, None)).await
+                let typed = feed(stdin, inputs, self.reins(None));
+                self.attend(streams, both, typed).await
             }
             Console::Terminal(terminal) => {
                 let out = pump(terminal.clone(), &self.sender, Output::Data, &self.over);
-                let window = Window {
-                    terminal: terminal.clone(),
-                    manager: Arc::clone(&self.manager),
-                    unit: self.unit.name.clone(),
-                };
-                let typed = feed(Some(terminal), inputs, Some(window));
+                let reins = self.reins(Some(terminal.clone()));
+                let typed = feed(Some(terminal), inputs, reins);
                 self.attend(streams, out, typed).await
             }
         };
@@ -287,6 +259,16 @@ impl Command {
             Some(Err(error)) => failed(&error.to_string()),
         };
         let _ = self.sender.send(last).await;
+    }
+
+    fn reins(&self, terminal: Option<Terminal>) -> Reins {
+        Reins {
+            terminal,
+            manager: Arc::clone(&self.manager),
+            unit: self.unit.name.clone(),
+            group: self.group.clone(),
+            signals: 0,
+        }
     }
 
     /// Runs it while its caller is there; nothing when that is gone.
@@ -339,10 +321,6 @@ impl Command {
             }
         };
         let _ = timeout(STOP, async { tokio::join!(running, stopping) }).await;
-        // Its start may have ended before the stop did: what is left of it says that it failed.
-        if let Err(error) = self.manager.reset_failed(&self.unit.name).await {
-            tracing::debug!(unit = self.unit.name, %error, "nothing is left of an ended command");
-        }
     }
 }
 
@@ -381,11 +359,7 @@ async fn pump(
 
 /// Writes what the caller sends, and returns when the caller is gone. A command that does not read any
 /// more does not end that.
-async fn feed<W: AsyncWrite + Unpin>(
-    mut to: Option<W>,
-    mut inputs: Inputs,
-    window: Option<Window>,
-) {
+async fn feed<W: AsyncWrite + Unpin>(mut to: Option<W>, mut inputs: Inputs, mut reins: Reins) {
     while let Some(input) = inputs.next().await {
         match input {
             Input::Data(data) => {
@@ -396,27 +370,41 @@ async fn feed<W: AsyncWrite + Unpin>(
                 }
             }
             Input::End => to = None,
-            Input::Resize(size) => {
-                if let Some(window) = &window {
-                    window.resize(size).await;
-                }
-            }
+            Input::Resize(size) => reins.resize(size).await,
+            Input::Signal(signal) => reins.signal(signal).await,
         }
     }
 }
 
-/// The terminal of a command that runs.
-struct Window {
-    terminal: Terminal,
+/// What reaches a command that runs beside what it reads.
+struct Reins {
+    terminal: Option<Terminal>,
     manager: Arc<dyn UnitManager>,
     unit: String,
+    group: Group,
+    /// That were sent.
+    signals: u64,
 }
 
-impl Window {
+impl Reins {
     async fn resize(&self, size: TerminalSize) {
-        if self.terminal.resize(size).is_ok() {
+        if let Some(terminal) = &self.terminal
+            && terminal.resize(size).is_ok()
+        {
             // podman looks at its terminal then, which is not its controlling one.
             let _ = self.manager.kill(&self.unit, SIGWINCH).await;
+        }
+    }
+
+    async fn signal(&mut self, signal: PassedSignal) {
+        self.signals += 1;
+        let mut unit = self.group.signal(signal, self.signals);
+        unit.limit = SIGNAL;
+        match self.manager.run_transient(&unit, SIGNAL * 2).await {
+            Ok(end) if end.result == JobResult::Done => {}
+            ended => {
+                tracing::debug!(unit = self.unit, ?ended, "a signal did not reach a command");
+            }
         }
     }
 }
@@ -437,7 +425,7 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>
                 Input::End => {
                     let _ = to.shutdown().await;
                 }
-                Input::Resize(_) => {}
+                Input::Resize(_) | Input::Signal(_) => {}
             }
         }
     };

@@ -19,6 +19,7 @@ mod host_files;
 pub mod identity;
 mod image;
 mod init;
+pub mod inside;
 mod join;
 pub mod judge;
 mod keys;

@@ -134,8 +134,10 @@ pub async fn run() -> anyhow::Result<()> {
         journal: Arc::clone(&tools.logs),
         managers: Arc::clone(&managers),
     });
-    let sessions_here: Arc<dyn InstanceSessions> =
-        Arc::new(LocalSessions::new(Arc::clone(&managers)));
+    let sessions_here: Arc<dyn InstanceSessions> = Arc::new(LocalSessions::new(
+        Arc::clone(&managers),
+        tools.root.clone(),
+    ));
     let agents = Agents::new(&identity, &keys, &known);
     let port = AgentPort {
         listener: agent_listener(&identity)?,

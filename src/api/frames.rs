@@ -24,6 +24,40 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
+/// A signal that the caller was sent and passes on to the command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PassedSignal {
+    /// SIGHUP.
+    Hangup = 1,
+    /// SIGINT.
+    Interrupt = 2,
+    /// SIGQUIT.
+    Quit = 3,
+    /// SIGTERM.
+    Terminate = 15,
+}
+
+impl PassedSignal {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Hangup, Self::Interrupt, Self::Quit, Self::Terminate];
+
+    /// Its number (signal(7)).
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Its name, without `SIG`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hangup => "HUP",
+            Self::Interrupt => "INT",
+            Self::Quit => "QUIT",
+            Self::Terminate => "TERM",
+        }
+    }
+}
+
 /// What the caller sends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
@@ -33,6 +67,8 @@ pub enum Input {
     End,
     /// The caller's terminal has this size now.
     Resize(TerminalSize),
+    /// The caller was sent this.
+    Signal(PassedSignal),
 }
 
 /// What the caller gets.
@@ -96,6 +132,7 @@ const RESIZE: u8 = 3;
 const ERROR: u8 = 4;
 const EXIT: u8 = 5;
 const FAILED: u8 = 6;
+const SIGNAL: u8 = 7;
 
 impl Message for Input {
     fn parts(&self) -> (u8, Bytes) {
@@ -108,6 +145,7 @@ impl Message for Input {
                 content.put_u16(size.columns);
                 (RESIZE, content.freeze())
             }
+            Self::Signal(signal) => (SIGNAL, Bytes::copy_from_slice(&[signal.number()])),
         }
     }
 
@@ -119,6 +157,12 @@ impl Message for Input {
                 rows: content.get_u16(),
                 columns: content.get_u16(),
             })),
+            (SIGNAL, 1) => {
+                let number = content.get_u8();
+                let mut all = PassedSignal::ALL.into_iter();
+                let signal = all.find(|signal| signal.number() == number);
+                signal.map(Self::Signal).ok_or(FrameError::Unknown(kind))
+            }
             _ => Err(FrameError::Unknown(kind)),
         }
     }
@@ -255,6 +299,11 @@ mod tests {
             read::<Input>(&[RESIZE, 0, 0, 0, 1, 0], 9),
             Err(FrameError::Unknown(RESIZE))
         );
+        // Not every signal is passed on.
+        assert_eq!(
+            read::<Input>(&[SIGNAL, 0, 0, 0, 1, 9], 9),
+            Err(FrameError::Unknown(SIGNAL))
+        );
     }
 
     #[test]
@@ -283,6 +332,7 @@ mod tests {
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..50).prop_map(|data| Input::Data(data.into())),
             Just(Input::End),
+            prop::sample::select(&PassedSignal::ALL[..]).prop_map(Input::Signal),
             (any::<u16>(), any::<u16>())
                 .prop_map(|(rows, columns)| Input::Resize(TerminalSize { rows, columns })),
         ]

@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::{
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
 };
 
@@ -21,17 +21,53 @@ use super::{
 use crate::api::{
     ExecRequest,
     client::{ClientError, Receiving, Refusal, Sending},
-    frames::{Input, MOST, Output},
+    frames::{Input, MOST, Output, PassedSignal},
 };
 
 /// Pieces of stdin that wait to be sent.
 const BUFFER: usize = 4;
 
-/// Gives back the command's exit code.
+/// Signals that this program was sent.
+struct Signals([Signal; PassedSignal::ALL.len()]);
+
+impl Signals {
+    /// From now on none of them ends the program.
+    fn listen() -> io::Result<Self> {
+        let [hangup, interrupt, quit, terminate] =
+            PassedSignal::ALL.map(|one| signal(SignalKind::from_raw(one.number().into())));
+        Ok(Self([hangup?, interrupt?, quit?, terminate?]))
+    }
+
+    async fn next(&mut self) -> PassedSignal {
+        let Self([hangup, interrupt, quit, terminate]) = self;
+        tokio::select! {
+            _ = hangup.recv() => PassedSignal::Hangup,
+            _ = interrupt.recv() => PassedSignal::Interrupt,
+            _ = quit.recv() => PassedSignal::Quit,
+            _ = terminate.recv() => PassedSignal::Terminate,
+        }
+    }
+}
+
+/// As shells number the end by a signal.
+fn code_of(signal: PassedSignal) -> u8 {
+    128 + signal.number()
+}
+
+/// Gives back the command's exit code, or a signal's that ended this program.
 pub(super) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, CliError> {
+    let mut signals = Signals::listen()?;
+    let (sending, receiving) = tokio::select! {
+        opened = begin(session, arguments) => opened?,
+        signal = signals.next() => return Ok(code_of(signal)),
+    };
+    attend(arguments, &sending, receiving, &mut signals).await
+}
+
+/// Opens the session.
+async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Receiving), CliError> {
     let target = target::find(session, &arguments.namespace.namespace, &arguments.name).await?;
-    let stdin = io::stdin();
-    if arguments.tty && !stdin.is_terminal() {
+    if arguments.tty && !io::stdin().is_terminal() {
         return Err(CliError::usage("--tty needs a terminal, and stdin is none")
             .hinted("without -t the command reads what is piped into katcall, with -i"));
     }
@@ -47,17 +83,42 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, C
         workload,
         id,
     } = &target;
-    let (sending, receiving) = session
-        .client
-        .exec(namespace, workload, id, &request)
-        .await?;
+    let opened = session.client.exec(namespace, workload, id, &request);
+    Ok(opened.await?)
+}
+
+/// Carries everything to and fro until the end.
+async fn attend(
+    arguments: &Exec,
+    sending: &Sending,
+    receiving: Receiving,
+    signals: &mut Signals,
+) -> Result<u8, CliError> {
     // From here on every key is the command's, Ctrl-C too.
     let keys_are_its = arguments.tty && arguments.interactive;
     let _raw = keys_are_its.then(Raw::begin).transpose()?;
     let typed = arguments.interactive.then(read_stdin);
     tokio::select! {
         outcome = show(receiving) => outcome,
-        never = send(&sending, typed, arguments.tty) => match never {},
+        never = send(sending, typed, arguments.tty) => match never {},
+        signal = pass_on(sending, signals, !keys_are_its) => Ok(code_of(signal)),
+    }
+}
+
+/// Passes the first signal on; gives back the one that ends this program. A person whose keys are the
+/// command's has its keys for that.
+async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> PassedSignal {
+    let first = signals.next().await;
+    if !passes {
+        return first;
+    }
+    let passing = async {
+        sending.send(&Input::Signal(first)).await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        second = signals.next() => second,
+        never = passing => never,
     }
 }
 

@@ -88,10 +88,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
 async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
     // Status has a sentence of its own for it.
     let says_it = matches!(arguments.command, Command::Status);
+    // It passes signals on.
+    let takes_it = matches!(arguments.command, Command::Exec(_));
     let client = OnceCell::new();
     let outcome = tokio::select! {
         outcome = dispatch(arguments, console, &client) => outcome,
-        _ = tokio::signal::ctrl_c() => {
+        _ = tokio::signal::ctrl_c(), if !takes_it => {
             console.clear_progress();
             Ok(INTERRUPTED)
         }

@@ -1,6 +1,7 @@
 //! What a [`UnitManager`] must do, as one suite for the fake and for a real systemd.
 
 mod commands;
+mod transient;
 
 pub use commands::run_commands;
 use std::{
@@ -13,9 +14,7 @@ use std::{
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{
-    JobResult, SystemdError, TransientUnit, UnitEvent, UnitEvents, UnitManager, UnitStatus,
-};
+use super::{JobResult, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const RUN: &str = "kat-conformance-run.service";
@@ -325,37 +324,6 @@ impl Suite<'_> {
             "masked",
             &self.status(MASKED).await?.load_state,
         )
-    }
-
-    async fn runs_transient_units(&self) -> Outcome {
-        let unit = |command: &[&str]| TransientUnit {
-            name: PROBE.to_owned(),
-            description: "Conformance probe".to_owned(),
-            command: command.iter().map(|word| (*word).to_owned()).collect(),
-            limit: Duration::from_millis(300),
-        };
-        for (command, expected, status) in [
-            (&["/bin/true"][..], JobResult::Done, None),
-            (&["/bin/false"], JobResult::Failed, Some(1)),
-            (&["/bin/sleep", "1000"], JobResult::Failed, None),
-        ] {
-            let ended = self.manager.run_transient(&unit(command), LIMIT).await;
-            let exit_status = ended.as_ref().map(|ended| ended.exit_status);
-            equal("its exit status", &Ok(status), &exit_status.map_err(drop))?;
-            self.job(
-                &command.join(" "),
-                ended.map(|ended| ended.result),
-                expected,
-            )?;
-            let deadline = Instant::now() + LIMIT;
-            while self.status(PROBE).await?.load_state != "not-found" {
-                if Instant::now() >= deadline {
-                    return Err(unlike("a transient unit that ended", "no unit", &PROBE));
-                }
-                sleep(Duration::from_millis(20)).await;
-            }
-        }
-        Ok(())
     }
 
     async fn is_enabled(&self) -> Outcome {

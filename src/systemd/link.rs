@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use futures_util::StreamExt;
 use tokio::task::JoinHandle;
 use zbus::{
-    Connection, MatchRule, Message, MessageStream,
+    Connection, MatchRule, Message, MessageStream, OwnedObjectPath,
     fdo::{DBusProxy, NameOwnerChanged},
     message::Type,
     names::BusName,
@@ -90,6 +90,29 @@ impl Link {
 
     pub(super) fn job_waiter(&self) -> JobWaiter {
         self.listeners.job_waiter()
+    }
+
+    /// Queues a job and waits for its end. Errors are told for `unit`.
+    pub(super) async fn job<F>(
+        &self,
+        manager: &str,
+        unit: &str,
+        queue: impl FnOnce(SystemdManagerProxy<'static>) -> F + Send,
+    ) -> Result<JobResult, SystemdError>
+    where
+        F: Future<Output = zbus::Result<OwnedObjectPath>> + Send,
+    {
+        // Before the job is queued: it may end before the answer is read.
+        let mut waiter = self.job_waiter();
+        let job = queue(self.manager())
+            .await
+            .map_err(|error| error::map(manager, unit, error))?;
+        waiter.result(job.as_str()).await.ok_or_else(|| {
+            error::unreachable(
+                manager,
+                &format!("the connection ended while a job of {unit} ran"),
+            )
+        })
     }
 
     pub(super) fn events(&self) -> UnitEvents {

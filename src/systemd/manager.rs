@@ -1,18 +1,13 @@
 //! A systemd manager over D-Bus.
 
-use std::{
-    future::Future,
-    os::fd::{AsFd, OwnedFd},
-    sync::Arc,
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::{
     sync::Mutex,
     time::{Instant, timeout},
 };
-use zbus::{OwnedObjectPath, Variant, wire::Fd};
+use zbus::{OwnedObjectPath, Variant};
 
 use super::{
     Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager,
@@ -22,6 +17,7 @@ use super::{
     link::Link,
     proxies::SystemdManagerProxy,
     status,
+    transient::{self, TransientRun},
 };
 
 /// Longest time for the manager to answer on a new connection; it may be reading its units.
@@ -36,8 +32,8 @@ const SESSION_STOP: Duration = Duration::from_secs(5);
 const MODE: &str = "replace";
 /// `LOG_WARNING` of syslog(3).
 const LOG_WARNINGS: i32 = 4;
-/// From the signal that ends a transient unit's command to its kill, microseconds.
-const KILL_AFTER: u64 = 1_000_000;
+/// From the signal that ends a transient unit's command to its kill.
+const KILL_AFTER: Duration = Duration::from_secs(1);
 
 /// The manager at the end of a [`Connector`].
 ///
@@ -153,45 +149,42 @@ impl BusManager {
     where
         F: Future<Output = zbus::Result<OwnedObjectPath>> + Send,
     {
-        let work = async {
-            let link = self.link().await?;
-            // Before the job is queued: it may end before the answer is read.
-            let mut waiter = link.job_waiter();
-            let job = queue(link.manager())
-                .await
-                .map_err(|error| error::map(&self.name, unit, error))?;
-            waiter.result(job.as_str()).await.ok_or_else(|| {
-                error::unreachable(
-                    &self.name,
-                    &format!("the connection ended while a job of {unit} ran"),
-                )
-            })
+        let work = async { self.link().await?.job(&self.name, unit, queue).await };
+        within(unit, limit, work).await
+    }
+
+    /// Runs a unit without a file to its end. That goes on, and is seen to, where nobody waits any more.
+    async fn transient(
+        &self,
+        unit: &TransientUnit,
+        properties: Vec<(&'static str, Variant<'static>)>,
+        streams: Option<Streams>,
+        limit: Duration,
+    ) -> Result<(JobResult, UnitStatus), SystemdError> {
+        let run = TransientRun {
+            manager: self.name.clone(),
+            link: within(&unit.name, limit, self.link()).await?,
+            unit: unit.name.clone(),
         };
-        timeout(limit, work).await.unwrap_or_else(|_| {
-            Err(SystemdError::JobTimeout {
-                unit: unit.to_owned(),
-                limit,
-            })
+        let running = tokio::spawn(run.run(properties, streams, limit));
+        running
+            .await
+            .unwrap_or_else(|error| Err(error::unreachable(&self.name, &error.to_string())))
+    }
+}
+
+/// The work's result, unless its time is over.
+pub(super) async fn within<T>(
+    unit: &str,
+    limit: Duration,
+    work: impl Future<Output = Result<T, SystemdError>>,
+) -> Result<T, SystemdError> {
+    timeout(limit, work).await.unwrap_or_else(|_| {
+        Err(SystemdError::JobTimeout {
+            unit: unit.to_owned(),
+            limit,
         })
-    }
-}
-
-fn no_program(unit: &TransientUnit) -> SystemdError {
-    SystemdError::Refused {
-        unit: unit.name.clone(),
-        name: "no command".to_owned(),
-        message: "a transient unit needs a program to run".to_owned(),
-    }
-}
-
-/// A command whose words systemd leaves as they are: it would replace `$NAME`, and `$$` by `$`
-/// (systemd.service(5), `ExecStart=:`).
-fn exactly(program: String, command: Vec<String>) -> Variant<'static> {
-    Variant::new(vec![(program, command, vec!["no-env-expand"])])
-}
-
-fn descriptor(file: &OwnedFd) -> Variant<'_> {
-    Variant::Fd(Fd::Borrowed(file.as_fd()))
+    })
 }
 
 #[async_trait]
@@ -230,46 +223,18 @@ impl UnitManager for BusManager {
         unit: &TransientUnit,
         limit: Duration,
     ) -> Result<TransientEnd, SystemdError> {
-        let Some(program) = unit.command.first().cloned() else {
-            return Err(no_program(unit));
-        };
-        let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
-        let unit = unit.clone();
-        let name = unit.name.clone();
-        let queue = async move |manager: SystemdManagerProxy<'static>| {
-            let properties = [
-                ("Description", Variant::new(unit.description.as_str())),
-                ("Type", Variant::new("oneshot")),
-                ("TimeoutStartUSec", Variant::new(start_limit)),
-                ("TimeoutStopUSec", Variant::new(KILL_AFTER)),
-                // Nothing of it stays when it ended, however it ended, and nobody asks any more.
-                ("CollectMode", Variant::new("inactive-or-failed")),
-                ("AddRef", Variant::new(true)),
-                // Of one that runs each few seconds, only what goes wrong is worth a line.
-                ("LogLevelMax", Variant::new(LOG_WARNINGS)),
-                ("SyslogLevel", Variant::new(LOG_WARNINGS)),
-                ("StandardOutput", Variant::new("null")),
-                ("ExecStartEx", exactly(program, unit.command)),
-            ];
-            manager
-                .start_transient_unit(&unit.name, "fail", &properties, &[])
-                .await
-        };
-        let result = self.job(&name, limit, queue).await?;
-        let exit_status = match result {
-            JobResult::Done => None,
-            _ => {
-                let status = self.status(&name).await?;
-                (status.result == "exit-code").then_some(status.exec_main_status)
-            }
-        };
-        let forgotten = name.clone();
-        let forget =
-            async move |manager: SystemdManagerProxy<'static>| manager.unref_unit(&forgotten).await;
-        self.call(&name, forget).await?;
+        let mut properties = transient::properties(unit, KILL_AFTER)?;
+        properties.extend([
+            // Of one that runs each few seconds, only what goes wrong is worth a line.
+            ("LogLevelMax", Variant::new(LOG_WARNINGS)),
+            ("SyslogLevel", Variant::new(LOG_WARNINGS)),
+            ("StandardOutput", Variant::new("null")),
+        ]);
+        let (result, status) = self.transient(unit, properties, None, limit).await?;
+        let by_itself = result != JobResult::Done && status.result == "exit-code";
         Ok(TransientEnd {
             result,
-            exit_status,
+            exit_status: by_itself.then_some(status.exec_main_status),
         })
     }
 
@@ -278,46 +243,13 @@ impl UnitManager for BusManager {
         unit: &TransientUnit,
         streams: Streams,
     ) -> Result<Ended, SystemdError> {
-        let Some(program) = unit.command.first().cloned() else {
-            return Err(no_program(unit));
-        };
-        let start_limit = u64::try_from(unit.limit.as_micros()).unwrap_or(u64::MAX);
-        let (name, unit) = (unit.name.clone(), unit.clone());
-        let limit = unit.limit.saturating_add(SESSION_STOP * 2);
-        let result = self
-            .job(&name, limit, async move |manager| {
-                let mut properties = vec![
-                    ("Description", Variant::new(unit.description.as_str())),
-                    ("Type", Variant::new("oneshot")),
-                    ("TimeoutStartUSec", Variant::new(start_limit)),
-                    (
-                        "TimeoutStopUSec",
-                        Variant::new(u64::try_from(SESSION_STOP.as_micros()).unwrap_or(u64::MAX)),
-                    ),
-                    ("ExecStartEx", exactly(program, unit.command)),
-                    ("StandardOutputFileDescriptor", descriptor(&streams.stdout)),
-                    ("StandardErrorFileDescriptor", descriptor(&streams.stderr)),
-                ];
-                if let Some(stdin) = &streams.stdin {
-                    properties.push(("StandardInputFileDescriptor", descriptor(stdin)));
-                }
-                // The manager has its own copies when it answers; these are closed then, so that the
-                // other ends see when the command has ended.
-                manager
-                    .start_transient_unit(&unit.name, "fail", &properties, &[])
-                    .await
-            })
+        let properties = transient::properties(unit, SESSION_STOP)?;
+        let limit = unit.limit.saturating_add(SESSION_STOP * 4);
+        let (result, status) = self
+            .transient(unit, properties, Some(streams), limit)
             .await?;
-        if result == JobResult::Done {
-            return Ok(Ended::Code(0));
-        }
-        // A unit that failed stays until this was read.
-        let status = self.status(&name).await?;
-        match self.reset_failed(&name).await {
-            Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
-            Err(error) => tracing::warn!(unit = name, %error, "an ended unit is left"),
-        }
         Ok(match (result, status.exec_main_code) {
+            (JobResult::Done, _) => Ended::Code(0),
             // Its limit was over: how the command took the signal is no matter.
             _ if status.result == "timeout" => Ended::Stopped,
             (JobResult::Failed, 1) => Ended::Code(status.exec_main_status),

@@ -15,6 +15,7 @@ pub mod path;
 pub mod proxies;
 pub mod publish;
 mod status;
+mod transient;
 mod units;
 
 pub use connect::{CALL_LIMIT, CONNECT_LIMIT, Connector, SocketIdentity, SystemBus, UserBus};

@@ -43,14 +43,19 @@ impl JobResult {
 ///
 /// Its start job ends when the command does: [`JobResult::Done`] after status 0, else
 /// [`JobResult::Failed`] (or [`JobResult::Timeout`]).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TransientUnit {
     /// Name, with `.service`; no unit of that name may exist.
     pub name: String,
     /// Description.
     pub description: String,
+    /// Variables of the command, `NAME=value` each.
+    pub environment: Vec<String>,
     /// Absolute path of the program, then its arguments.
     pub command: Vec<String>,
+    /// A command as that one, which runs when that has ended, however it ended; how this one ends says
+    /// nothing. None where it is empty.
+    pub afterwards: Vec<String>,
     /// Time after which systemd ends the command.
     pub limit: Duration,
 }
@@ -210,7 +215,8 @@ pub trait UnitManager: Send + Sync {
     /// Names of loaded units that match a pattern such as `kat-*.service`.
     async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError>;
 
-    /// Runs a command in a unit of its own and waits for its end, at most `limit`.
+    /// Runs a command in a unit of its own and waits for its end, at most `limit`. It runs on where nobody
+    /// waits any more, and leaves nothing behind all the same.
     async fn run_transient(
         &self,
         unit: &TransientUnit,
@@ -218,7 +224,7 @@ pub trait UnitManager: Send + Sync {
     ) -> Result<TransientEnd, SystemdError>;
 
     /// Runs a command in a unit of its own that reads and writes these files, and waits for its end.
-    /// systemd ends it after the unit's own limit.
+    /// systemd ends it after the unit's own limit. It leaves nothing behind either.
     async fn run_with(&self, unit: &TransientUnit, streams: Streams)
     -> Result<Ended, SystemdError>;
 

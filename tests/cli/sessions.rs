@@ -4,10 +4,15 @@ use std::{
     fs::File,
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    process::Stdio,
 };
 
 use insta::assert_snapshot;
 use kat::api::SessionRequest;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use super::{
     program::Program,
@@ -37,6 +42,34 @@ async fn what_is_piped_in_comes_out_and_the_exit_code_is_the_commands() {
     };
     assert_eq!(request.command, ["sh", "-c", "x y"]);
     assert!(request.stdin && request.terminal.is_none() && request.term.is_empty());
+    server.stop().await;
+}
+
+/// The first signal is the command's, the second one katcall's own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_signal_is_passed_on_and_the_next_ends_it() {
+    let (server, program) = server().await;
+    for (signal, name, code) in [
+        (Signal::SIGTERM, "SIGTERM", 143),
+        (Signal::SIGINT, "SIGINT", 130),
+        (Signal::SIGHUP, "SIGHUP", 129),
+        (Signal::SIGQUIT, "SIGQUIT", 131),
+    ] {
+        let mut command = program.command(&["exec", "web-abcde", "--", "sleep", "9"]);
+        let mut running = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = running.stderr.take().unwrap();
+        let mut said = [0; 9];
+        stderr.read_exact(&mut said).unwrap();
+        assert_eq!(&said, b"web-abcde");
+        let pid = Pid::from_raw(running.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
+        let mut heard = vec![0; name.len()];
+        stderr.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, name.as_bytes());
+        assert!(running.try_wait().unwrap().is_none(), "{name} ends it");
+        kill(pid, signal).unwrap();
+        assert_eq!(running.wait().unwrap().code(), Some(code));
+    }
     server.stop().await;
 }
 

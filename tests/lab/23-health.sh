@@ -41,3 +41,16 @@ equal healthy "$(field exec .status.health)" "health"
 page "http://$(field exec .status.ip)/ill" >/dev/null
 wait_for 45 is exec '.status | "\(.phase) \(.health) \(.restarts)"' "Running healthy 1"
 contains "$(kat get events -n default -o json)" "it was started again because its health check failed: exit code 1"
+
+# Of a command that outlasts its time nothing is left, also not of what ignores a signal, or what it has started.
+run hang --port 80 --health 'exec: {command: [sh, -c, "if [ -e /tmp/hang ]; then trap \"\" TERM; sleep 77777 & sleep 77777; fi"]},
+    periodSeconds: 1, failureThreshold: 2'
+kat exec hang -- touch /tmp/hang
+wait_for 30 is hang .status.health unhealthy
+contains "$(field hang .status.message)" "timeout after 1 s"
+kat exec hang -- rm /tmp/hang
+wait_for 30 is hang .status.health healthy
+none_left() { ! n1 pgrep -f '^sleep 77777'; }
+wait_for 10 none_left
+groups=$(n1 sh -c "find /sys/fs/cgroup/user.slice -name 'health-kat-default-hang-*' | wc -l")
+((groups <= 2))

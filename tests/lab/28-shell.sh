@@ -59,17 +59,45 @@ wait_for 20 shows 'after=130'
 type_in 'exit 9\n'
 exec 7>&-
 exits 9 wait "$terminal"
-# Nothing of it goes on without its caller, whatever ends that.
-for signal in INT KILL; do
-    n1 katcall exec web -- sleep 54321 &
+# What katcall is told to end by ends the command, and the terminal is as before.
+exec 7<>"$LAB_WORK/keys"
+lab exec n1 -- env SHELL=/bin/sh TERM=xterm script -q -e \
+    -c 'katcall exec -it web -- sleep 12346; echo "code=$?"; stty -a' /dev/null \
+    <"$LAB_WORK/keys" >"$LAB_WORK/screen" &
+terminal=$!
+wait_for 20 n1 pgrep -f '^sleep 12346'
+n1 pkill -TERM -x katcall
+wait "$terminal"
+exec 7>&-
+contains "$(<"$LAB_WORK/screen")" code=143
+contains "$(<"$LAB_WORK/screen")" " icanon"
+wait_for 20 gone '^sleep 12346'
+# Without a terminal the command hears it, and may do what it wants.
+n1 katcall exec web -- sh -c 'trap "exit 41" TERM; sleep 12347 & while :; do sleep 0.1; done' &
+caller=$!
+wait_for 20 n1 pgrep -f '^sleep 12347'
+n1 pkill -TERM -x katcall
+exits 41 wait "$caller"
+wait_for 20 gone '^sleep 12347'
+# Nothing of it goes on without its caller, whatever ends that: neither what ignores a signal, nor what it has started.
+program=$(n1 pgrep -x web)
+for ends in INT KILL agent; do
+    n1 katcall exec web -- sh -c 'trap "" TERM; sleep 54321 & sleep 54321; :' &
     caller=$!
-    wait_for 20 n1 pgrep -f '^sleep 54321'
-    n1 pkill "-$signal" -x katcall
+    two() { [[ $(n1 pgrep -c -f '^sleep 54321') == 2 ]]; }
+    wait_for 20 two
+    if [[ $ends == agent ]]; then
+        n1 systemctl kill --signal=KILL kat-agent.service
+    else
+        n1 pkill "-$ends" -x katcall
+    fi
     code=0
     wait "$caller" || code=$?
-    equal "$([[ $signal == INT ]] && echo 130 || echo 137)" "$code" "exit code after SIG$signal"
-    wait_for 30 gone 'sleep 54321'
+    [[ $ends == agent ]] || equal "$([[ $ends == INT ]] && echo 130 || echo 137)" "$code" "exit code after SIG$ends"
+    wait_for 40 gone 'sleep 54321'
 done
+equal "$program" "$(n1 pgrep -x web)" "the container's own program"
+wait_for 30 node_is_ready
 left() { [[ ! $(as "$(field web .status.user)" systemctl --user list-units --all --plain --no-legend 'kat-exec-*') ]]; }
 wait_for 30 left
 # Files and folders, both ways.

@@ -146,6 +146,10 @@ impl InstanceSessions for Echo {
                     let text = format!("{}x{}", size.rows, size.columns);
                     Some((Output::Error(text.into()), Some((inputs, open))))
                 }
+                Input::Signal(signal) => {
+                    let text = format!("SIG{}", signal.name());
+                    Some((Output::Error(text.into()), Some((inputs, open))))
+                }
                 Input::End => Some((Output::Exit(7), None)),
             }
         });

@@ -1,7 +1,12 @@
+use std::path::Path;
+
 use rustix::process::{Pid, test_kill_process};
 
-use super::*;
-use crate::systemd::fake::FakeManager;
+use super::{unit::command, *};
+use crate::{
+    plan::Assignment,
+    systemd::fake::{Behaviour, FakeMachine, FakeManager},
+};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -37,6 +42,10 @@ fn a_command_comes_through_word_by_word() {
     );
 }
 
+fn group() -> Group {
+    Group::at(Path::new("/nowhere"), "kat-exec-1")
+}
+
 /// As a program does that reads until the end, and then writes.
 #[tokio::test]
 async fn what_the_caller_sends_ends_without_the_caller() {
@@ -46,7 +55,14 @@ async fn what_the_caller_sends_ends_without_the_caller() {
         let input = said.recv().await?;
         Some((input, said))
     });
-    let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), None));
+    let reins = Reins {
+        terminal: None,
+        manager: Arc::new(FakeManager::new("user 20000")),
+        unit: "kat-exec-1.service".to_owned(),
+        group: group(),
+        signals: 0,
+    };
+    let feeding = tokio::spawn(feed(Some(sender), Box::pin(said), reins));
     inputs.send(Input::Data("abc".into())).await.unwrap();
     inputs.send(Input::End).await.unwrap();
     let mut heard = Vec::new();
@@ -84,7 +100,9 @@ impl Talk {
                 description: String::new(),
                 command: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
                 limit: LONGEST,
+                ..TransientUnit::default()
             },
+            group: group(),
             manager: Arc::<FakeManager>::clone(&manager),
             sender,
             over: CancellationToken::new(),
@@ -214,6 +232,22 @@ async fn a_command_ends_with_its_caller() {
 }
 
 #[tokio::test]
+async fn a_callers_signals_reach_the_command() {
+    let mut talk = Talk::begin("echo ready; cat", None);
+    talk.says("ready").await;
+    for signal in [PassedSignal::Interrupt, PassedSignal::Terminate] {
+        talk.inputs.send(Input::Signal(signal)).await.unwrap();
+    }
+    talk.inputs.send(Input::End).await.unwrap();
+    let manager = Arc::clone(&talk.manager);
+    assert_eq!(talk.end().await.2, Output::Exit(0));
+    let calls = manager.calls();
+    let signals = calls.iter().filter(|call| call.contains("-signal-"));
+    let expected = [1, 2].map(|n| format!("run_transient kat-exec-1-signal-{n}.service"));
+    assert!(signals.eq(&expected), "{calls:?}");
+}
+
+#[tokio::test]
 async fn a_command_that_is_stopped_on_its_machine_says_so() {
     let mut talk = Talk::begin("echo ready; exec sleep 1000", None);
     talk.says("ready").await;
@@ -269,30 +303,116 @@ async fn a_session_holds_a_bounded_amount_in_each_direction() {
     }
 }
 
-#[tokio::test]
-async fn there_are_only_so_many_sessions_on_a_machine() {
-    let assignment = assignment();
-    let sessions = LocalSessions::new(Arc::new(crate::systemd::fake::FakeMachine::new()));
-    let held = Arc::clone(&sessions.open)
-        .try_acquire_many_owned(u32::try_from(MOST_SESSIONS).unwrap())
-        .unwrap();
-    let entry = InstanceEntry {
+/// A machine on which the instance runs, as its container's id says.
+struct Here {
+    root: tempfile::TempDir,
+    entry: InstanceEntry,
+    manager: Arc<FakeManager>,
+    sessions: LocalSessions,
+}
+
+fn entry(assignment: Assignment) -> InstanceEntry {
+    InstanceEntry {
         node: "n1".to_owned(),
         created_revision: 0,
         assignment: crate::plan::Stored {
             revision: 0,
             value: Arc::new(assignment),
         },
-    };
-    let begin = || {
+    }
+}
+
+async fn run_on(machine: &FakeMachine, assignment: &Assignment) -> Arc<FakeManager> {
+    let manager = machine.user_manager(assignment.user.uid);
+    manager.set_unreachable(None);
+    manager.define(&assignment.unit(), Behaviour::default());
+    let started = manager.start(&assignment.unit(), DEADLINE).await;
+    assert_eq!(started.unwrap(), JobResult::Done);
+    manager
+}
+
+impl Here {
+    async fn new() -> Self {
+        let assignment = assignment();
+        let root = tempfile::tempdir().unwrap();
+        let folder = format!("run/user/{}", assignment.user.uid);
+        let folder = root.path().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        let unit = assignment.unit();
+        let file = format!("{}.cid", unit.strip_suffix(".service").unwrap());
+        std::fs::write(folder.join(file), "0a1b".repeat(16)).unwrap();
+        let machine = Arc::new(FakeMachine::new());
+        let manager = run_on(&machine, &assignment).await;
+        let sessions = LocalSessions::new(machine, root.path().to_owned());
+        Self {
+            root,
+            entry: entry(assignment),
+            manager,
+            sessions,
+        }
+    }
+
+    async fn unit(&self) -> Result<(TransientUnit, Group), SessionError> {
+        let assignment = &self.entry.assignment.value;
+        let request = ExecRequest::default();
+        let manager = self.manager.as_ref();
+        self.sessions.unit(manager, assignment, &request).await
+    }
+
+    async fn begin(&self) -> Result<Outputs, SessionError> {
         let request = SessionRequest::Exec(ExecRequest::default());
-        sessions.begin(&entry, request, Box::pin(stream::pending()))
-    };
-    let refused = begin().await.err();
+        let inputs = Box::pin(stream::pending());
+        self.sessions.begin(&self.entry, request, inputs).await
+    }
+}
+
+#[tokio::test]
+async fn a_command_has_a_group_of_its_own_that_ends_with_its_unit() {
+    let here = Here::new().await;
+    let (unit, group) = here.unit().await.unwrap();
+    assert_eq!(unit.afterwards, group.end());
+    let podman = command(&here.entry.assignment.value, &ExecRequest::default());
+    assert_eq!(unit.command, group.begin(podman));
+    let conf = "CONTAINERS_CONF_OVERRIDE=/usr/share/kat/podman-exec.conf";
+    assert_eq!(unit.environment, [conf]);
+    // Only those of this very process are not taken for left ones.
+    let (other, _) = here.unit().await.unwrap();
+    assert_ne!(unit.name, other.name);
+    let left = "kat-exec-0123456789abcdef.service".to_owned();
+    let found: Vec<String> = without_caller(vec![unit.name, left.clone(), other.name]).collect();
+    assert_eq!(found, [left]);
+}
+
+#[tokio::test]
+async fn only_what_runs_is_entered() {
+    let here = Here::new().await;
+    let unit = here.entry.assignment.value.unit();
+    here.manager.stop(&unit, DEADLINE).await.unwrap();
+    let refused = here.begin().await.err();
+    assert!(
+        matches!(&refused, Some(SessionError::Conflict(reason)) if reason.contains("does not run")),
+        "{refused:?}"
+    );
+    here.manager.start(&unit, DEADLINE).await.unwrap();
+    std::fs::remove_dir_all(here.root.path().join("run")).unwrap();
+    let refused = here.begin().await.err();
+    assert!(
+        matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("can't be told")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn there_are_only_so_many_sessions_on_a_machine() {
+    let here = Here::new().await;
+    let held = Arc::clone(&here.sessions.open)
+        .try_acquire_many_owned(u32::try_from(MOST_SESSIONS).unwrap())
+        .unwrap();
+    let refused = here.begin().await.err();
     assert!(
         matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("128 sessions")),
         "{refused:?}"
     );
     drop(held);
-    assert!(begin().await.is_ok());
+    assert!(here.begin().await.is_ok());
 }

@@ -23,11 +23,10 @@ use tokio::{
 };
 
 use self::{
-    exec::Inside,
     probe::{Network, Target},
     progress::Progress,
 };
-use crate::{resource::HealthCheck, systemd::UnitManager};
+use crate::{agent::inside::Inside, resource::HealthCheck, systemd::UnitManager};
 
 /// Pause after the first failed probe of a container that has just begun; it doubles, until the next
 /// probe is due anyway.
@@ -197,7 +196,7 @@ impl Prober {
                 Target::Exec { command } => {
                     let inside = &self.subject.inside;
                     let time = (monotonic(), limit);
-                    return inside.run(manager.as_ref(), root, command, time).await;
+                    return inside.probe(manager.as_ref(), root, command, time).await;
                 }
             }
         };

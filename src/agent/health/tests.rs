@@ -82,6 +82,7 @@ impl Bench {
                 uid: 20_000,
                 stem: "kat-default-web-aaaaa".to_owned(),
                 main_pid: 42,
+                control_group: "/user.slice".to_owned(),
             },
             known,
         };

@@ -1,6 +1,7 @@
 //! What runs is taken over by the next process of the agent.
 
 use super::*;
+use crate::systemd::UnitManager;
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_neither_started_nor_stopped_nor_reloaded() {
@@ -67,4 +68,36 @@ async fn a_manager_that_comes_back_is_found() {
         "lingering brings it back"
     );
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 1);
+}
+
+/// Nobody is at their other end any more.
+#[tokio::test(start_paused = true)]
+async fn commands_and_probes_of_the_process_before_are_ended() {
+    let mut bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let left = [
+        "kat-exec-0123456789abcdef.service",
+        "health-kat-default-web-aaaaa-7.service",
+    ];
+    let other = "other.service";
+    let manager = bench.manager(&web);
+    for unit in left.into_iter().chain([other]) {
+        manager.define(unit, Behaviour::default());
+        manager.start(unit, Duration::from_secs(1)).await.unwrap();
+    }
+    manager.clear_calls();
+    bench.restart().await;
+    bench.later(Duration::from_secs(10)).await;
+    let running = |unit: &'static str| {
+        let manager = Arc::clone(&manager);
+        async move { manager.status(unit).await.unwrap().main_pid != 0 }
+    };
+    for unit in left {
+        assert!(!running(unit).await, "{unit}");
+    }
+    assert!(running(other).await);
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_eq!(bench.calls(&web, "stop "), 2);
 }

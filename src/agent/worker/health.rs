@@ -8,7 +8,8 @@ use super::{Worker, units::window};
 use crate::{
     agent::{
         backoff::Backoff,
-        health::{Subject, exec::Inside, probe::Target, progress::Progress},
+        health::{Subject, probe::Target, progress::Progress},
+        inside::Inside,
         judge::Verdict,
     },
     api::types::{Health, InstancePhase},
@@ -42,18 +43,12 @@ impl Worker {
         let run = status.exec_main_start_monotonic;
         let now = (self.tools.monotonic)();
         let note = self.notes.of(instance);
-        let unit = assignment.unit();
-        let stem = unit.strip_suffix(".service").unwrap_or(&unit);
         let subject = Subject {
             run,
             up: Duration::from_micros(now.saturating_sub(run)),
             check: check.clone(),
             target,
-            inside: Inside {
-                uid: assignment.user.uid,
-                stem: stem.to_owned(),
-                main_pid: status.main_pid,
-            },
+            inside: Inside::of(assignment, status),
             known: (note.run == run).then(|| note.health.clone()),
         };
         self.probes.begin(instance, subject);

@@ -1,11 +1,14 @@
 //! A worker's user: made with its manager, and taken away.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
-use crate::agent::backoff::Backoff;
+use crate::{
+    agent::{backoff::Backoff, exec, health},
+    systemd::{SystemdError, UnitManager},
+};
 
 impl Worker {
     /// The user exists, lingers, and its manager answers. False while it must be waited for.
@@ -49,6 +52,7 @@ impl Worker {
             .wait_for_user_bus(self.user.uid, USER_LIMIT)
             .await?;
         self.events = Some(self.manager.events().await?);
+        end_what_was_left(&self.manager).await?;
         Ok(())
     }
 
@@ -96,4 +100,22 @@ impl Worker {
         self.tools.accounts.remove(&self.user).await?;
         Ok(true)
     }
+}
+
+/// Commands and probes in containers that an earlier process of the agent began: nobody waits for them.
+async fn end_what_was_left(manager: &Arc<dyn UnitManager>) -> Result<(), SystemdError> {
+    let commands = manager.list(&format!("{}*", exec::PREFIX)).await?;
+    let probes = format!("{}kat-*", health::exec::PREFIX);
+    let probes = manager.list(&probes).await?;
+    for unit in exec::without_caller(commands).chain(probes) {
+        let manager = Arc::clone(manager);
+        // They take the time that they have to end.
+        tokio::spawn(async move {
+            if let Err(error) = manager.stop(&unit, USER_LIMIT).await {
+                tracing::debug!(unit, %error, "it ended by itself");
+            }
+            let _ = manager.reset_failed(&unit).await;
+        });
+    }
+    Ok(())
 }

@@ -43,6 +43,7 @@ fn script(text: &str, limit: Duration) -> TransientUnit {
         description: "Conformance command".to_owned(),
         command: ["/bin/sh", "-c", text].map(str::to_owned).to_vec(),
         limit,
+        ..TransientUnit::default()
     }
 }
 
@@ -90,7 +91,37 @@ impl Suite<'_> {
             }
             self.leaves_nothing().await?;
         }
-        self.is_stopped_and_told().await
+        self.is_stopped_and_told().await?;
+        self.sees_to_what_it_left().await
+    }
+
+    /// What runs afterwards has run when its end is told, whichever that was.
+    async fn sees_to_what_it_left(&self) -> Outcome {
+        let short = Duration::from_secs(2);
+        for (text, limit) in [
+            ("[ \"$WORD\" = 'a $b' ]; exit $?", LIMIT),
+            ("exit 3", LIMIT),
+            ("exec sleep 1000", short),
+        ] {
+            let mark = std::env::temp_dir().join(format!("kat-conformance-{}", std::process::id()));
+            let touch = ["/usr/bin/touch".to_owned(), mark.display().to_string()];
+            let unit = TransientUnit {
+                environment: vec!["WORD=a $b".to_owned()],
+                afterwards: touch.to_vec(),
+                ..script(text, limit)
+            };
+            let (_ends, streams) = pipes().map_err(|error| broken(&error))?;
+            let ended = called(text, self.manager.run_with(&unit, streams).await)?;
+            let expected = match text {
+                "exit 3" => Ended::Code(3),
+                "exec sleep 1000" => Ended::Stopped,
+                _ => Ended::Code(0),
+            };
+            equal(text, &expected, &ended)?;
+            std::fs::remove_file(mark).map_err(|error| broken(&error))?;
+            self.leaves_nothing().await?;
+        }
+        Ok(())
     }
 
     /// A signal reaches it, and it ends when it is stopped.

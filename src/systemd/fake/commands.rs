@@ -66,8 +66,10 @@ impl Commands {
             return Err(refused("unit exists", "there is one already".to_owned()));
         }
         // The command's files are closed here as soon as it has them.
+        let variables = unit.environment.iter();
         let child = Command::new(program)
             .args(arguments)
+            .envs(variables.filter_map(|variable| variable.split_once('=')))
             .stdin(streams.stdin.map_or_else(Stdio::null, Stdio::from))
             .stdout(streams.stdout)
             .stderr(streams.stderr)
@@ -83,7 +85,7 @@ impl Commands {
         };
         self.with(|all| all.insert(unit.name.clone(), running.clone()));
         // As with systemd it goes on, and is stopped, whether anybody waits for it or not.
-        let attending = tokio::spawn(attend(child, running, unit.limit));
+        let attending = tokio::spawn(attend(child, running, unit.clone()));
         let status = attending.await;
         self.with(|all| all.remove(&unit.name));
         let status = status.map_err(|error| refused("wait", error.to_string()))?;
@@ -118,22 +120,30 @@ impl Commands {
     }
 }
 
-/// Waits for its end, or ends it; nothing where it did not end by itself.
+/// Waits for its end, or ends it, and for what runs afterwards; nothing where it did not end by itself.
 async fn attend(
     mut child: Child,
     running: Running,
-    limit: Duration,
+    unit: TransientUnit,
 ) -> Option<io::Result<ExitStatus>> {
     let _ended = running.ended.drop_guard();
     let status = tokio::select! {
-        status = child.wait() => return Some(status),
+        status = child.wait() => Some(status),
         () = running.stopping.cancelled() => None,
-        () = sleep(limit) => None,
+        () = sleep(unit.limit) => None,
     };
-    let _ = killpg(running.group, Signal::SIGTERM);
-    if timeout(PATIENCE, child.wait()).await.is_err() {
-        let _ = killpg(running.group, Signal::SIGKILL);
-        let _ = child.wait().await;
+    if status.is_none() {
+        let _ = killpg(running.group, Signal::SIGTERM);
+        if timeout(PATIENCE, child.wait()).await.is_err() {
+            let _ = killpg(running.group, Signal::SIGKILL);
+            let _ = child.wait().await;
+        }
+    }
+    if let Some((program, arguments)) = unit.afterwards.split_first() {
+        let mut afterwards = Command::new(program);
+        let afterwards = afterwards.args(arguments).kill_on_drop(true);
+        let afterwards = afterwards.stdin(Stdio::null()).stdout(Stdio::null());
+        let _ = timeout(PATIENCE, afterwards.status()).await;
     }
     status
 }

@@ -1,0 +1,98 @@
+//! The unit of one command.
+
+use std::{
+    sync::{LazyLock, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use super::{LONGEST, LocalSessions};
+use crate::{
+    agent::inside::{Group, Inside},
+    api::{ExecRequest, SessionError},
+    plan::Assignment,
+    systemd::{TransientUnit, UnitManager},
+};
+
+/// Names of the units begin so.
+pub(in crate::agent) const PREFIX: &str = "kat-exec-";
+/// And with this those of this process of the agent.
+static OWN_PREFIX: LazyLock<String> =
+    LazyLock::new(|| format!("{PREFIX}{:08x}-", rand::random::<u32>()));
+/// Has Podman call crun by way of KAT's own program, which puts the command into its group.
+const PODMAN_CONF: &str = "/usr/share/kat/podman-exec.conf";
+/// For the user's manager to say how it is with an instance.
+const STATUS: Duration = Duration::from_secs(5);
+
+impl LocalSessions {
+    /// The unit for a command in this container, and the group that it runs in there.
+    pub(super) async fn unit(
+        &self,
+        manager: &dyn UnitManager,
+        assignment: &Assignment,
+        request: &ExecRequest,
+    ) -> Result<(TransientUnit, Group), SessionError> {
+        let instance = &assignment.instance;
+        let status = timeout(STATUS, manager.status(&assignment.unit())).await;
+        let status = status
+            .map_err(|_| "the manager of its user does not answer".to_owned())
+            .and_then(|status| status.map_err(|error| error.to_string()))
+            .map_err(|error| {
+                SessionError::Unavailable(format!("`{instance}` can't be entered: {error}"))
+            })?;
+        if status.main_pid == 0 {
+            let state = &status.active_state;
+            let message = format!("`{instance}` does not run: its unit is {state}");
+            return Err(SessionError::Conflict(message));
+        }
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{}{number:08x}.service", *OWN_PREFIX);
+        let inside = Inside::of(assignment, &status);
+        let group = inside.group(&self.root, &name).map_err(|error| {
+            let message = format!("the container of `{instance}` can't be told: {error}");
+            SessionError::Unavailable(message)
+        })?;
+        let unit = TransientUnit {
+            name,
+            // The command itself may hold what nobody is to read: it is named nowhere.
+            description: format!("a command of katcall exec in {instance}"),
+            environment: vec![format!("CONTAINERS_CONF_OVERRIDE={PODMAN_CONF}")],
+            command: group.begin(command(assignment, request)),
+            afterwards: group.end(),
+            limit: LONGEST,
+        };
+        Ok((unit, group))
+    }
+}
+
+/// What runs on the machine.
+pub(super) fn command(assignment: &Assignment, request: &ExecRequest) -> Vec<String> {
+    let unit = assignment.unit();
+    let container = unit.strip_suffix(".service").unwrap_or(&unit);
+    let mut words = vec![
+        "/usr/bin/podman".to_owned(),
+        "exec".to_owned(),
+        // Else Ctrl-P and Ctrl-Q would be kept back from the program.
+        "--detach-keys=".to_owned(),
+    ];
+    if request.stdin {
+        words.push("--interactive".to_owned());
+    }
+    if request.terminal.is_some() {
+        words.push("--tty".to_owned());
+        if !request.term.is_empty() {
+            words.push(format!("--env=TERM={}", request.term));
+        }
+    }
+    words.push(container.to_owned());
+    words.extend(request.command.iter().cloned());
+    words
+}
+
+/// Of these units, those of commands that an earlier process of the agent began. Nobody is at their other
+/// end any more.
+pub(in crate::agent) fn without_caller(units: Vec<String>) -> impl Iterator<Item = String> {
+    let own = |unit: &String| unit.starts_with(OWN_PREFIX.as_str());
+    units.into_iter().filter(move |unit| !own(unit))
+}

@@ -1,0 +1,110 @@
+//! Units without a file, which run one command and leave nothing behind.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use zbus::{Variant, wire::Fd};
+
+use super::{
+    JobResult, Streams, SystemdError, TransientUnit, UnitStatus, error, link::Link,
+    manager::within, proxies::SystemdManagerProxy, status,
+};
+
+/// What every one of them has. It is ended after its limit, and killed so long after that was asked of it.
+pub(super) fn properties(
+    unit: &TransientUnit,
+    kill_after: Duration,
+) -> Result<Vec<(&'static str, Variant<'static>)>, SystemdError> {
+    let command = exactly(&unit.command, vec![]).ok_or_else(|| SystemdError::Refused {
+        unit: unit.name.clone(),
+        name: "no command".to_owned(),
+        message: "a transient unit needs a program to run".to_owned(),
+    })?;
+    let mut properties = vec![
+        ("Description", Variant::new(unit.description.clone())),
+        ("Type", Variant::new("oneshot")),
+        ("TimeoutStartUSec", microseconds(unit.limit)),
+        ("TimeoutStopUSec", microseconds(kill_after)),
+        // Nothing of it stays when it ended, however it ended, and nobody asks any more.
+        ("CollectMode", Variant::new("inactive-or-failed")),
+        ("AddRef", Variant::new(true)),
+        ("Environment", Variant::new(unit.environment.clone())),
+        ("ExecStartEx", command),
+    ];
+    let afterwards = exactly(&unit.afterwards, vec!["ignore-failure"]);
+    properties.extend(afterwards.map(|command| ("ExecStopPostEx", command)));
+    Ok(properties)
+}
+
+fn microseconds(time: Duration) -> Variant<'static> {
+    Variant::new(u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A command whose words systemd leaves as they are: it would replace `$NAME`, and `$$` by `$`
+/// (systemd.service(5), `ExecStart=:`).
+fn exactly(words: &[String], mut flags: Vec<&'static str>) -> Option<Variant<'static>> {
+    flags.push("no-env-expand");
+    let program = words.first()?.clone();
+    Some(Variant::new(vec![(program, words.to_vec(), flags)]))
+}
+
+fn descriptor(file: &OwnedFd) -> Variant<'_> {
+    Variant::Fd(Fd::Borrowed(file.as_fd()))
+}
+
+/// One of them that is run.
+pub(super) struct TransientRun {
+    pub(super) manager: String,
+    pub(super) link: Arc<Link>,
+    pub(super) unit: String,
+}
+
+impl TransientRun {
+    /// Starts it and waits for its end; then the manager may forget it. Its properties are read where it
+    /// did not end well.
+    pub(super) async fn run(
+        self,
+        properties: Vec<(&'static str, Variant<'static>)>,
+        streams: Option<Streams>,
+        limit: Duration,
+    ) -> Result<(JobResult, UnitStatus), SystemdError> {
+        let Self {
+            manager,
+            link,
+            unit,
+        } = &self;
+        let start = async move |systemd: SystemdManagerProxy<'static>| {
+            let mut properties: Vec<(&str, Variant<'_>)> = properties;
+            if let Some(streams) = &streams {
+                properties.extend([
+                    ("StandardOutputFileDescriptor", descriptor(&streams.stdout)),
+                    ("StandardErrorFileDescriptor", descriptor(&streams.stderr)),
+                ]);
+                let stdin = streams.stdin.as_ref().map(descriptor);
+                properties.extend(stdin.map(|file| ("StandardInputFileDescriptor", file)));
+            }
+            // The manager has its own copies when it answers; these are closed then, so that the other
+            // ends see when the command has ended.
+            systemd
+                .start_transient_unit(unit, "fail", &properties, &[])
+                .await
+        };
+        let ran = async {
+            let result = link.job(manager, unit, start).await?;
+            let status = match result {
+                JobResult::Done => Ok(UnitStatus::default()),
+                _ => status::read(link.connection(), unit).await,
+            };
+            let status = status.map_err(|error| error::map(manager, unit, error))?;
+            Ok((result, status))
+        };
+        let ran = within(unit, limit, ran).await;
+        if let Err(error) = link.manager().unref_unit(unit).await {
+            tracing::debug!(unit, %error, "a transient unit was not held");
+        }
+        ran
+    }
+}
