@@ -56,6 +56,10 @@ const STOP: Duration = Duration::from_secs(20);
 const STOP_AGAIN: Duration = Duration::from_secs(1);
 /// For a connection to a port of an instance of this machine.
 const CONNECT: Duration = Duration::from_secs(5);
+/// For a user's manager to say what an instance takes.
+const COUNT: Duration = Duration::from_secs(2);
+/// So many instances are counted at once.
+const COUNTED_AT_ONCE: usize = 64;
 /// For a signal to be sent on.
 const SIGNAL: Duration = Duration::from_secs(5);
 /// A window's size changed.
@@ -79,6 +83,37 @@ impl LocalSessions {
             open: Arc::new(Semaphore::new(MOST_SESSIONS)),
             next: AtomicU64::new(0),
         }
+    }
+}
+
+impl LocalSessions {
+    /// What one instance takes. Nothing where it does not run, or nobody says it in time: a manager that
+    /// hangs is no machine that is away.
+    async fn count(&self, entry: &InstanceEntry) -> Option<InstanceUsage> {
+        let assignment = &entry.assignment.value;
+        let instance = assignment.instance.clone();
+        let manager = self.managers.user(assignment.user.uid);
+        let unit = assignment.unit();
+        let status = match timeout(COUNT, manager.status(&unit)).await {
+            Ok(Ok(status)) => status,
+            Ok(Err(error)) => {
+                tracing::debug!(instance, %error, "not counted");
+                return None;
+            }
+            Err(_) => {
+                tracing::warn!(
+                    instance,
+                    "the manager of its user does not answer: not counted"
+                );
+                return None;
+            }
+        };
+        (status.active_state == "active").then(|| InstanceUsage {
+            instance,
+            at: Timestamp::now().to_string(),
+            cpu: status.cpu_usage,
+            memory: status.memory_current,
+        })
     }
 }
 
@@ -149,26 +184,14 @@ impl InstanceSessions for LocalSessions {
         _node: &str,
         instances: &[InstanceEntry],
     ) -> Result<NodeUsage, SessionError> {
-        let mut usage = NodeUsage::default();
-        for entry in instances {
-            let assignment = &entry.assignment.value;
-            let manager = self.managers.user(assignment.user.uid);
-            let status = match manager.status(&assignment.unit()).await {
-                Ok(status) if status.active_state == "active" => status,
-                Ok(_) => continue,
-                Err(error) => {
-                    tracing::debug!(instance = assignment.instance, %error, "not counted");
-                    continue;
-                }
-            };
-            usage.instances.push(InstanceUsage {
-                instance: assignment.instance.clone(),
-                at: Timestamp::now().to_string(),
-                cpu: status.cpu_usage,
-                memory: status.memory_current,
-            });
-        }
-        Ok(usage)
+        let counted: Vec<_> = instances
+            .iter()
+            .map(|entry| self.count(entry).boxed())
+            .collect();
+        let counted = stream::iter(counted).buffered(COUNTED_AT_ONCE);
+        Ok(NodeUsage {
+            instances: counted.filter_map(std::future::ready).collect().await,
+        })
     }
 }
 

@@ -306,6 +306,7 @@ async fn a_session_holds_a_bounded_amount_in_each_direction() {
 /// A machine on which the instance runs, as its container's id says.
 struct Here {
     root: tempfile::TempDir,
+    machine: Arc<FakeMachine>,
     entry: InstanceEntry,
     manager: Arc<FakeManager>,
     sessions: LocalSessions,
@@ -343,9 +344,11 @@ impl Here {
         std::fs::write(folder.join(file), "0a1b".repeat(16)).unwrap();
         let machine = Arc::new(FakeMachine::new());
         let manager = run_on(&machine, &assignment).await;
-        let sessions = LocalSessions::new(machine, root.path().to_owned());
+        let managers: Arc<dyn ManagerSource> = Arc::<FakeMachine>::clone(&machine);
+        let sessions = LocalSessions::new(managers, root.path().to_owned());
         Self {
             root,
+            machine,
             entry: entry(assignment),
             manager,
             sessions,
@@ -415,4 +418,30 @@ async fn there_are_only_so_many_sessions_on_a_machine() {
     );
     drop(held);
     assert!(here.begin().await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_hangs_hides_its_own_instance_alone() {
+    let here = Here::new().await;
+    let mut entries = vec![here.entry.clone()];
+    for number in 1..=3_u32 {
+        let mut other = assignment();
+        other.instance = format!("other-aaaa{number}");
+        other.user.uid += number;
+        run_on(&here.machine, &other).await;
+        entries.push(entry(other));
+    }
+    let count = async || {
+        let usage = timeout(Duration::from_secs(3), here.sessions.usage("n1", &entries)).await;
+        let usage = usage.expect("the machine seems away").unwrap();
+        usage.instances.into_iter().map(|one| one.instance)
+    };
+    let names = |from: usize| entries.iter().skip(from);
+    let names = |from| names(from).map(|one| one.assignment.value.instance.clone());
+    assert!(count().await.eq(names(0)));
+    here.manager.hang();
+    here.machine
+        .user_manager(entries[1].assignment.value.user.uid)
+        .hang();
+    assert!(count().await.eq(names(2)));
 }

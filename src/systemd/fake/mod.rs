@@ -164,6 +164,11 @@ impl FakeManager {
         }
     }
 
+    /// Nobody says any more how it is with a unit, as of a manager that hangs.
+    pub fn hang(&self) {
+        self.with(|state| state.hangs = true);
+    }
+
     /// Every call so far that changes something, such as `start kat-a.service`.
     pub fn calls(&self) -> Vec<String> {
         self.with(|state| state.calls.clone())
@@ -429,6 +434,9 @@ impl UnitManager for FakeManager {
 
     async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
         self.enter("status", unit, false)?;
+        if self.with(|state| state.hangs) {
+            return std::future::pending().await;
+        }
         let on_disk = self
             .loader
             .as_ref()

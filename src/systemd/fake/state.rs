@@ -39,6 +39,7 @@ pub(super) struct State {
     pub(super) calls: Vec<String>,
     pub(super) failures: BTreeMap<String, SystemdError>,
     pub(super) unreachable: Option<String>,
+    pub(super) hangs: bool,
     pub(super) enabled: BTreeSet<String>,
     pub(super) next: u32,
 }
