@@ -1,6 +1,6 @@
 //! `katcall port-forward`.
 
-use std::{io, net::Ipv4Addr};
+use std::{io, net::Ipv4Addr, time::Duration};
 
 use bytes::Bytes;
 use tokio::{
@@ -22,6 +22,9 @@ use crate::api::{
 
 /// Most connections at once; more wait.
 const MOST_CONNECTIONS: usize = 60;
+
+/// Before a connection is tried again that could not be taken.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// A port here, and one of the instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,11 +63,17 @@ pub(super) async fn run(session: &Session<'_>, arguments: &PortForward) -> Resul
     loop {
         let room = open.len() < MOST_CONNECTIONS;
         tokio::select! {
-            accepted = listener.accept(), if room => {
-                let (stream, _) = accepted?;
-                let client = session.client.clone();
-                open.spawn(carry(client, target.clone(), remote, stream));
-            }
+            accepted = listener.accept(), if room => match accepted {
+                Ok((stream, _)) => {
+                    let client = session.client.clone();
+                    open.spawn(carry(client, target.clone(), remote, stream));
+                }
+                // It may be that connection's own fault, or another's end makes room for it.
+                Err(error) => {
+                    session.console.warning(&format!("a connection is not taken yet: {error}"));
+                    tokio::time::sleep(PAUSE).await;
+                }
+            },
             Some(ended) = open.join_next() => if let Ok(Err(error)) = ended {
                 session.console.warning(&error.to_string());
                 // The instance may have gone and another one serve.

@@ -151,6 +151,10 @@ impl Running {
         self.stdout.until(text);
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn interrupt(&self) {
         let id = i32::try_from(self.child.id()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), nix::sys::signal::SIGINT).unwrap();

@@ -13,6 +13,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use rustix::process::{Resource, Rlimit, prlimit};
 
 use super::{
     program::Program,
@@ -151,6 +152,45 @@ async fn a_port_is_led_to_an_instance() {
         stream.read_to_end(&mut heard).unwrap();
         assert_eq!(heard, vec![number; 100_000]);
     }
+    running.interrupt();
+    assert!(running.end().starts_with("exit: 130\n"));
+    server.stop().await;
+}
+
+/// As where too many files are open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_can_not_be_taken_ends_no_other() {
+    let (server, program) = server().await;
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let mut running = program.spawn(&["port-forward", "web-abcde", &format!("{port}:80")]);
+    running.stderr_says("leads to port 80 of `web-abcde`");
+    let pid = rustix::process::Pid::from_raw(running.id().try_into().unwrap());
+    let files = |most| {
+        let limit = Rlimit {
+            current: Some(most),
+            maximum: Some(1024),
+        };
+        prlimit(pid, Resource::Nofile, limit).unwrap();
+    };
+    let connect = || {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.write_all(b"said").unwrap();
+        stream
+    };
+    let mut heard = [0; 4];
+    let mut before = connect();
+    before.read_exact(&mut heard).unwrap();
+    files(3);
+    let mut late = connect();
+    running.stderr_says("a connection is not taken yet");
+    before.write_all(b"more").unwrap();
+    before.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"more");
+    files(1024);
+    late.read_exact(&mut heard).unwrap();
+    assert_eq!(&heard, b"said");
     running.interrupt();
     assert!(running.end().starts_with("exit: 130\n"));
     server.stop().await;
