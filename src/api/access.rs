@@ -302,6 +302,7 @@ mod tests {
             ("GET", "/v1alpha1/instances", "ars"),
             ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
+            ("GET", "/v1alpha1/n/{namespace}/usage", "ard"),
             ("GET", "/v1alpha1/nodes", "ars"),
             ("GET", "/v1alpha1/nodes/{node}", "arns"),
             ("GET", "/v1alpha1/nodes/{node}/usage", "arns"),

@@ -192,6 +192,15 @@ impl Client {
         }
     }
 
+    /// The same client for who asks again anyway: each call is tried once.
+    pub fn trying_once(&self) -> Self {
+        self.with_options(Options {
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..self.options
+        })
+    }
+
     /// This client's patience.
     pub fn options(&self) -> Options {
         self.options

@@ -27,9 +27,9 @@ use super::{
     namespaces::NamespaceRequest,
     types::{
         ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
-        List, LogLine, MembershipAnswer, NamespaceItem, NodeItem, NodeLabels, NodeReport,
-        NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest,
-        ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
+        List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem, NodeLabels,
+        NodeReport, NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest,
+        ScaleRequest, ServerVersion, TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -122,6 +122,7 @@ pub enum Operation {
     ListNodes,
     GetNode,
     GetNodeUsage,
+    GetNamespaceUsage,
     DeleteNode,
     DrainNode,
     UncordonNode,
@@ -261,6 +262,8 @@ pub static ROUTES: &[Route] = {
             "Lists or watches instances of a namespace").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/instances/{instance}", A::ReadNamespace, O::GetInstance, P::Json(of::<InstanceItem>),
             "Reads an instance"),
+        R::new(Get, "/v1alpha1/n/{namespace}/usage", A::ReadNamespace, O::GetNamespaceUsage, P::Json(of::<NamespaceUsage>),
+            "Counts what the instances of a namespace take now, on their machines"),
         R::new(Get, "/v1alpha1/nodes", A::ReadMachine, O::ListNodes, list_of::<NodeItem>(),
             "Lists or watches machines").query(LIST),
         R::new(Get, "/v1alpha1/nodes/{node}", A::ReadNode, O::GetNode, P::Json(of::<NodeItem>),

@@ -1,13 +1,21 @@
-//! What the instances of a machine take now, as that machine counts it.
+//! What instances take now, as their machines count it.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Extension, Json, extract::State};
+use futures_util::future::join_all;
 
-use super::{caller::Caller, context::Api, errors::ApiError, extract::At, types::NodeUsage};
+use super::{
+    caller::Caller,
+    context::Api,
+    errors::ApiError,
+    extract::At,
+    types::{MachineAway, NamespaceUsage, NodeUsage},
+    workloads::check_namespace_exists,
+};
 use crate::plan::InstanceEntry;
 
-pub(super) async fn get(
+pub(super) async fn of_node(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     At(node): At<String>,
@@ -23,4 +31,43 @@ pub(super) async fn get(
         return Ok(Json(NodeUsage::default()));
     }
     Ok(Json(api.config.sessions.usage(&node, &here).await?))
+}
+
+/// Asks all machines that have an instance of the namespace, at once.
+pub(super) async fn of_namespace(
+    State(api): State<Arc<Api>>,
+    At(namespace): At<String>,
+) -> Result<Json<NamespaceUsage>, ApiError> {
+    check_namespace_exists(&api, &namespace)?;
+    let snapshot = api.snapshot()?;
+    let mut by_node: BTreeMap<&str, Vec<InstanceEntry>> = BTreeMap::new();
+    for entry in snapshot.instances.values() {
+        if entry.assignment.value.namespace == namespace {
+            let here = by_node.entry(&entry.node).or_default();
+            here.push(entry.clone());
+        }
+    }
+    let asked = by_node
+        .iter()
+        .map(|(node, here)| api.config.sessions.usage(node, here));
+    let answers = join_all(asked).await;
+    let mut usage = NamespaceUsage::default();
+    for ((node, here), answer) in by_node.iter().zip(answers) {
+        match answer {
+            // A machine counts all that it runs: what is not of this namespace is not the caller's.
+            Ok(mut found) => {
+                found.instances.retain(|one| {
+                    let same =
+                        |entry: &InstanceEntry| entry.assignment.value.instance == one.instance;
+                    here.iter().any(same)
+                });
+                usage.instances.append(&mut found.instances);
+            }
+            Err(error) => usage.away.push(MachineAway {
+                node: (*node).to_owned(),
+                message: error.to_string(),
+            }),
+        }
+    }
+    Ok(Json(usage))
 }

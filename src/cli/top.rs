@@ -1,7 +1,7 @@
 //! `katcall top`: what runs where, and what it takes, as the machines count it when they are asked.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io::{self, IsTerminal},
     time::Duration,
 };
@@ -12,12 +12,16 @@ use jiff::Timestamp;
 use super::{
     Session,
     args::{Top, TopKind},
+    console::{Tone, tint},
     errors::CliError,
-    output::table::{Cell, Table},
+    output::{
+        plain,
+        table::{Cell, Table},
+    },
 };
 use crate::{
     api::{
-        client::{ClientError, Route},
+        client::{Client, ClientError, Route},
         types::{InstanceItem, InstanceUsage, List, NodeItem},
     },
     resource::{Bytes, MilliCpu},
@@ -86,54 +90,105 @@ fn rate(before: Counted, now: Counted) -> Option<u64> {
 }
 
 pub(super) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), CliError> {
+    let console = session.console;
     let live = io::stdout().is_terminal();
+    // What goes wrong is shown, and asked again anyway.
+    let once = session.client.trying_once();
     let mut usage = Usage::default();
+    let mut shown = String::new();
     let mut looks = 0_u8;
     loop {
-        let nodes: List<NodeItem> = session.client.get(Route::nodes()).await?;
-        let all = arguments.all_namespaces || arguments.kind == TopKind::Nodes;
-        let namespace = (!all).then_some(arguments.namespace.namespace.as_str());
-        let instances = session.client.instances(namespace).await?.items;
-        let (found, away) = ask(session, &nodes.items, &instances).await?;
-        usage.look(found);
-        looks = looks.saturating_add(1);
-        if live || looks > 1 {
-            let table = table(arguments.kind, &nodes.items, &instances, &usage);
-            let text = table.render(session.console.colour);
-            if !live {
-                for error in away {
-                    session.console.warning(&error.to_string());
-                }
-                return session.console.print(&text);
+        let client = if live && looks > 0 {
+            &once
+        } else {
+            &session.client
+        };
+        let troubles = match read(client, arguments).await {
+            Ok(reading) => {
+                usage.look(reading.found);
+                looks = looks.saturating_add(1);
+                let table = table(arguments.kind, &reading.nodes, &reading.instances, &usage);
+                shown = table.render(console.colour);
+                reading.away
             }
-            session.console.print(&format!("{CLEAR}{text}"))?;
+            Err(error) if live && passes(&error, looks > 0) => {
+                vec![format!("{error}; trying again")]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if live {
+            console.print(&screen(&shown, &troubles, console.colour))?;
+        } else if looks > 1 {
+            for trouble in troubles {
+                console.warning(&plain(&trouble));
+            }
+            return console.print(&shown);
         }
         let soon = !live || looks == 1;
         tokio::time::sleep(if soon { SHORT_LOOK } else { LOOK }).await;
     }
 }
 
-/// All machines with these instances at once, and why some can't be asked.
-async fn ask(
-    session: &Session<'_>,
-    nodes: &[NodeItem],
-    instances: &[InstanceItem],
-) -> Result<(Vec<InstanceUsage>, Vec<ClientError>), CliError> {
-    let has_one = |node: &&NodeItem| {
-        let name = Some(&node.metadata.name);
-        instances.iter().any(|one| one.status.node.as_ref() == name)
-    };
-    let asked = nodes.iter().filter(has_one);
-    let answers = asked.map(|node| session.client.node_usage(&node.metadata.name));
-    let (mut found, mut away) = (Vec::new(), Vec::new());
-    for answer in join_all(answers).await {
+/// The table, and below it what is not as it should be.
+fn screen(table: &str, troubles: &[String], colour: bool) -> String {
+    let word = tint("warning", Tone::Busy, colour);
+    let lines = troubles
+        .iter()
+        .map(|trouble| format!("{word}: {}\n", plain(trouble)));
+    format!("{CLEAR}{table}{}", lines.collect::<String>())
+}
+
+/// Whether a view goes on after this error: not when the caller may not look. Who has not `seen` anything
+/// yet may have asked for what is not there, or in the wrong place.
+fn passes(error: &ClientError, seen: bool) -> bool {
+    match error {
+        _ if matches!(error.status(), Some(401 | 403)) => false,
+        _ if seen => true,
+        ClientError::Unreachable { .. } => false,
+        _ => error.is_passing(),
+    }
+}
+
+/// What one look finds.
+#[derive(Default)]
+struct Reading {
+    /// Only where they are shown.
+    nodes: Vec<NodeItem>,
+    instances: Vec<InstanceItem>,
+    found: Vec<InstanceUsage>,
+    /// Why some machines could not be asked.
+    away: Vec<String>,
+}
+
+/// A namespace is one question, which a token of that namespace may ask.
+async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> {
+    let mut reading = Reading::default();
+    if arguments.kind == TopKind::Instances && !arguments.all_namespaces {
+        let namespace = arguments.namespace.namespace.as_str();
+        reading.instances = client.instances(Some(namespace)).await?.items;
+        let usage = client.namespace_usage(namespace).await?;
+        reading.found = usage.instances;
+        reading.away = usage.away.into_iter().map(|one| one.message).collect();
+        return Ok(reading);
+    }
+    if arguments.kind == TopKind::Nodes {
+        reading.nodes = client.get::<List<NodeItem>>(Route::nodes()).await?.items;
+    }
+    reading.instances = client.instances(None).await?.items;
+    let nodes = reading.instances.iter();
+    let nodes: BTreeSet<&String> = nodes.filter_map(|one| one.status.node.as_ref()).collect();
+    let asked = nodes.iter().map(|node| client.node_usage(node));
+    for answer in join_all(asked).await {
         match answer {
-            Ok(usage) => found.extend(usage.instances),
-            Err(error) if error.is_machine_away() => away.push(error),
-            Err(error) => return Err(error.into()),
+            Ok(usage) => reading.found.extend(usage.instances),
+            // The cluster answers, but not for this machine: it is away, or was deleted meanwhile.
+            Err(error) if !matches!(error.status(), None | Some(401 | 403)) => {
+                reading.away.push(error.to_string());
+            }
+            Err(error) => return Err(error),
         }
     }
-    Ok((found, away))
+    Ok(reading)
 }
 
 /// One line of it.

@@ -210,3 +210,32 @@ async fn sessions_do_not_wait_for_one_another() {
         drop(receiving);
     }
 }
+
+#[tokio::test]
+async fn a_namespace_is_counted_on_all_its_machines_and_nothing_else_is() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = "/v1alpha1/n/shop/usage";
+    for token in [&server.deploy, &server.read, &server.admin] {
+        let (status, body) = server.get(token, path).await;
+        assert_eq!(status, 200, "{body}");
+        assert_eq!(body["away"], json!([]));
+        let found = body["instances"].as_array().unwrap();
+        let ids: Vec<_> = found.iter().map(|one| &one["instance"]).collect();
+        assert_eq!(ids, ["web-abcde"]);
+    }
+    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    let (status, body) = server.get(&server.deploy, path).await;
+    assert_eq!(status, 200, "{body}");
+    let away = json!([{"node": "n1", "message": "the machine `n1` can't be reached"}]);
+    assert_eq!(body, json!({"instances": [], "away": away}));
+    for (token, namespace, wanted) in [
+        (&server.deploy, "default", 403),
+        (&server.admin, "default", 200),
+        (&server.admin, "none", 404),
+    ] {
+        let path = format!("/v1alpha1/n/{namespace}/usage");
+        assert_eq!(server.get(token, &path).await.0, wanted, "{namespace}");
+    }
+    server.stop().await;
+}

@@ -102,6 +102,23 @@ impl Program {
         }
     }
 
+    /// Starts it with stdout on a terminal, and stderr in a pipe.
+    pub(crate) fn spawn_on_terminal(&self, arguments: &[&str]) -> Running {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut child = self
+            .command(arguments)
+            .stdout(pty.slave)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Running {
+            stdout: Lines::of(std::fs::File::from(pty.master)),
+            stderr: Lines::of(child.stderr.take().unwrap()),
+            child,
+            hidden: Vec::new(),
+        }
+    }
+
     /// Runs with both streams on one terminal; exit code and all that was written to it.
     pub(crate) fn run_on_terminal(&self, arguments: &[&str]) -> (i32, String) {
         let pty = nix::pty::openpty(None, None).unwrap();

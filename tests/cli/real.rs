@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{program::Program, support};
 
 /// With a connection file of this token, as a user has it.
-fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
+pub(crate) fn with_token(server: &support::Server, token: &str, authority: &str) -> Program {
     let program = Program::alone();
     let connection = json!({
         "cluster": "home", "clusterUid": support::CLUSTER_UID,

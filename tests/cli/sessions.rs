@@ -14,9 +14,13 @@ use nix::{
     unistd::Pid,
 };
 use rustix::process::{Resource, Rlimit, prlimit};
+use serde_json::json;
 
 use super::{
+    fake::{Fake, error},
+    fixtures::{INSTANCES, instance},
     program::Program,
+    real::with_token,
     support::{Server, with_instance},
 };
 
@@ -122,6 +126,63 @@ async fn what_instances_take_is_counted_when_it_is_asked_for() {
         "{away}"
     );
     server.stop().await;
+}
+
+/// Who may deploy to a namespace sees what its instances take, and on a terminal who is away.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_of_a_namespace_sees_what_its_instances_take() {
+    let (server, _) = server().await;
+    let authority = server.authority.certificate_pem();
+    let program = with_token(&server, &server.deploy, authority);
+    assert_snapshot!(program.run(&["top", "instances", "-n", "shop"]), @r"
+    exit: 0
+    --- stdout
+    NAME        NODE   CPU    MEMORY
+    web-abcde   n1     250m   3.0Mi
+    ");
+    let refused = program.run(&["top", "instances", "-n", "default"]);
+    assert!(refused.starts_with("exit: 1\n"), "{refused}");
+
+    let mut live = program.spawn_on_terminal(&["top", "instances", "-n", "shop"]);
+    live.stdout_says("250m");
+    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    live.stdout_says("the machine `n1` can't be reached");
+    live.interrupt();
+    assert!(live.end().starts_with("exit: 130\n"));
+    server.stop().await;
+}
+
+/// What can pass ends no live view: the table stays, with what is wrong below it.
+#[test]
+fn a_live_view_outlasts_what_can_pass() {
+    const USAGE: &str = "GET /v1alpha1/n/default/usage";
+    let fake = Fake::start();
+    fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
+    let at_first = |status, word, message| fake.reply(USAGE, status, error(word, message));
+    at_first(429, "TooManyRequests", "asked too often");
+    fake.reply(USAGE, 200, json!({"instances": [], "away": []}));
+    at_first(404, "NotFound", "it is gone");
+    at_first(503, "Unavailable", "nobody leads");
+    at_first(401, "Unauthorized", "no such token");
+    let program = Program::of(&fake);
+    let mut live = program.spawn_on_terminal(&["top", "instances"]);
+    live.stdout_says("web-aaaaa");
+    live.stdout_says("it is gone; trying again");
+    live.stdout_says("nobody leads; trying again");
+    let end = live.end();
+    assert!(end.starts_with("exit: 1\n"), "{end}");
+    assert!(end.contains("error: no such token"), "{end}");
+    // What was seen last stays in view.
+    let screens: Vec<&str> = end.split("\u{1b}[H\u{1b}[J").skip(1).collect();
+    assert!(screens.len() >= 3, "{end}");
+    for screen in screens {
+        assert!(screen.contains("web-aaaaa"), "{screen}");
+    }
+    // Where nothing was seen yet, what is not there does not come.
+    let program = Program::of(&fake);
+    fake.instead(USAGE, 404, error("NotFound", "no such namespace"));
+    let end = program.spawn_on_terminal(&["top", "instances"]).end();
+    assert!(end.starts_with("exit: 3\n"), "{end}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

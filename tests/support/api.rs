@@ -166,8 +166,13 @@ impl InstanceSessions for Echo {
             return Err(SessionError::Away(format!("the machine `{node}` {reason}")));
         }
         let second = self.counted.fetch_add(1, Ordering::SeqCst) as u64;
-        let counted = instances.iter().map(|entry| InstanceUsage {
-            instance: entry.assignment.value.instance.clone(),
+        let asked = instances
+            .iter()
+            .map(|entry| entry.assignment.value.instance.clone());
+        // A machine counts all that it runs.
+        let all = asked.chain(["other-fffff".to_owned()]);
+        let counted = all.map(|instance| InstanceUsage {
+            instance,
             at: format!("2026-01-01T00:00:{second:02}Z"),
             cpu: Some(5_000_000_000 + second * 250_000_000),
             memory: Some(3 << 20),

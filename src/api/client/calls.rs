@@ -13,8 +13,8 @@ use crate::{
     api::HealthView,
     api::types::{
         ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
-        MembershipAnswer, NamespaceItem, NodeUsage, RenewalRequest, ServerVersion, TokenRequest,
-        TokenView, WatchLine, WorkloadItem,
+        MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion,
+        TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
     resource::{ClusterConfiguration, Namespace},
 };
@@ -259,6 +259,14 @@ impl Client {
         namespace: Option<&str>,
     ) -> Result<List<InstanceItem>, ClientError> {
         self.get(Route::instances(namespace)?).await
+    }
+
+    /// What the instances of a namespace take now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn namespace_usage(&self, namespace: &str) -> Result<NamespaceUsage, ClientError> {
+        self.get(Route::namespace_usage(namespace)?).await
     }
 
     /// What the instances of a machine take now.

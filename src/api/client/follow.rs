@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Backoff, Client, ClientError, JsonLines, Options, Route};
+use super::{Backoff, Client, ClientError, JsonLines, Route};
 use crate::api::types::{Event, Item, List, WatchLine};
 
 /// Longest pause before the list is asked for again.
@@ -84,11 +84,7 @@ impl Client {
     {
         let (sender, receiver) = mpsc::channel(BUFFER);
         let client = if patient {
-            self.with_options(Options {
-                retry_for: Duration::ZERO,
-                unreachable_for: Duration::ZERO,
-                ..self.options
-            })
+            self.trying_once()
         } else {
             self.clone()
         };

@@ -100,6 +100,15 @@ impl Route {
         }
     }
 
+    /// What the instances of a namespace take now.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn namespace_usage(namespace: &str) -> Result<Self, ClientError> {
+        let namespace = label("a namespace", namespace)?;
+        Ok(Self(format!("{VERSION}/n/{namespace}/usage")))
+    }
+
     /// One instance.
     ///
     /// # Errors

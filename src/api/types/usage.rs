@@ -11,6 +11,26 @@ pub struct NodeUsage {
     pub instances: Vec<InstanceUsage>,
 }
 
+/// Of the instances of one namespace that run.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceUsage {
+    /// One for each that could be counted.
+    pub instances: Vec<InstanceUsage>,
+    /// Machines with instances of it that could not be asked.
+    pub away: Vec<MachineAway>,
+}
+
+/// A machine that could not be asked.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachineAway {
+    /// Its name.
+    pub node: String,
+    /// Why not, with its name.
+    pub message: String,
+}
+
 /// What one instance has taken. Two of them give what it takes in between.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
