@@ -288,6 +288,7 @@ impl InstanceLogs for NoLogs {
 impl InstanceSessions for NoLogs {
     async fn begin(
         &self,
+        _: Option<&str>,
         _: &InstanceEntry,
         _: SessionRequest,
         _: Inputs,

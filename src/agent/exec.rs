@@ -23,7 +23,7 @@ use jiff::Timestamp;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpStream, unix::pipe},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,8 @@ use tokio_util::sync::CancellationToken;
 use super::inside::Group;
 use crate::{
     api::{
-        ApiError, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
+        ApiError, ExecRequest, Inputs, InstanceSessions, OpenStreams, Outputs, SessionError,
+        SessionRequest,
         frames::{Input, MOST, Output, PassedSignal, TerminalSize},
         types::{InstanceUsage, NodeUsage},
     },
@@ -43,6 +44,8 @@ pub(super) use unit::{PREFIX, without_caller};
 
 /// Most sessions on one machine at once.
 const MOST_SESSIONS: usize = 128;
+/// Most of them of one caller. A command counts until it has ended, also when its caller is gone.
+const MOST_OF_ONE: usize = 64;
 /// Longest session.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 /// Outputs that wait for the caller; the command waits when it is full.
@@ -70,7 +73,7 @@ pub struct LocalSessions {
     managers: Arc<dyn ManagerSource>,
     /// `/` on a real machine.
     root: PathBuf,
-    open: Arc<Semaphore>,
+    open: Arc<OpenStreams>,
     next: AtomicU64,
 }
 
@@ -80,7 +83,7 @@ impl LocalSessions {
         Self {
             managers,
             root,
-            open: Arc::new(Semaphore::new(MOST_SESSIONS)),
+            open: OpenStreams::new(MOST_SESSIONS, MOST_OF_ONE),
             next: AtomicU64::new(0),
         }
     }
@@ -121,14 +124,13 @@ impl LocalSessions {
 impl InstanceSessions for LocalSessions {
     async fn begin(
         &self,
+        caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
         inputs: Inputs,
     ) -> Result<Outputs, SessionError> {
-        let permit = Arc::clone(&self.open).try_acquire_owned().map_err(|_| {
-            SessionError::Unavailable(format!(
-                "there are {MOST_SESSIONS} sessions on this machine already"
-            ))
+        let held = self.open.open(caller).map_err(|full| {
+            SessionError::TooMany(format!("on the machine `{}`: {full}", instance.node))
         })?;
         let assignment = &instance.assignment.value;
         let (sender, receiver) = mpsc::channel(BUFFER);
@@ -148,7 +150,7 @@ impl InstanceSessions for LocalSessions {
                 };
                 tokio::spawn(async move {
                     command.run(console, streams, inputs).await;
-                    drop(permit);
+                    drop(held);
                 });
             }
             SessionRequest::Forward(port) => {
@@ -165,8 +167,14 @@ impl InstanceSessions for LocalSessions {
                     .map_err(|error| refused(error.kind().to_string()))?;
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(async move {
-                    forward(stream, inputs, sender).await;
-                    drop(permit);
+                    if timeout(LONGEST, forward(stream, inputs, &sender))
+                        .await
+                        .is_err()
+                    {
+                        let last = sender.send(failed("the connection was open for a whole day"));
+                        let _ = timeout(LAST_WORDS, last).await;
+                    }
+                    drop(held);
                 });
             }
         }
@@ -433,7 +441,7 @@ impl Reins {
 }
 
 /// Both directions of a connection, each to its own end.
-async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>) {
+async fn forward(stream: TcpStream, inputs: Inputs, sender: &mpsc::Sender<Output>) {
     let (from, mut to) = stream.into_split();
     let mut inputs = inputs;
     let sending = async {
@@ -454,7 +462,7 @@ async fn forward(stream: TcpStream, inputs: Inputs, sender: mpsc::Sender<Output>
     };
     let open = CancellationToken::new();
     tokio::select! {
-        () = pump(from, &sender, Output::Data, &open) => {
+        () = pump(from, sender, Output::Data, &open) => {
             let _ = sender.send(Output::Exit(0)).await;
         }
         // The caller is gone.

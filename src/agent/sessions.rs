@@ -31,15 +31,17 @@ pub struct ClusterSessions {
 impl InstanceSessions for ClusterSessions {
     async fn begin(
         &self,
+        caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
         inputs: Inputs,
     ) -> Result<Outputs, SessionError> {
         let node = instance.node.clone();
         if node == self.node {
-            return self.here.begin(instance, request, inputs).await;
+            return self.here.begin(caller, instance, request, inputs).await;
         }
         let client = self.agents.client(&node).map_err(SessionError::Away)?;
+        let client = client.for_caller(caller);
         let assignment = &instance.assignment.value;
         let (namespace, workload, id) = (
             assignment.namespace.as_str(),
@@ -73,6 +75,7 @@ impl InstanceSessions for ClusterSessions {
 fn refused(node: &str, error: &ClientError) -> SessionError {
     match error.status() {
         Some(409) => SessionError::Conflict(error.to_string()),
+        Some(429) => SessionError::TooMany(error.to_string()),
         Some(_) => SessionError::Unavailable(format!("the machine `{node}` says: {error}")),
         None => SessionError::Away(away(node, error)),
     }

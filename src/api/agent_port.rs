@@ -10,15 +10,13 @@ use axum::{
     Json, Router,
     body::Body,
     extract::{Request, State},
+    http::HeaderMap,
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
 use futures_util::StreamExt;
-use tokio::{
-    net::TcpListener,
-    sync::{OwnedSemaphorePermit, Semaphore},
-};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -31,13 +29,16 @@ use super::{
     sessions::{
         ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
     },
+    streams::OpenStreams,
     types::NodeUsage,
     watch::{line, ndjson},
 };
 use crate::{pki::PeerIdentity, plan::InstanceEntry, pulse::Pulses};
 
-/// Seconds after which one who asks for too many streams may ask again.
-const STREAM_RETRY: u64 = 5;
+/// For whom the leader calls. One of an earlier version does not say.
+pub(super) const CALLER_HEADER: &str = "kat-caller";
+/// Longest name of a caller.
+const MOST_NAME: usize = 256;
 
 /// Whether a machine of this name holds the store, and so may lead.
 pub type MayLead = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -76,7 +77,7 @@ struct Agent {
     all: ListInstances,
     logs: Arc<dyn InstanceLogs>,
     sessions: Arc<dyn InstanceSessions>,
-    streams: Arc<Semaphore>,
+    streams: Arc<OpenStreams>,
     shutdown: CancellationToken,
 }
 
@@ -88,7 +89,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
         all: port.all,
         logs: port.logs,
         sessions: port.sessions,
-        streams: Arc::new(Semaphore::new(port.limits.streams)),
+        streams: OpenStreams::new(port.limits.streams, port.limits.streams_of_one_caller),
         shutdown: cancel.clone(),
     });
     let router = Router::new()
@@ -138,19 +139,21 @@ async fn only_leaders(State(agent): State<Arc<Agent>>, request: Request, next: N
     };
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(256).collect();
+    let whom = for_whom(request.headers()).map_or_else(String::new, |whom| format!(" for {whom}"));
     let response = next.run(request).await;
     let status = response.status().as_u16();
-    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name} on the agent's port");
+    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{whom} on the agent's port");
     response
 }
 
-impl Agent {
-    fn permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.streams)
-            .try_acquire_owned()
-            .map_err(|_| ApiError::TooManyRequests(STREAM_RETRY))
-    }
+/// As the leader names its caller.
+fn for_whom(headers: &HeaderMap) -> Option<String> {
+    let name = headers.get(CALLER_HEADER)?.to_str().ok()?;
+    let name: String = name.chars().take(MOST_NAME).collect();
+    (!name.is_empty()).then_some(name)
+}
 
+impl Agent {
     /// An instance of this machine under its own workload's name.
     fn instance(
         &self,
@@ -170,33 +173,40 @@ async fn exec(
     State(agent): State<Arc<Agent>>,
     At(name): At<(String, String, String)>,
     Parameters(query): Parameters<ExecParameters>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    begin(&agent, &name, query.request()?, body).await
+    begin(&agent, &name, query.request()?, &headers, body).await
 }
 
 async fn forward(
     State(agent): State<Arc<Agent>>,
     At(name): At<(String, String, String)>,
     Parameters(query): Parameters<ForwardParameters>,
+    headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    begin(&agent, &name, query.request()?, body).await
+    begin(&agent, &name, query.request()?, &headers, body).await
 }
 
 async fn begin(
     agent: &Agent,
     (namespace, workload, id): &(String, String, String),
     request: SessionRequest,
+    headers: &HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
     let entry = agent.instance(namespace, workload, id)?;
-    let permit = agent.permit()?;
-    let outputs = agent.sessions.begin(&entry, request, inputs(body)).await?;
+    let caller = for_whom(headers);
+    let held = agent.streams.open(caller.as_deref())?;
+    let begun = agent
+        .sessions
+        .begin(caller.as_deref(), &entry, request, inputs(body));
+    let outputs = begun.await?;
     let shutdown = agent.shutdown.clone();
     let outputs = outputs
         .map(move |output| {
-            let _held = &permit;
+            let _held = &held;
             output
         })
         .take_until(shutdown.cancelled_owned());
@@ -215,14 +225,15 @@ async fn logs(
     State(agent): State<Arc<Agent>>,
     At((namespace, workload, id)): At<(String, String, String)>,
     Parameters(query): Parameters<LogParameters>,
+    headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let entry = agent.instance(&namespace, &workload, &id)?;
-    let permit = agent.permit()?;
+    let held = agent.streams.open(for_whom(&headers).as_deref())?;
     let lines = agent.logs.open(&entry, query.query()?).await?;
     let shutdown = agent.shutdown.clone();
     let lines = lines
         .map(move |line_or_error| {
-            let _held = &permit;
+            let _held = &held;
             line_or_error.map(|one| line(&one))
         })
         .take_until(shutdown.cancelled_owned());

@@ -85,6 +85,8 @@ pub struct Client {
     stale: Arc<AtomicBool>,
     /// `Bearer` and the token.
     authorization: Option<Arc<str>>,
+    /// For whom a leader begins sessions.
+    caller: Option<Arc<str>>,
     options: Options,
 }
 
@@ -180,6 +182,7 @@ impl Client {
             preferred: Arc::new(AtomicUsize::new(0)),
             stale: Arc::default(),
             authorization: None,
+            caller: None,
             options,
         }
     }
@@ -199,6 +202,14 @@ impl Client {
             unreachable_for: Duration::ZERO,
             ..self.options
         })
+    }
+
+    /// The leader's client of a machine's agent, for sessions of this caller.
+    pub fn for_caller(&self, caller: Option<&str>) -> Self {
+        Self {
+            caller: caller.map(Arc::from),
+            ..self.clone()
+        }
     }
 
     /// This client's patience.

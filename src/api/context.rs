@@ -3,11 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    caller::not_ready,
+    caller::{Caller, not_ready},
     errors::ApiError,
     history::History,
     instances::InstanceLogs,
@@ -15,6 +15,7 @@ use super::{
     limits::{Limits, RateLimits},
     metrics::Counters,
     sessions::InstanceSessions,
+    streams::{Held, OpenStreams},
     view::View,
 };
 use crate::{
@@ -70,7 +71,7 @@ pub struct Api {
     pub(super) rates: RateLimits,
     pub(super) counters: Counters,
     pub(super) history: History,
-    pub(super) streams: Arc<Semaphore>,
+    pub(super) streams: Arc<OpenStreams>,
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
@@ -101,7 +102,7 @@ impl Api {
     pub fn new(config: ApiConfig, shutdown: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             rates: RateLimits::new(&config.limits),
-            streams: Arc::new(Semaphore::new(config.limits.streams)),
+            streams: OpenStreams::new(config.limits.streams, config.limits.streams_of_one_caller),
             config,
             counters: Counters::default(),
             history: History::default(),
@@ -119,6 +120,11 @@ impl Api {
 
     pub(super) fn now(&self) -> Timestamp {
         (self.config.clock)()
+    }
+
+    /// One more stream of this caller's.
+    pub(super) fn stream(&self, caller: &Caller) -> Result<Held, ApiError> {
+        Ok(self.streams.open(Some(&caller.to_string()))?)
     }
 
     /// The newest snapshot, if there is one.

@@ -6,8 +6,14 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::types::{ErrorBody, MACHINE_AWAY};
+use super::{
+    streams::Full,
+    types::{ErrorBody, MACHINE_AWAY},
+};
 use crate::store::StoreError;
+
+/// Seconds after which one who asks for too many streams may ask again.
+const STREAM_RETRY: u64 = 5;
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -99,9 +105,17 @@ pub enum ApiError {
         /// As it must be.
         expected: &'static str,
     },
-    /// The caller asks too often, or holds too many streams.
+    /// The caller asks too often.
     #[error("too many requests; try again in {0} s")]
     TooManyRequests(u64),
+    /// Too many streams are open, of this caller or of all.
+    #[error("{message}")]
+    TooManyStreams {
+        /// Whose, and how many.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
     /// This machine does not lead.
     #[error("this machine does not lead the cluster")]
     NotLeader {
@@ -175,7 +189,9 @@ impl ApiError {
             Self::UnsupportedMediaType { .. } => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType")
             }
-            Self::TooManyRequests(_) => (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"),
+            Self::TooManyRequests(_) | Self::TooManyStreams { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "TooManyRequests")
+            }
             Self::NotLeader { .. } | Self::NoLeader { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "NotLeader")
             }
@@ -189,7 +205,9 @@ impl ApiError {
 
     fn hint(&self) -> Option<String> {
         match self {
-            Self::Forbidden { hint, .. } | Self::Conflict { hint, .. } => hint.clone(),
+            Self::Forbidden { hint, .. }
+            | Self::Conflict { hint, .. }
+            | Self::TooManyStreams { hint, .. } => hint.clone(),
             Self::Unauthorized(_) => Some(
                 "send `Authorization: Bearer kat1.<id>.<secret>` or an admin certificate".into(),
             ),
@@ -219,6 +237,15 @@ impl ApiError {
     }
 }
 
+impl From<Full> for ApiError {
+    fn from(full: Full) -> Self {
+        Self::TooManyStreams {
+            message: full.to_string(),
+            hint: Some(full.hint().to_owned()),
+        }
+    }
+}
+
 impl From<StoreError> for ApiError {
     /// Errors of writes: without an answer the outcome is unknown.
     fn from(error: StoreError) -> Self {
@@ -240,6 +267,9 @@ impl IntoResponse for ApiError {
         match &self {
             Self::TooManyRequests(seconds) => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from(*seconds));
+            }
+            Self::TooManyStreams { .. } => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from(STREAM_RETRY));
             }
             Self::NotLeader { .. }
             | Self::NoLeader { .. }

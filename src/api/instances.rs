@@ -13,7 +13,7 @@ use futures_util::{Stream, StreamExt};
 use jiff::Timestamp;
 use serde::Deserialize;
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch::Receiver},
+    sync::watch::Receiver,
     time::{Instant, sleep_until},
 };
 
@@ -22,6 +22,7 @@ use super::{
     context::Api,
     errors::ApiError,
     extract::{At, Parameters},
+    streams::Held,
     types::LogLine,
     view::View,
     watch::{ListQuery, Select, answer, line, ndjson},
@@ -199,9 +200,7 @@ pub(super) async fn logs(
         assignment.namespace == namespace && assignment.workload == workload
     });
     let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
-    let permit = Arc::clone(&api.streams)
-        .try_acquire_owned()
-        .map_err(|_| ApiError::TooManyRequests(5))?;
+    let held = api.stream(&caller)?;
     let follows = query.follow.then(|| id.clone());
     let lines = match api.config.logs.open(entry, query).await {
         Ok(lines) => lines,
@@ -215,7 +214,7 @@ pub(super) async fn logs(
         api,
         caller,
         lines: Some(lines),
-        _permit: permit,
+        _held: held,
     };
     let lines = futures_util::stream::unfold(reading, |mut reading| async move {
         let line = reading.next().await?;
@@ -236,7 +235,7 @@ struct Reading {
     ends_at: Option<Instant>,
     /// Nothing once it was ended before its time.
     lines: Option<LogStream>,
-    _permit: OwnedSemaphorePermit,
+    _held: Held,
 }
 
 impl Reading {

@@ -50,8 +50,10 @@ pub struct Limits {
     pub connections: usize,
     /// Most connections from one address.
     pub connections_from_one_address: usize,
-    /// Most watches and log streams.
+    /// Most watches, logs and sessions.
     pub streams: usize,
+    /// Most of them of one caller: enough for the logs of a workload on a hundred machines.
+    pub streams_of_one_caller: usize,
     /// Calls in a second of one known caller, on average.
     pub calls_per_second: NonZeroU32,
     /// Calls at once of one known caller.
@@ -76,6 +78,7 @@ impl Default for Limits {
             connections: 1024,
             connections_from_one_address: 256,
             streams: 512,
+            streams_of_one_caller: 128,
             calls_per_second: number(100),
             call_burst: number(500),
             unknown_calls_per_second: number(10),

@@ -155,11 +155,7 @@ pub(super) async fn get(
 
 fn measure(api: &Api) -> Metrics {
     let observed = api.observed();
-    let open = api
-        .config
-        .limits
-        .streams
-        .saturating_sub(api.streams.available_permits());
+    let open = api.streams.count();
     let mut metrics = Metrics {
         version: crate::VERSION.to_owned(),
         node: api.config.node_name.clone(),

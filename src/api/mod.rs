@@ -31,6 +31,7 @@ pub mod routes;
 pub mod server;
 mod sessions;
 mod stalled;
+mod streams;
 mod submission;
 mod tokens;
 pub mod types;
@@ -55,4 +56,5 @@ pub use server::{Listeners, SocketListener, TlsListener, TlsSource, serve};
 pub use sessions::{
     CONTENT_TYPE, ExecRequest, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest,
 };
+pub use streams::{Full, Held, OpenStreams};
 pub use tokens::{NewToken, new_token};

@@ -17,7 +17,7 @@ use axum::{
 use futures_util::{Stream, StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch::Receiver},
+    sync::watch::Receiver,
     time::{Instant, sleep_until},
 };
 
@@ -27,6 +27,7 @@ use super::{
     errors::ApiError,
     extract::{At, Parameters},
     frames::{Frames, Input, Message, Output, TerminalSize},
+    streams::Held,
     types::NodeUsage,
 };
 use crate::plan::{InstanceEntry, Snapshot};
@@ -35,8 +36,6 @@ use crate::plan::{InstanceEntry, Snapshot};
 pub const CONTENT_TYPE: &str = "application/x-kat-frames";
 /// Most words of a command.
 const MOST_WORDS: usize = 1024;
-/// Seconds after which one who asks for too many sessions may ask again.
-const RETRY: u64 = 5;
 
 /// A command to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +69,9 @@ pub enum SessionError {
     /// It is not possible now.
     #[error("{0}")]
     Unavailable(String),
+    /// Too many are open on the machine, of this caller or of all.
+    #[error("{0}")]
+    TooMany(String),
     /// As it is the instance has no such thing.
     #[error("{0}")]
     Conflict(String),
@@ -80,6 +82,10 @@ impl From<SessionError> for ApiError {
         match error {
             SessionError::Away(reason) => Self::MachineAway(reason),
             SessionError::Unavailable(reason) => Self::Unavailable(reason),
+            SessionError::TooMany(message) => Self::TooManyStreams {
+                message,
+                hint: None,
+            },
             SessionError::Conflict(message) => Self::Conflict {
                 message,
                 hint: None,
@@ -97,9 +103,11 @@ pub type Outputs = Pin<Box<dyn Stream<Item = Output> + Send>>;
 /// Begins sessions with instances, and counts what these take.
 #[async_trait]
 pub trait InstanceSessions: Send + Sync + 'static {
-    /// A session with one instance. It ends when what this gives is dropped.
+    /// A session with one instance. It ends when what this gives is dropped. The caller is named as in
+    /// audit lines, where it is known.
     async fn begin(
         &self,
+        caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
         inputs: Inputs,
@@ -192,18 +200,18 @@ async fn begin(
         assignment.namespace == namespace && assignment.workload == workload
     });
     let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
-    let permit = Arc::clone(&api.streams)
-        .try_acquire_owned()
-        .map_err(|_| ApiError::TooManyRequests(RETRY))?;
+    let held = api.stream(&caller)?;
     let sessions = &api.config.sessions;
-    let outputs = sessions.begin(entry, request, inputs(body)).await?;
+    let name = caller.to_string();
+    let begun = sessions.begin(Some(&name), entry, request, inputs(body));
+    let outputs = begun.await?;
     let talking = Talking {
         checked_at: Instant::now(),
         snapshots: api.config.handle.snapshot.clone(),
         api,
         caller,
         outputs: Some(outputs),
-        _permit: permit,
+        _held: held,
     };
     let outputs = stream::unfold(talking, |mut talking| async move {
         let output = talking.next().await?;
@@ -248,7 +256,7 @@ struct Talking {
     checked_at: Instant,
     /// Nothing once it was ended.
     outputs: Option<Outputs>,
-    _permit: OwnedSemaphorePermit,
+    _held: Held,
 }
 
 impl Talking {

@@ -18,15 +18,13 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::{OwnedSemaphorePermit, watch::Receiver},
-    time::Instant,
-};
+use tokio::{sync::watch::Receiver, time::Instant};
 
 use super::{
     caller::{Caller, still_valid},
     context::Api,
     errors::ApiError,
+    streams::Held,
     types::{
         ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, TokenView, WatchLine,
     },
@@ -36,8 +34,6 @@ use crate::plan::Snapshot;
 
 /// How long a watch waits for a resourceVersion that this machine has not seen yet.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
-/// Seconds after which a caller that holds too many streams may ask again.
-const STREAM_RETRY: u64 = 5;
 
 /// The query of every list.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -168,7 +164,7 @@ pub type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
 ///
 /// # Errors
 /// [`ApiError::Invalid`] for a resourceVersion that is none, [`ApiError::Gone`] for one that this
-/// machine can't go on from, [`ApiError::TooManyRequests`] when too many streams are open.
+/// machine can't go on from, [`ApiError::TooManyStreams`] when too many streams are open.
 pub async fn answer<T: Listed>(
     api: &Arc<Api>,
     caller: &Caller,
@@ -186,9 +182,7 @@ pub async fn answer<T: Listed>(
         };
         return Ok(Json(list).into_response());
     }
-    let permit = Arc::clone(&api.streams)
-        .try_acquire_owned()
-        .map_err(|_| ApiError::TooManyRequests(STREAM_RETRY))?;
+    let held = api.stream(caller)?;
     let mut known = BTreeMap::new();
     if let Some(revision) = revision {
         if !api
@@ -218,7 +212,7 @@ pub async fn answer<T: Listed>(
         lines: VecDeque::new(),
         bookmark_at: Instant::now() + api.config.limits.bookmark_interval,
         ended: false,
-        _permit: permit,
+        _held: held,
     };
     let lines = futures_util::stream::unfold(watch, |mut watch| async move {
         let line = watch.next().await?;
@@ -264,7 +258,7 @@ struct Watch<T> {
     lines: VecDeque<Bytes>,
     bookmark_at: Instant,
     ended: bool,
-    _permit: OwnedSemaphorePermit,
+    _held: Held,
 }
 
 enum Turn {

@@ -142,6 +142,13 @@ async fn sessions_go_through_the_agents_port() {
     let agent = Agent::start(&server).await;
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
     super::sessions::talks(&client, &server).await;
+    // The machine hears for whom.
+    let callers = || std::mem::take(&mut *server.echo.callers.lock().unwrap());
+    assert_eq!(callers(), [None, None]);
+    let named = client.for_caller(Some("token:a"));
+    let begun = named.forward("shop", "web", "web-abcde", 80).await;
+    assert!(begun.is_ok());
+    assert_eq!(callers(), [Some("token:a".to_owned())]);
     let other = agent.client(&server, &server.node_leaf("n2"), "n1");
     let refused = other.forward("shop", "web", "web-abcde", 80).await;
     assert!(refused.is_err());

@@ -239,3 +239,55 @@ async fn a_namespace_is_counted_on_all_its_machines_and_nothing_else_is() {
     }
     server.stop().await;
 }
+
+/// Watches, logs and sessions count together, each caller's for itself.
+#[tokio::test]
+async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
+    let server = Server::start_with(Limits {
+        streams: 4,
+        streams_of_one_caller: 2,
+        ..Limits::default()
+    })
+    .await;
+    with_instance(&server).await;
+    let deploy = client(&server, &server.deploy, server.port);
+    let forward = |client: &Client| {
+        let client = client.clone();
+        async move { client.forward("shop", "web", "web-abcde", 80).await }
+    };
+    let first = forward(&deploy).await.unwrap();
+    let second = forward(&deploy).await.unwrap();
+    let refused = forward(&deploy).await.unwrap_err();
+    assert_eq!(refused.status(), Some(429));
+    let id = server.echo.callers.lock().unwrap()[0].clone().unwrap();
+    assert!(id.starts_with("token:"), "{id}");
+    let words = refused.to_string();
+    assert!(words.contains(&format!("`{id}` has 2 streams")), "{words}");
+    assert!(refused.hint().unwrap().contains("end some of them"));
+    let watch = "/v1alpha1/n/shop/workloads?watch=true";
+    let logs = "/v1alpha1/n/shop/workloads/web/instances/web-abcde/logs?follow=true";
+    for path in [watch, logs] {
+        let refused = server.call(&server.deploy, Method::GET, path).await;
+        assert_eq!(refused.status(), 429, "{path}");
+        assert!(refused.headers().contains_key("retry-after"));
+    }
+    // What is no stream goes on, and others have their own part.
+    let (status, _) = server
+        .get(&server.deploy, "/v1alpha1/n/shop/workloads")
+        .await;
+    assert_eq!(status, 200);
+    let others = [
+        server.call(&server.read, Method::GET, watch).await,
+        server.call(&server.read, Method::GET, logs).await,
+    ];
+    assert!(others.iter().all(|one| one.status() == 200));
+    let refused = server.call(&server.admin, Method::GET, watch).await;
+    assert_eq!(refused.status(), 429, "all of them are taken");
+    drop((first, second));
+    none_open(&server).await;
+    let deadline = Instant::now() + DEADLINE;
+    while forward(&deploy).await.is_err() {
+        assert!(Instant::now() < deadline, "its part is not free again");
+        sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -400,6 +400,7 @@ struct NoInstanceLogs;
 impl InstanceSessions for NoInstanceLogs {
     async fn begin(
         &self,
+        _caller: Option<&str>,
         _instance: &InstanceEntry,
         _request: SessionRequest,
         _inputs: Inputs,

@@ -102,6 +102,8 @@ impl InstanceLogs for SaidLogs {
 #[derive(Default)]
 pub struct Echo {
     pub begun: Mutex<Vec<SessionRequest>>,
+    /// For whom.
+    pub callers: Mutex<Vec<Option<String>>>,
     /// How many are open.
     pub open: Arc<AtomicUsize>,
     /// How often it was asked what they take.
@@ -122,6 +124,7 @@ impl Drop for Open {
 impl InstanceSessions for Echo {
     async fn begin(
         &self,
+        caller: Option<&str>,
         instance: &InstanceEntry,
         request: SessionRequest,
         inputs: Inputs,
@@ -133,6 +136,8 @@ impl InstanceSessions for Echo {
             ));
         }
         self.begun.lock().unwrap().push(request);
+        let caller = caller.map(str::to_owned);
+        self.callers.lock().unwrap().push(caller);
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = Open(Arc::clone(&self.open));
         let name = instance.assignment.value.instance.clone();

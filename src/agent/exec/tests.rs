@@ -365,7 +365,9 @@ impl Here {
     async fn begin(&self) -> Result<Outputs, SessionError> {
         let request = SessionRequest::Exec(ExecRequest::default());
         let inputs = Box::pin(stream::pending());
-        self.sessions.begin(&self.entry, request, inputs).await
+        self.sessions
+            .begin(None, &self.entry, request, inputs)
+            .await
     }
 }
 
@@ -406,18 +408,68 @@ async fn only_what_runs_is_entered() {
 }
 
 #[tokio::test]
-async fn there_are_only_so_many_sessions_on_a_machine() {
+async fn there_are_only_so_many_sessions_on_a_machine_and_of_one_caller_fewer() {
     let here = Here::new().await;
-    let held = Arc::clone(&here.sessions.open)
-        .try_acquire_many_owned(u32::try_from(MOST_SESSIONS).unwrap())
-        .unwrap();
-    let refused = here.begin().await.err();
+    let hold = |caller: Option<&str>, count: usize| -> Vec<_> {
+        let held = (0..count).map(|_| here.sessions.open.open(caller).unwrap());
+        held.collect()
+    };
+    let begin = |caller| {
+        let request = SessionRequest::Exec(ExecRequest::default());
+        here.sessions.begin(
+            Some(caller),
+            &here.entry,
+            request,
+            Box::pin(stream::pending()),
+        )
+    };
+    let own = hold(Some("token:a"), MOST_OF_ONE);
+    let refused = begin("token:a").await.err();
     assert!(
-        matches!(&refused, Some(SessionError::Unavailable(reason)) if reason.contains("128 sessions")),
+        matches!(&refused, Some(SessionError::TooMany(reason)) if reason.contains("`n1`: `token:a` has 64")),
         "{refused:?}"
     );
-    drop(held);
-    assert!(here.begin().await.is_ok());
+    let other = begin("token:b").await;
+    assert!(other.is_ok());
+    let rest = hold(None, MOST_SESSIONS - MOST_OF_ONE - 1);
+    let refused = begin("token:b").await.err();
+    assert!(
+        matches!(&refused, Some(SessionError::TooMany(reason)) if reason.contains("128")),
+        "{refused:?}"
+    );
+    drop((own, rest));
+    assert!(begin("token:a").await.is_ok());
+}
+
+/// Nothing is said on it, and nobody goes.
+#[tokio::test(start_paused = true)]
+async fn a_connection_ends_after_a_day() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut here = Here::new().await;
+    let mut assignment = assignment();
+    assignment.address = std::net::Ipv4Addr::LOCALHOST;
+    here.entry = entry(assignment);
+    let Here {
+        entry, sessions, ..
+    } = &here;
+    let began = tokio::time::Instant::now();
+    let request = SessionRequest::Forward(port);
+    let begun = sessions.begin(None, entry, request, Box::pin(stream::pending()));
+    let mut outputs = begun.await.unwrap();
+    let (_stream, _) = listener.accept().await.unwrap();
+    let last = outputs.next().await;
+    assert!(
+        matches!(&last, Some(Output::Failed(body)) if body.message.contains("a whole day")),
+        "{last:?}"
+    );
+    let lasted = began.elapsed();
+    assert!(
+        lasted >= LONGEST && lasted < LONGEST + DEADLINE,
+        "{lasted:?}"
+    );
+    assert!(outputs.next().await.is_none());
+    assert_eq!(sessions.open.count(), 0);
 }
 
 #[tokio::test(start_paused = true)]

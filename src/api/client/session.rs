@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame};
-use reqwest::header;
+use reqwest::header::{self, HeaderValue};
 use tokio::sync::mpsc;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
 };
 use crate::api::{
     CONTENT_TYPE, ExecRequest,
+    agent_port::CALLER_HEADER,
     frames::{Frames, Input, Message, Output},
 };
 
@@ -146,6 +147,11 @@ impl Client {
             .body(reqwest::Body::wrap(Parts(receiver)));
         if let Some(token) = token(self, endpoint)? {
             builder = builder.header(header::AUTHORIZATION, token);
+        }
+        // A name that is no header's value is left out: who is called knows callers without one.
+        let caller = self.caller.as_deref();
+        if let Some(caller) = caller.and_then(|name| HeaderValue::from_str(name).ok()) {
+            builder = builder.header(CALLER_HEADER, caller);
         }
         let after = self.options.request_timeout;
         let answer = tokio::time::timeout(after, builder.send()).await;
