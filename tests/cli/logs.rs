@@ -59,6 +59,31 @@ fn one_instance_is_shown_as_it_printed() {
     assert!(asked.last().unwrap().ends_with(wanted), "{asked:?}");
 }
 
+/// On a terminal no line can pose as another instance's; a program that reads them gets them as they are.
+#[test]
+fn a_line_does_not_steer_the_terminal() {
+    let fake = two();
+    let mean = "\u{1b}[32mgreen\rweb-bbbbb | x\u{1b}[2";
+    let program = Program::of(&fake).variable("NO_COLOR", "");
+    let arguments = ["logs", "web", "--all"];
+    for _ in 0..2 {
+        ended(&fake, "web-aaaaa", vec![line(1, mean)]);
+        ended(&fake, "web-bbbbb", vec![line(2, "other")]);
+    }
+    let piped = program.run(&arguments);
+    assert!(
+        piped.contains(&format!("web-aaaaa | {mean}\n")),
+        "{piped:?}"
+    );
+    let (code, shown) = program.run_on_terminal(&arguments);
+    assert_eq!(code, 0);
+    let lines: Vec<&str> = shown.lines().collect();
+    let own = "\u{1b}[32mgreen\\rweb-bbbbb | x\\u{1b}[2\u{1b}[0m";
+    assert!(lines[0].contains("web-aaaaa |"), "{shown:?}");
+    assert!(lines[0].ends_with(own), "{shown:?}");
+    assert!(lines[1].ends_with(" other"), "{shown:?}");
+}
+
 #[test]
 fn of_several_instances_the_newest_is_shown_or_all_in_order() {
     let fake = two();

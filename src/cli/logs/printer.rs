@@ -1,12 +1,17 @@
 //! Lines as they are printed: whose, when, what.
 
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io::{self, IsTerminal},
+};
 
 use anstyle::{AnsiColor, Style};
 
 use super::super::{
     console::{Console, paint},
     errors::CliError,
+    output::printed,
 };
 use crate::api::types::LogLine;
 
@@ -24,6 +29,8 @@ pub(super) struct Printer<'run> {
     console: &'run Console,
     timestamps: bool,
     names: bool,
+    /// Somebody reads it on a terminal, which a program's line must not steer. In a pipe it stays as it is.
+    terminal: bool,
     styles: RefCell<BTreeMap<String, Style>>,
 }
 
@@ -33,6 +40,7 @@ impl<'run> Printer<'run> {
             console,
             timestamps,
             names,
+            terminal: io::stdout().is_terminal(),
             styles: RefCell::default(),
         }
     }
@@ -51,7 +59,11 @@ impl<'run> Printer<'run> {
             text.push_str(&line.timestamp);
             text.push(' ');
         }
-        text.push_str(&line.message);
+        if self.terminal {
+            text.push_str(&printed(&line.message, self.console.colour));
+        } else {
+            text.push_str(&line.message);
+        }
         text.push('\n');
         self.console.print(&text)
     }

@@ -64,16 +64,59 @@ pub(super) fn one_line(text: &str) -> String {
 pub(super) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
-        let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-        if character == '\t' {
-            shown.push(' ');
-        } else if character.is_control() || turns {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
+        match character {
+            '\t' => shown.push(' '),
+            other => push_plain(&mut shown, other),
         }
     }
     shown
+}
+
+fn push_plain(shown: &mut String, character: char) {
+    let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if character.is_control() || turns {
+        shown.extend(character.escape_default());
+    } else {
+        shown.push(character);
+    }
+}
+
+/// A line that a program printed, for a terminal: its tabs stay, and where `colour` is wanted its colours,
+/// which end with it. Nothing of it moves the cursor or reaches beyond the line.
+pub(super) fn printed(line: &str, colour: bool) -> String {
+    let mut shown = String::with_capacity(line.len());
+    let mut coloured = false;
+    // Such as lines end that were meant for a terminal.
+    let mut rest = line.trim_end_matches('\r');
+    loop {
+        if let Some((code, after)) = colour_at(rest) {
+            if colour {
+                shown.push_str(code);
+                coloured = true;
+            }
+            rest = after;
+            continue;
+        }
+        let mut characters = rest.chars();
+        match characters.next() {
+            Some('\t') => shown.push('\t'),
+            Some(other) => push_plain(&mut shown, other),
+            None => break,
+        }
+        rest = characters.as_str();
+    }
+    if coloured {
+        shown.push_str("\u{1b}[0m");
+    }
+    shown
+}
+
+/// A whole "select graphic rendition" (ECMA-48, 8.3.117) at the start of a text, and what follows.
+fn colour_at(text: &str) -> Option<(&str, &str)> {
+    let parameters = text.strip_prefix("\u{1b}[")?;
+    let end = parameters.trim_start_matches(|one: char| one.is_ascii_digit() || ";:".contains(one));
+    let after = end.strip_prefix('m')?;
+    text.split_at_checked(text.len() - after.len())
 }
 
 /// What is not said is `-`.
@@ -94,6 +137,35 @@ mod tests {
         assert_eq!(one_line("a\nb\u{1b}[2J\tc\r\n"), "a | b\\u{1b}[2J c");
         assert_eq!(one_line("x\u{202e}y"), "x\\u{202e}y");
         assert_eq!(or_dash(""), "-");
+    }
+
+    #[test]
+    fn a_printed_line_has_its_colours_and_nothing_else() {
+        for (line, shown) in [
+            ("plain\ttext \u{e9}", "plain\ttext \u{e9}"),
+            ("for a terminal\r", "for a terminal"),
+            (
+                "\u{1b}[1;31mred\u{1b}[mx",
+                "\u{1b}[1;31mred\u{1b}[mx\u{1b}[0m",
+            ),
+            ("\u{1b}[38:5:1mx", "\u{1b}[38:5:1mx\u{1b}[0m"),
+            ("secret\rweb-bbbbb | mine", "secret\\rweb-bbbbb | mine"),
+            (
+                "a\u{1b}[2Jb\u{8}\u{9b}2Jc\nd",
+                "a\\u{1b}[2Jb\\u{8}\\u{9b}2Jc\\nd",
+            ),
+            ("\u{1b}]0;title\u{7}", "\\u{1b}]0;title\\u{7}"),
+            // What a keyboard sends is not its colour.
+            ("\u{1b}[>4;1mx", "\\u{1b}[>4;1mx"),
+            // Cut in the middle of one, and its other half.
+            ("red\u{1b}[3", "red\\u{1b}[3"),
+            ("red\u{1b}", "red\\u{1b}"),
+            ("1mx", "1mx"),
+            ("\u{1b}[3\u{1b}[4mx", "\\u{1b}[3\u{1b}[4mx\u{1b}[0m"),
+        ] {
+            assert_eq!(printed(line, true), shown, "{line:?}");
+        }
+        assert_eq!(printed("\u{1b}[31mred\u{1b}[0m\ra", false), "red\\ra");
     }
 
     #[test]
