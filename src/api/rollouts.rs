@@ -113,11 +113,13 @@ fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> 
     let meta = &entry.meta.value;
     let good = entry.status.as_ref().map(|status| &status.value.good);
     let found = good.into_iter().flatten().rev().find(|good| {
-        let record = entry
-            .archive
-            .get(good)
-            .and_then(|kept| kept.record.as_ref());
-        **good < meta.generation && record.is_none_or(|record| record.spec_hash != meta.spec_hash)
+        // Of those that are written down as good some may be gone.
+        let kept = entry.archive.get(good);
+        let kept = kept.filter(|kept| **good < meta.generation && !kept.files.is_empty());
+        kept.is_some_and(|kept| {
+            let record = kept.record.as_ref();
+            record.is_none_or(|record| record.spec_hash != meta.spec_hash)
+        })
     });
     found.copied().ok_or_else(|| {
         ApiError::conflict(

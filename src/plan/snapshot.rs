@@ -65,21 +65,27 @@ pub struct WorkloadEntry {
 }
 
 impl WorkloadEntry {
-    /// Kept generations that go when this one is written: all but the last [`GENERATIONS`], and
-    /// the last one that was wholly healthy.
+    /// Kept generations that go when this one is written: all but the last [`GENERATIONS`], the last
+    /// one that was wholly healthy, and the last such one that said something else: whichever content
+    /// is written, there is one to go back to.
     pub fn outdated(&self, next: u64) -> Vec<u64> {
-        let good = self
-            .status
-            .as_ref()
-            .and_then(|status| status.value.good.last());
+        let good = self.status.iter().flat_map(|status| &status.value.good);
+        let mut good = good.rev().filter_map(|good| {
+            let record = self.archive.get(good)?.record.as_ref();
+            Some((*good, record.map(|record| &record.spec_hash)))
+        });
+        let last = good.next();
+        let other = last.and_then(|(_, hash)| good.find(|(_, other)| *other != hash));
+        let is_needed = |generation: &u64| {
+            let mut needed = last.iter().chain(&other);
+            needed.any(|(good, _)| good == generation)
+        };
         let oldest = (next + 1).saturating_sub(GENERATIONS);
         let before = self
             .archive
             .range(..oldest)
             .map(|(generation, _)| *generation);
-        before
-            .filter(|generation| Some(generation) != good)
-            .collect()
+        before.filter(|generation| !is_needed(generation)).collect()
     }
 }
 

@@ -69,6 +69,13 @@ async fn a_rollback_takes_the_last_good_generation_or_the_one_that_is_named() {
     assert_eq!(status, 404);
     assert_eq!(refused["message"], "no generation 7: kept are 1 to 3");
 
+    // It was good once, and is no more among those that are kept.
+    are_good(&server, &[0]).await;
+    let (status, refused) = ask(&server, Method::POST, "rollback", &json!({})).await;
+    assert_eq!(status, 409, "{refused}");
+    let hint = refused["hint"].as_str().unwrap();
+    assert!(hint.contains("kept are 1 to 3"), "{refused}");
+
     are_good(&server, &[1, 2]).await;
     let (status, body) = ask(&server, Method::POST, "rollback", &json!({})).await;
     assert_eq!(

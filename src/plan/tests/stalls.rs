@@ -357,3 +357,22 @@ fn a_generation_without_instances_has_shown_nothing() {
     world.roll_out();
     assert_eq!(world.status("web").last_good_generation, Some(1));
 }
+
+/// What runs says what the last good generation says: then one is kept that says something else.
+#[test]
+fn there_is_another_good_generation_where_the_last_one_is_the_present_one() {
+    let mut world = World::with_machines(3);
+    for version in [1, 2] {
+        world.apply_workload("web", web(version, 3, json!({})));
+        world.roll_out();
+    }
+    for _ in 3..=14 {
+        world.apply_workload("web", web(2, 3, json!({})));
+        world.roll_out();
+    }
+    let snapshot = world.snapshot();
+    let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")];
+    let good = &entry.status.as_ref().unwrap().value.good;
+    assert_eq!(good.last(), Some(&14));
+    assert_eq!(entry.outdated(15), [2, 3, 4, 5]);
+}
