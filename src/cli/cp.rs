@@ -21,6 +21,8 @@ use super::{
     output::plain,
     target::{self, Target},
 };
+use unpack::LeftOut;
+
 use crate::api::{
     ExecRequest,
     client::{ClientError, Refusal, Sending},
@@ -166,10 +168,12 @@ async fn into(
     };
     drop(packed);
     match packing.await {
-        Ok(Err(error)) if code == 0 => return Err(here(source, &error)),
-        _ => {}
+        // Else the container's tar has ended first, and says why.
+        Ok(Err(error)) if code == 0 || error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(here(source, &error))
+        }
+        _ => judge(code, &said, target),
     }
-    judge(code, &said, target)
 }
 
 /// Out of a container: into the folder where the place is one, else under the place's own name.
@@ -212,11 +216,11 @@ async fn out_of(
     let left_out = unpacked
         .map_err(|error| CliError::failed(error.to_string()))?
         .map_err(|error| here(&place, &error))?;
-    for name in left_out {
+    for LeftOut { name, what } in left_out {
         let name = plain(&name);
-        session.console.warning(&format!(
-            "`{name}` was left out: it is neither a file nor a folder"
-        ));
+        session
+            .console
+            .warning(&format!("`{name}` was left out: it is {what}"));
     }
     Ok(())
 }

@@ -106,6 +106,23 @@ async fn what_can_not_be_run_is_said() {
     server.stop().await;
 }
 
+/// What is wrong here is the reason, whatever the container's tar says of a stream that ends too soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_can_not_be_read_here_is_said_when_it_is_copied() {
+    let (server, program) = server().await;
+    let folder = program.file("folder/a", "one");
+    let socket = std::path::Path::new(&folder).with_file_name("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(socket).unwrap();
+    let text = program.run(&["cp", "folder", "web-abcde:/tmp/"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(text.contains("error: `folder`: "), "{text}");
+    assert!(text.contains("socket can not be archived"), "{text}");
+    // And where here is all well, it is the container's tar that says it.
+    let text = program.run(&["cp", "folder/a", "web-abcde:/tmp/"]);
+    assert!(text.contains("ended with 7: web-abcde"), "{text}");
+    server.stop().await;
+}
+
 /// What it takes now, whatever it took before: two counts of a quarter of a processor in a second.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_instances_take_is_counted_when_it_is_asked_for() {

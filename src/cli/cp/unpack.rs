@@ -42,13 +42,29 @@ fn wrong(text: impl Into<String>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
 
-/// Writes what is called `top` in the stream to `place`, and all that is below it. Gives the names of
-/// what was left out.
+/// Something of the stream that was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct LeftOut {
+    pub(super) name: String,
+    /// In words.
+    pub(super) what: &'static str,
+}
+
+fn in_words(kind: EntryType) -> &'static str {
+    match kind {
+        EntryType::Symlink => "a link",
+        EntryType::Link => "another name of a file that came before (a hard link)",
+        _ => "neither a file nor a folder",
+    }
+}
+
+/// Writes what is called `top` in the stream to `place`, and all that is below it. Gives what was left
+/// out.
 pub(super) fn unpack(
     receiver: mpsc::Receiver<Bytes>,
     top: &str,
     place: &Path,
-) -> io::Result<Vec<String>> {
+) -> io::Result<Vec<LeftOut>> {
     let pieces = Pieces {
         receiver,
         piece: Bytes::new(),
@@ -99,7 +115,10 @@ pub(super) fn unpack(
                 let mode = mode & !0o022 | 0o200;
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
-            _ if left_out.len() < MOST_TOLD => left_out.push(name),
+            _ if left_out.len() < MOST_TOLD => left_out.push(LeftOut {
+                name,
+                what: in_words(kind),
+            }),
             _ => {}
         }
         found = true;
@@ -177,7 +196,7 @@ mod tests {
             self
         }
 
-        fn unpack(self, place: &Path) -> io::Result<Vec<String>> {
+        fn unpack(self, place: &Path) -> io::Result<Vec<LeftOut>> {
             let bytes = Bytes::from(self.0.into_inner().unwrap());
             let (sender, receiver) = mpsc::channel(1000);
             for piece in bytes.chunks(100) {
@@ -202,7 +221,7 @@ mod tests {
                 format!("{long}\0").as_bytes(),
             )
             .add("top/short", EntryType::Regular, b"two");
-        assert_eq!(stream.unpack(&place).unwrap(), [""; 0]);
+        assert_eq!(stream.unpack(&place).unwrap(), []);
         assert_eq!(fs::read(place.join("a")).unwrap(), b"one");
         let mode = fs::metadata(place.join("a")).unwrap().permissions().mode();
         assert_eq!(mode & 0o7777, 0o755);
@@ -245,12 +264,26 @@ mod tests {
         assert!(stream.unpack(&place).is_err());
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
         let place = folder.path().join("again");
-        let stream = Stream::new().add("top", EntryType::Directory, b"").add(
-            "top/link",
-            EntryType::Symlink,
-            b"",
+        let stream = Stream::new()
+            .add("top", EntryType::Directory, b"")
+            .add("top/link", EntryType::Symlink, b"")
+            .add("top/again", EntryType::Link, b"")
+            .add("top/pipe", EntryType::Fifo, b"");
+        let left_out = stream.unpack(&place).unwrap();
+        let told: Vec<_> = left_out
+            .iter()
+            .map(|one| (one.name.as_str(), one.what))
+            .collect();
+        let again = "another name of a file that came before (a hard link)";
+        let neither = "neither a file nor a folder";
+        assert_eq!(
+            told,
+            [
+                ("top/link", "a link"),
+                ("top/again", again),
+                ("top/pipe", neither)
+            ]
         );
-        assert_eq!(stream.unpack(&place).unwrap(), ["top/link"]);
     }
 
     #[test]
