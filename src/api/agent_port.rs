@@ -127,22 +127,24 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
 async fn only_leaders(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>();
     let name = match peer.and_then(|peer| peer.identity.as_ref()) {
-        Some(PeerIdentity::Leader(name)) if (agent.may_lead)(name) => name.clone(),
-        _ => {
-            let message = "only a machine that may lead this cluster is answered here";
-            return ApiError::Forbidden {
-                message: message.to_owned(),
-                hint: None,
-            }
-            .into_response();
-        }
+        Some(PeerIdentity::Leader(name)) => name.clone(),
+        _ => String::new(),
     };
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(256).collect();
     let whom = for_whom(request.headers()).map_or_else(String::new, |whom| format!(" for {whom}"));
-    let response = next.run(request).await;
+    let (response, but) = if !name.is_empty() && (agent.may_lead)(&name) {
+        (next.run(request).await, "")
+    } else {
+        let message = "only a machine that may lead this cluster is answered here";
+        let refused = ApiError::Forbidden {
+            message: message.to_owned(),
+            hint: None,
+        };
+        (refused.into_response(), ", which may not lead,")
+    };
     let status = response.status().as_u16();
-    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{whom} on the agent's port");
+    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{but}{whom} on the agent's port");
     response
 }
 

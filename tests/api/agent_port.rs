@@ -135,6 +135,42 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     assert_eq!(server.logs.asked.lock().unwrap().len(), 0);
 }
 
+#[tokio::test]
+async fn every_call_leaves_a_line_that_of_a_refused_machine_too() {
+    let written = super::Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_writer(move || writer.clone())
+        .with_ansi(false)
+        .finish();
+    // The runtime of a test has one thread, so the agent writes here too.
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let may = agent.client(&server, &leader(&server, "n2"), "n1");
+    let named = may.for_caller(Some("token:a"));
+    assert!(named.forward("shop", "web", "web-abcde", 81).await.is_err());
+    let former = agent.client(&server, &leader(&server, "n3"), "n1");
+    assert!(
+        former
+            .forward("shop", "web", "web-abcde", 80)
+            .await
+            .is_err()
+    );
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let lines: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains(" audit: "))
+        .collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    for (line, end) in lines.iter().zip([
+        "/forward 409 by leader:n2 for token:a on the agent's port",
+        "/forward 403 by leader:n3, which may not lead, on the agent's port",
+    ]) {
+        assert!(line.ends_with(end), "{line}");
+    }
+}
+
 /// What the agent's sessions say, and that they end with their caller.
 #[tokio::test]
 async fn sessions_go_through_the_agents_port() {
