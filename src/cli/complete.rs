@@ -29,6 +29,8 @@ enum Names {
     Of(Kind),
     /// What has a log.
     WorkloadsAndInstances,
+    /// `INSTANCE:/`, where a path in a container begins.
+    PlacesThere,
     Contexts,
 }
 
@@ -88,6 +90,10 @@ async fn live(client: &Client, names: Names, namespace: &str) -> Result<Vec<Stri
             let mut found = list::<WorkloadItem>(client, namespace).await?;
             found.extend(list::<InstanceItem>(client, namespace).await?);
             Ok(found)
+        }
+        Names::PlacesThere => {
+            let found = list::<InstanceItem>(client, namespace).await?;
+            Ok(found.iter().map(|name| format!("{name}:/")).collect())
         }
         Names::Of(Kind::Events) | Names::Contexts => Ok(Vec::new()),
     }
@@ -165,6 +171,9 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
         }
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
+        (["cp"], []) => Some(Names::PlacesThere),
+        // One side is in a container, the other here.
+        (["cp"], [first]) if !first.contains(':') => Some(Names::PlacesThere),
         (["create" | "explain" | "completion"], _) => None,
         (_, [kind]) => Kind::from_str(kind, true).ok().map(Names::Of),
         _ => None,
@@ -196,6 +205,10 @@ mod tests {
             ("drain", nodes),
             ("label node", nodes),
             ("logs", Some(Names::WorkloadsAndInstances)),
+            ("cp", Some(Names::PlacesThere)),
+            ("cp ./x", Some(Names::PlacesThere)),
+            ("cp web:/x", None),
+            ("cp ./x ./y", None),
             ("logs -f --tail 5", Some(Names::WorkloadsAndInstances)),
             ("logs --tail", None),
             ("get wl -n", Some(Names::Of(Kind::Namespaces))),

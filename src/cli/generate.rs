@@ -32,7 +32,16 @@ _katcall_live() {
     while IFS= read -r name; do
         [[ $name == "$word"* ]] && names+=("$name")
     done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
-    ((${#names[@]})) && COMPREPLY=("${names[@]}")
+    ((${#names[@]})) || return 0
+    COMPREPLY=("${names[@]}")
+    # A place in a container goes on with its path, and a path here may be meant.
+    if [[ ${names[0]} == *:/ ]]; then
+        compopt -o nospace 2>/dev/null
+        while IFS= read -r name; do
+            [[ -d $name ]] && name+=/
+            COMPREPLY+=("$name")
+        done < <(compgen -f -- "$word")
+    fi
     return 0
 }
 complete -F _katcall_live -o bashdefault -o default katcall
@@ -41,7 +50,10 @@ complete -F _katcall_live -o bashdefault -o default katcall
 const ZSH: &str = r#"_katcall() {
     local -a names
     names=(${(f)"$($words[1] __complete -- ${words[2,CURRENT-1]} 2>/dev/null)"})
-    if (( $#names )) && [[ $words[CURRENT] != -* ]]; then
+    if (( $#names )) && [[ $words[CURRENT] != -* && $names[1] == *:/ ]]; then
+        compadd -S '' -a names
+        _files
+    elif (( $#names )) && [[ $words[CURRENT] != -* ]]; then
         compadd -a names
     else
         _katcall_words "$@"
@@ -56,6 +68,7 @@ function __katcall_live
     katcall __complete -- $words[2..] 2>/dev/null
 end
 complete -c katcall -f -k -a '(__katcall_live)'
+complete -c katcall -n '__fish_seen_subcommand_from cp' -F
 "#;
 
 pub(super) fn man(arguments: &Man) -> Result<(), CliError> {

@@ -163,6 +163,7 @@ fn live_names_are_completed_in_bash() {
         let socket = fake.socket();
         command
             .args(["-c", &text, katcall])
+            .current_dir(program.home.path())
             .env("KAT_CONNECTION", socket);
         let output = command.output().unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -170,6 +171,11 @@ fn live_names_are_completed_in_bash() {
     assert_eq!(complete("get workload", "w"), "web\n");
     assert_eq!(complete("why workload", ""), "db\nweb\n");
     assert!(complete("", "ge").contains("get"), "commands as before");
+    // A place in a container, or here.
+    fake.list(INSTANCES, &[instance("web-aaaaa", "Running")]);
+    program.file("wide/a", "");
+    assert_eq!(complete("cp", "w"), "web-aaaaa:/\nwide/\n");
+    assert_eq!(complete("cp ./x", "web"), "web-aaaaa:/\n");
     // Nothing is known of a cluster that does not answer.
     let alone = Program::alone();
     assert_snapshot!(alone.run(&["__complete", "--", "get", "wl"]), @"exit: 0");
