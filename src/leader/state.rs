@@ -11,8 +11,8 @@ use crate::{
     bundle::{self, Mode, SourceFile},
     plan::{
         Allocation, Archived, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers,
-        DesiredMeta, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord, NodeEntry,
-        NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored,
+        DesiredMeta, EarlierVersion, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord,
+        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored,
         TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
@@ -279,12 +279,15 @@ impl SnapshotBuilder {
             })
             .collect();
         let status = status.and_then(|entry| self.json::<WorkloadStatusRecord>(entry));
+        let archive = self.read_archive(key, entries);
+        let earlier = earlier(&meta.value, status.as_ref(), &archive);
         Some(Arc::new(WorkloadEntry {
             meta,
             parsed,
             files,
             status,
-            archive: self.read_archive(key, entries),
+            archive,
+            earlier,
         }))
     }
 
@@ -353,6 +356,36 @@ impl SnapshotBuilder {
             }
         }
     }
+}
+
+/// See [`WorkloadEntry::earlier`].
+fn earlier(
+    meta: &WorkloadMeta,
+    status: Option<&Stored<WorkloadStatusRecord>>,
+    archive: &BTreeMap<u64, Archived>,
+) -> Option<EarlierVersion> {
+    let good = &status.filter(|_| meta.paused)?.value.good;
+    let good = good.iter().rev().filter_map(|generation| {
+        let archived = archive.get(generation)?;
+        Some((*generation, archived, archived.record.as_ref()?))
+    });
+    let good: Vec<_> = good.collect();
+    let (generation, archived, record) = *good.first()?;
+    if good
+        .iter()
+        .any(|(.., record)| record.template_hash == meta.template_hash)
+    {
+        return None;
+    }
+    let files = archived.files.iter().map(|(name, entry)| SourceFile {
+        name: name.clone(),
+        text: text(entry),
+    });
+    Some(EarlierVersion {
+        generation,
+        template_hash: record.template_hash.clone(),
+        parsed: parse_stored(&files.collect::<Vec<_>>()).ok()?,
+    })
 }
 
 /// Reads stored files leniently, into the parts that the planner needs.

@@ -43,6 +43,8 @@ struct Turn<'l> {
     other_runs: bool,
     /// Slots in which an instance of the wanted version ends.
     ended: BTreeSet<u32>,
+    /// Nothing is left of any version.
+    bare: bool,
     /// By slot, an instance of another version, also one that has just ended.
     others: BTreeMap<u32, &'l Assignment>,
 }
@@ -174,6 +176,7 @@ impl Pass<'_, '_, '_> {
                 .map(|live| live.assignment.slot)
                 .collect(),
             other_runs: others.iter().any(|live| live.wanted() && !live.away),
+            bare: all.iter().all(|live| !live.wanted() && !live.current),
             others: others
                 .iter()
                 .map(|live| (live.assignment.slot, live.assignment.as_ref()))
@@ -306,6 +309,10 @@ impl Pass<'_, '_, '_> {
             false => stops_first && turn.ending.contains(&slot),
         };
         if waits {
+            return;
+        }
+        if let Some(earlier) = self.entry.earlier.as_ref().filter(|_| turn.bare) {
+            self.create_earlier(earlier, slot);
             return;
         }
         // What is replaced in place was stopped for the new version, if that was not to move; so was it

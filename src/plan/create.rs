@@ -1,14 +1,53 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
 use super::{
-    Assignment, Demand, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id, needed_schema,
-    service::Pass,
+    Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
+    needed_schema, service::Pass,
 };
 use crate::resource::{HealthCheck, Port, WorkloadSpec};
+
+/// What an instance is made from.
+#[derive(Clone, Copy)]
+struct Version<'v> {
+    parsed: &'v ParsedWorkload,
+    generation: u64,
+    template_hash: &'v str,
+    /// See [`super::WorkloadMeta::architectures`].
+    architectures: &'v [String],
+}
+
+impl<'v> Version<'v> {
+    /// What an instance of it needs.
+    fn demand(&self) -> Demand<'v> {
+        let spec = &self.parsed.workload.spec;
+        Demand {
+            ports: ports_of(self.parsed),
+            architectures: self.architectures,
+            schema: needed_schema(spec, health_check_of(self.parsed)),
+            ..Demand::of(spec)
+        }
+    }
+}
 
 impl<'a, 'b> Pass<'_, 'a, 'b> {
     /// Places a new instance of the present version; its id, or nothing where none can be placed now.
     pub(super) fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
+        self.create_version(self.present(parsed), slot)
+    }
+
+    /// Places a new instance of a version of which nothing is left but its files.
+    pub(super) fn create_earlier(&mut self, earlier: &EarlierVersion, slot: u32) -> Option<String> {
+        let version = Version {
+            parsed: &earlier.parsed,
+            generation: earlier.generation,
+            template_hash: &earlier.template_hash,
+            architectures: &[],
+        };
+        self.create_version(version, slot)
+    }
+
+    fn create_version(&mut self, version: Version<'_>, slot: u32) -> Option<String> {
+        let parsed = version.parsed;
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
         let image = spec.source.image.clone()?;
@@ -18,7 +57,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             return None;
         };
         let ports = ports_of(parsed);
-        let demand = self.demand(parsed);
+        let demand = version.demand();
         let node = self.find_place(demand, slot)?;
         let address = self.draft.free_address(node)?;
         let assignment = Assignment {
@@ -30,8 +69,8 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             workload_type: spec.kind,
             labels: parsed.workload.metadata.labels.clone(),
             slot,
-            generation: meta.generation,
-            template_hash: meta.template_hash.clone(),
+            generation: version.generation,
+            template_hash: version.template_hash.to_owned(),
             user,
             address,
             image,
@@ -80,20 +119,20 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
 
     /// An instance of the present version would find a machine now.
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
-        self.find_place(self.demand(parsed), slot).is_some()
+        self.find_place(self.present(parsed).demand(), slot)
+            .is_some()
     }
 
-    /// What an instance of the present version needs.
-    fn demand<'p>(&self, parsed: &'p ParsedWorkload) -> Demand<'p>
+    fn present<'v>(&self, parsed: &'v ParsedWorkload) -> Version<'v>
     where
-        'b: 'p,
+        'b: 'v,
     {
-        let spec = &parsed.workload.spec;
-        Demand {
-            ports: ports_of(parsed),
-            architectures: &self.entry.meta.value.architectures,
-            schema: needed_schema(spec, health_check_of(parsed)),
-            ..Demand::of(spec)
+        let meta = &self.entry.meta.value;
+        Version {
+            parsed,
+            generation: meta.generation,
+            template_hash: &meta.template_hash,
+            architectures: &meta.architectures,
         }
     }
 

@@ -62,6 +62,20 @@ pub struct WorkloadEntry {
     pub status: Option<Stored<WorkloadStatusRecord>>,
     /// The kept generations, the present one too.
     pub archive: BTreeMap<u64, Archived>,
+    /// Of a workload that is paused, and whose present version was never wholly healthy: the last version
+    /// that was.
+    pub earlier: Option<EarlierVersion>,
+}
+
+/// A version that is not the present one.
+#[derive(Debug, Clone)]
+pub struct EarlierVersion {
+    /// The generation that has it.
+    pub generation: u64,
+    /// Hash of what decides about the units.
+    pub template_hash: String,
+    /// Its files.
+    pub parsed: Arc<ParsedWorkload>,
 }
 
 impl WorkloadEntry {

@@ -95,6 +95,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
         archive: (generation.saturating_sub(9)..=generation)
             .map(|kept| (kept, Archived::default()))
             .collect(),
+        earlier: None,
     };
     snapshot
         .workloads

@@ -64,6 +64,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
         )]),
         status: None,
         archive: BTreeMap::new(),
+        earlier: None,
     }
 }
 

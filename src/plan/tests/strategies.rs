@@ -164,6 +164,37 @@ fn a_program_that_ends_at_once_takes_over_from_nothing() {
     assert_eq!(world.status("web").last_good_generation, Some(1));
 }
 
+/// Also where nothing of the version that ran is left but its files.
+#[test]
+fn a_paused_workload_begins_again_with_the_version_that_worked() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", web(1, 2, json!({})));
+    world.roll_out();
+    world.apply_workload("web", web(1, 0, json!({})));
+    world.roll_out();
+    assert!(world.wanted("web").is_empty());
+    world.pause("web", true);
+    world.apply_workload("web", web(2, 3, json!({})));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("1".to_owned(), 3)]));
+    assert_eq!(world.status("web").phase, WorkloadPhase::Paused);
+    world.pause("web", false);
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+    // That one has shown that it works: it is what a paused workload begins with.
+    world.apply_workload("web", web(2, 0, json!({})));
+    world.roll_out();
+    world.pause("web", true);
+    world.apply_workload("web", web(2, 1, json!({})));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 1)]));
+    // What never ran has nothing before it.
+    world.apply_workload("new", web(1, 1, json!({})));
+    world.pause("new", true);
+    world.roll_out();
+    assert_eq!(world.wanted("new").len(), 1);
+}
+
 #[test]
 fn a_paused_rollout_moves_nothing_new_and_goes_on_later() {
     let mut world = World::with_machines(3);
