@@ -28,6 +28,9 @@ done
 code=0
 on n3 katcall exec "$(on_node web n2 .metadata.name)" -- sh -c 'exit 9' || code=$?
 equal 9 "$code" "exit code of a command on another machine"
+# What each takes, as its own machine counts it.
+counted() { [[ $(on n3 katcall top instances | awk '/^web-/ && NF > 2' | wc -l) == 3 ]]; }
+wait_for 30 counted
 gone=$(on_node web n2 .metadata.name)
 on n3 timeout 120 katcall logs web -f --all >"$LAB_WORK/follow.log" 2>"$LAB_WORK/follow.err" &
 following=$!
@@ -57,5 +60,6 @@ away() {
         contains "$text" "listening on port 8080"
 }
 wait_for 60 away
+contains "$(kat top instances 2>&1)" "the machine \`n3\` can't be reached"
 lab heal n3
 wait_for 60 nodes_are_ready
