@@ -176,7 +176,7 @@ impl Pass<'_, '_, '_> {
                 .map(|live| live.assignment.slot)
                 .collect(),
             other_runs: others.iter().any(|live| live.wanted() && !live.away),
-            bare: all.iter().all(|live| !live.wanted() && !live.current),
+            bare: all.is_empty(),
             others: others
                 .iter()
                 .map(|live| (live.assignment.slot, live.assignment.as_ref()))
@@ -252,6 +252,11 @@ impl Pass<'_, '_, '_> {
         if self.has_taken_over(best, here) {
             for live in here.predecessors() {
                 self.stop(live, "its successor is healthy");
+            }
+        } else if turn.strategy.simultaneous && !turn.paused {
+            // Those of other slots wait for its end.
+            for live in here.predecessors().filter(|live| !live.current) {
+                self.stop(live, "a newer version takes its place");
             }
         } else if let Some(before) = here.predecessor() {
             for live in here.outdone(before) {

@@ -137,7 +137,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     }
 
     fn find_place(&mut self, demand: Demand<'_>, slot: u32) -> Option<&'a str> {
-        let replaces = self.replaced(demand.spec, slot);
+        let replaces = self.replaced(slot);
         let demand = Demand {
             replaces: &replaces,
             ..demand
@@ -171,15 +171,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         instance
     }
 
-    /// Machines of the live instances of a slot that a new one takes the place of.
-    fn replaced(&self, spec: &WorkloadSpec, slot: u32) -> Vec<&'a str> {
-        if spec.spread.is_none() {
-            return Vec::new();
-        }
+    /// Machines of the live instances of a slot that a new one takes the place of, and of those of other
+    /// slots that this plan stops.
+    fn replaced(&self, slot: u32) -> Vec<&'a str> {
         let own = self.draft.instances_of(self.key).iter();
-        own.filter(|(_, entry)| {
+        own.filter(|(id, entry)| {
             let assignment = &entry.assignment.value;
-            assignment.slot == slot && assignment.wanted == Wanted::Running
+            let goes = assignment.slot == slot || self.draft.stops(id);
+            goes && assignment.wanted == Wanted::Running
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect()

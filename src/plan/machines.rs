@@ -38,7 +38,6 @@ impl<'a> Machines<'a> {
                 allocatable: status.map(|status| status.allocatable).unwrap_or_default(),
                 requested: draft.requested(name),
                 host_ports: BTreeSet::new(),
-                same_workload: 0,
                 staying: 0,
                 repelled: false,
                 lonely: false,
@@ -90,7 +89,6 @@ impl<'a> Machines<'a> {
         self.take_ports(node, &assignment.ports);
         if let Some(candidate) = self.find(node) {
             candidate.requested.add_all(&assignment.container.resources);
-            candidate.same_workload += 1;
             candidate.staying += 1;
             candidate.has_address = has_address;
         }
@@ -134,20 +132,19 @@ impl<'a> Machines<'a> {
             .map(|key| self.machines_of(&key, draft, false))
             .collect();
         for candidate in &mut self.candidates {
-            (candidate.same_workload, candidate.staying) = (0, 0);
+            candidate.staying = 0;
             candidate.repelled = apart.iter().any(|some| some.contains(candidate.name));
             candidate.lonely = !together.iter().all(|some| some.contains(candidate.name));
         }
         for (_, entry) in draft.instances_of(key) {
-            let stays = entry.assignment.value.wanted == Wanted::Running;
-            if let Some(candidate) = self.find(&entry.node) {
-                candidate.same_workload += 1;
-                candidate.staying += u32::from(stays);
+            if entry.assignment.value.wanted == Wanted::Running
+                && let Some(candidate) = self.find(&entry.node)
+            {
+                candidate.staying += 1;
             }
         }
         for node in self.placed.get(key).cloned().unwrap_or_default() {
             if let Some(candidate) = self.find(&node) {
-                candidate.same_workload += 1;
                 candidate.staying += 1;
             }
         }

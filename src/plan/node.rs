@@ -168,9 +168,10 @@ fn instance_record(
     before: Option<&InstanceRecord>,
     now: Timestamp,
 ) -> InstanceRecord {
+    // The clock of another leader may be ahead.
     let since = before
         .filter(|before| before.phase == report.phase)
-        .and_then(|before| before.since);
+        .and_then(|before| Some(before.since?.min(now)));
     InstanceRecord {
         phase: report.phase,
         reason: report.reason.clone(),

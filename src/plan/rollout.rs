@@ -150,7 +150,11 @@ impl Pass<'_, '_, '_> {
         }
         let updated = u32::try_from(healthy.len()).unwrap_or(u32::MAX);
         let before = self.record.rollout.take();
-        let before = before.filter(|one| one.generation == meta.generation);
+        let mut before = before.filter(|one| one.generation == meta.generation);
+        if let Some(progressed) = before.as_mut().and_then(|one| one.progressed.as_mut()) {
+            // The clock of another leader may be ahead.
+            *progressed = now.min(*progressed);
+        }
         let is_new = before.is_none();
         let mut rollout = before.unwrap_or_else(|| RolloutRecord {
             generation: meta.generation,

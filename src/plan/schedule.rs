@@ -34,9 +34,7 @@ pub struct Candidate<'a> {
     pub requested: Requested,
     /// Ports of the machine that lead to live instances on it.
     pub host_ports: BTreeSet<(u16, Protocol)>,
-    /// Live instances of the same workload on it.
-    pub same_workload: u32,
-    /// Those of them that are not on their way out.
+    /// Instances of the same workload on it that are not on their way out.
     pub staying: u32,
     /// It has a workload that must not share a machine with this one.
     pub repelled: bool,
@@ -57,7 +55,8 @@ pub struct Demand<'a> {
     pub spec: &'a WorkloadSpec,
     /// Its ports, of which those of the machine must be free.
     pub ports: &'a [Port],
-    /// Machines of the instances whose place it takes: they do not count for the spread.
+    /// Machines of the instances whose place it takes, and of those that are just being stopped: these
+    /// do not count as staying.
     pub replaces: &'a [&'a str],
     /// Architectures of its image; any where there are none.
     pub architectures: &'a [String],
@@ -75,6 +74,14 @@ impl<'a> Demand<'a> {
             architectures: &[],
             schema: needed_schema(spec, None),
         }
+    }
+
+    /// Instances of the same workload that stay on a machine beside this one.
+    pub(super) fn staying(&self, candidate: &Candidate<'_>) -> u32 {
+        let leaving = self.replaces.iter();
+        let leaving = leaving.filter(|node| **node == candidate.name).count();
+        let leaving = u32::try_from(leaving).unwrap_or(u32::MAX);
+        candidate.staying.saturating_sub(leaving)
     }
 }
 
@@ -179,7 +186,7 @@ pub fn choose<'a>(
             dislikes(spec, candidate),
             domains.as_ref().map(|domains| domains.count(candidate)),
             std::cmp::Reverse(score(candidate, requests)),
-            candidate.same_workload,
+            demand.staying(candidate),
             tie_break(seed, candidate.name),
         )
     });

@@ -98,7 +98,7 @@ fn is_on_trial(
     let named = keys::dns_record(namespace, name, "A", &named);
     let stored = draft.snapshot.nodes.get(&entry.node);
     let stored = stored.and_then(|node| node.status.as_ref()?.value.instances.get(instance));
-    let since = stored.and_then(|record| record.since);
+    let since = stored.and_then(|record| Some(record.since?.min(draft.now)));
     if since == Some(began) && draft.snapshot.dns.contains_key(&named) {
         return false;
     }

@@ -26,12 +26,7 @@ impl<'a> Domains<'a> {
             let Some(value) = candidate.labels.get(&spread.topology_key) else {
                 continue;
             };
-            let leaving = demand
-                .replaces
-                .iter()
-                .filter(|node| **node == candidate.name);
-            let leaving = u32::try_from(leaving.count()).unwrap_or(u32::MAX);
-            *counts.entry(value).or_default() += candidate.staying.saturating_sub(leaving);
+            *counts.entry(value).or_default() += demand.staying(candidate);
             let foreign = foreign(demand.architectures, candidate);
             if unsuitable(demand, candidate).or(foreign).is_none() {
                 suitable.insert(value.as_str());

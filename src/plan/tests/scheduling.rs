@@ -85,12 +85,11 @@ fn anew<'s>(
             .iter()
             .filter(|(node, _)| node == name)
             .map(|(_, assignment)| assignment);
-        let (mut requested, mut same_workload, mut staying) = (Requested::default(), 0, 0);
+        let (mut requested, mut staying) = (Requested::default(), 0);
         let mut taken = BTreeSet::new();
         for assignment in stored.chain(new) {
             requested.add(assignment.container.resources.effective_requests());
             let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
-            same_workload += u32::from(owner == *key);
             staying += u32::from(owner == *key && assignment.wanted == Wanted::Running);
             taken.insert(assignment.address);
         }
@@ -104,7 +103,6 @@ fn anew<'s>(
             allocatable: status.allocatable,
             requested,
             host_ports: BTreeSet::new(),
-            same_workload,
             staying,
             repelled: false,
             lonely: false,
@@ -116,8 +114,9 @@ fn anew<'s>(
     candidates.collect()
 }
 
-/// New assignments of a plan, in the order in which they were decided.
-fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment)> {
+/// New assignments of a plan, in the order in which they were decided, each with the instances that were
+/// stopped before.
+fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment, BTreeSet<String>)> {
     let operations = planned.changes.iter().flat_map(|change| &change.operations);
     let written = operations.filter_map(|operation| match operation {
         Operation::Put(key, value) => {
@@ -128,9 +127,17 @@ fn placements(planned: &Plan, snapshot: &Snapshot) -> Vec<(String, Assignment)> 
         }
         _ => None,
     });
-    written
-        .filter(|(_, one): &(String, Assignment)| !snapshot.instances.contains_key(&one.instance))
-        .collect()
+    let mut placements = Vec::new();
+    let mut stopped = BTreeSet::new();
+    for (node, assignment) in written {
+        let assignment: Assignment = assignment;
+        if !snapshot.instances.contains_key(&assignment.instance) {
+            placements.push((node, assignment, stopped.clone()));
+        } else if assignment.wanted == Wanted::Stopped {
+            stopped.insert(assignment.instance);
+        }
+    }
+    placements
 }
 
 proptest! {
@@ -168,12 +175,18 @@ proptest! {
         let seed = u64::try_from(world.revision).unwrap();
         let planned = plan(&snapshot, &observed, world.now, seed);
         let mut placed: Vec<(String, Assignment)> = Vec::new();
-        for (node, assignment) in placements(&planned, &snapshot) {
+        for (node, assignment, stopped) in placements(&planned, &snapshot) {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             let parsed = snapshot.workloads[&key].parsed.clone().unwrap();
             let candidates = anew(&snapshot, &placed, &key);
             let seed = seed ^ u64::from(assignment.slot);
-            let chosen = choose(Demand::of(&parsed.workload.spec), &candidates, seed);
+            let own = snapshot.instances_of(&key).filter(|(id, entry)| {
+                let one = &entry.assignment.value;
+                one.wanted == Wanted::Running && (one.slot == assignment.slot || stopped.contains(*id))
+            });
+            let replaces: Vec<&str> = own.map(|(_, entry)| entry.node.as_str()).collect();
+            let demand = Demand { replaces: &replaces, ..Demand::of(&parsed.workload.spec) };
+            let chosen = choose(demand, &candidates, seed);
             prop_assert_eq!(chosen, Ok(node.as_str()), "{}", assignment.instance);
             placed.push((node, assignment));
         }

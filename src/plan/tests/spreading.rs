@@ -86,6 +86,44 @@ fn instances_are_even_over_the_zones_also_after_a_rollout_and_more() {
     }
 }
 
+/// Without a spread in the file: what is replaced, and what is just being stopped, does not count.
+#[test]
+fn two_instances_share_no_machine_after_a_rollout_either() {
+    for strategy in [
+        json!({}),
+        json!({"rolling": {"maxSurge": 0}}),
+        json!({"type": "Simultaneous"}),
+    ] {
+        let mut world = World::with_machines(2);
+        let web = |version: u32, replicas: u32| {
+            let strategy = strategy.clone();
+            move |file: &mut serde_json::Value| {
+                file["spec"]["replicas"] = json!(replicas);
+                file["spec"]["updateStrategy"] = strategy;
+                file["spec"]["source"]["image"] = json!(format!("registry.example/web:{version}"));
+            }
+        };
+        world.apply_workload("web", web(1, 2));
+        world.roll_out();
+        let places = |world: &mut World| {
+            world
+                .machines_of("web")
+                .into_iter()
+                .collect::<BTreeSet<_>>()
+        };
+        assert_eq!(places(&mut world).len(), 2);
+        for version in 2..12 {
+            // Uneven in between.
+            world.drain("n2", version % 4 == 0);
+            world.apply_workload("web", web(version, 2));
+            world.roll_out();
+            if version % 4 != 0 {
+                assert_eq!(places(&mut world).len(), 2, "{strategy} {version}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() {
     let mut world = zones();
@@ -209,7 +247,6 @@ fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candida
         },
         requested: Requested::default(),
         host_ports: BTreeSet::new(),
-        same_workload: 0,
         staying: 0,
         repelled: false,
         lonely: false,
@@ -343,7 +380,6 @@ proptest! {
             let again = choose(Demand::of(&workload.spec), &machines, seed ^ number as u64).unwrap();
             prop_assert_eq!(chosen, again);
             let machine = machines.iter_mut().find(|one| one.name == chosen).unwrap();
-            machine.same_workload += 1;
             machine.staying += 1;
             let by_machine: Vec<u32> = machines.iter().map(|one| one.staying).collect();
             let mut by_zone: BTreeMap<usize, u32> = BTreeMap::new();

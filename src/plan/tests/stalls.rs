@@ -43,6 +43,29 @@ fn the_deadline_is_kept_over_a_change_of_the_leader() {
     assert_eq!(world.events("Stalled").len(), 1);
 }
 
+/// Of two leaders, the next one's clock is an hour behind.
+#[test]
+fn a_clock_that_was_ahead_holds_nothing_up() {
+    let mut world = World::with_machines(3);
+    let behind = |world: &mut World| {
+        world.now = world.now.checked_sub(seconds(3600)).unwrap();
+        world.new_leader();
+    };
+    world.apply_workload("web", web(1, 3, json!({})));
+    world.roll_out();
+    world.apply_workload("web", web(2, 3, json!({})));
+    world.settle();
+    behind(&mut world);
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+    let mut world = bad_version(json!({"progressDeadlineSeconds": 300}));
+    behind(&mut world);
+    world.settle();
+    world.pass(seconds(301));
+    world.settle();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Stalled);
+}
+
 #[test]
 fn a_leader_that_has_just_begun_calls_nothing_stalled() {
     let mut world = bad_version(json!({"progressDeadlineSeconds": 60}));

@@ -312,6 +312,21 @@ fn a_drain_waits_for_a_place_before_it_stops_what_is_replaced_in_place() {
     assert_eq!(world.running("web"), 2);
 }
 
+/// One slot has both versions when the strategy changes, and the new one never runs.
+#[test]
+fn simultaneous_ends_a_pair_of_before_too() {
+    let mut world = World::with_machines(3);
+    world.apply_workload("web", web(1, 3, json!({})));
+    world.roll_out();
+    world.failing.insert("registry.example/web:2".to_owned());
+    world.apply_workload("web", web(2, 3, json!({})));
+    world.settle();
+    assert_eq!(world.versions().get("1"), Some(&3));
+    world.apply_workload("web", web(2, 3, json!({"type": "Simultaneous"})));
+    world.roll_out();
+    assert_eq!(world.versions(), BTreeMap::from([("2".to_owned(), 3)]));
+}
+
 /// The first slot's went from a drained machine; what is left is beyond the number.
 #[test]
 fn simultaneous_ends_what_is_beyond_the_number_before_the_new_one_begins() {
