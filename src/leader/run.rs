@@ -177,8 +177,7 @@ impl Tenure<'_> {
             };
             let observed = self.handle.reports.observed(self.since.elapsed());
             let now = (self.config.clock)();
-            let seed = u64::try_from(snapshot.revision).unwrap_or(0);
-            let plan = (self.planner)(&snapshot, &observed, now, seed);
+            let plan = (self.planner)(&snapshot, &observed, now, plan::SEED);
             let wake = plan.wake_after.map_or(LONGEST_SLEEP, |wake| {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
             });

@@ -2,7 +2,7 @@
 
 use super::{
     Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
-    needed_schema, service::Pass,
+    needed_schema, schedule::seed_of, service::Pass,
 };
 use crate::resource::{HealthCheck, Port, WorkloadSpec};
 
@@ -143,7 +143,8 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             ..demand
         };
         let candidates = self.machines.candidates(self.key, self.draft);
-        match choose(demand, candidates, self.draft.seed ^ u64::from(slot)) {
+        let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
+        match choose(demand, candidates, seed) {
             Ok(node) => Some(node),
             Err(reason) => {
                 let waiting = self.around.losses.waiting();

@@ -57,6 +57,9 @@ pub use serving::{Part, Parts};
 pub use snapshot::*;
 pub use upkeep::*;
 
+/// What every leader seeds its plans with, and who looks ahead: so what is shown is what then comes.
+pub const SEED: u64 = 0;
+
 /// Decides what to write now.
 ///
 /// The same snapshot, reports, time and seed give the same plan. The changes are to be committed

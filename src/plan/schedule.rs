@@ -327,6 +327,12 @@ fn free_share(allocatable: Option<u64>, used: u64) -> u64 {
         .unwrap_or(0)
 }
 
+/// The seed of the choice for a slot: of machines that are alike a workload's slots and those of another
+/// workload prefer different ones, and each of them always the same, where its image is.
+pub(super) fn seed_of(seed: u64, workload_uid: &str, slot: u32) -> u64 {
+    tie_break(seed ^ u64::from(slot), workload_uid)
+}
+
 /// A number that depends on seed and name only (splitmix64 over FNV-1a).
 fn tie_break(seed: u64, name: &str) -> u64 {
     let hash = name

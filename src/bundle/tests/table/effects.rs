@@ -49,6 +49,7 @@ const SHOWN_ONLY: [(&str, &str); 3] = [
 ];
 
 /// A machine: labels, taints, thousandths of a processor, mebibytes.
+#[derive(Clone, Copy)]
 struct Machine {
     labels: &'static [(&'static str, &'static str)],
     taint: Option<(&'static str, &'static str, TaintEffect)>,
@@ -73,25 +74,25 @@ fn worlds() -> Vec<Vec<Machine>> {
         memory: 8192,
         ..PLAIN
     };
+    // Between machines that are alike a name decides: with both orders it is once the other one.
+    let both_orders = |one: Machine, other: Machine| [vec![one, other], vec![other, one]];
+    let zone = Machine {
+        labels: &[("zone", "a")],
+        ..PLAIN
+    };
     let mut worlds = vec![
         vec![PLAIN],
         vec![Machine {
             runs: Some("other-workload"),
             ..PLAIN
         }],
-        // The smaller one is chosen where it alone has the label that is spread over.
-        vec![
-            Machine {
-                labels: &[("zone", "a")],
-                ..PLAIN
-            },
-            large,
-        ],
         vec![Machine {
             labels: &[("disk", "ssd")],
             ..PLAIN
         }],
     ];
+    // The smaller one is chosen where it alone has the label that is spread over.
+    worlds.extend(both_orders(zone, large));
     for key in ["dedicated", "gpu"] {
         for value in ["", "db", "x"] {
             let taint = |effect| Machine {
@@ -105,7 +106,7 @@ fn worlds() -> Vec<Vec<Machine>> {
                 memory: 8192,
                 ..taint(TaintEffect::PreferNoSchedule)
             };
-            worlds.push(vec![PLAIN, large]);
+            worlds.extend(both_orders(PLAIN, large));
         }
     }
     for cpu in [50, 150, 500, 1500] {
