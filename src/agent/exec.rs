@@ -6,6 +6,7 @@
 //! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped,
 //! and what runs in the container ends with the unit ([`super::inside`]).
 
+mod ending;
 mod terminal;
 mod unit;
 
@@ -53,10 +54,6 @@ const BUFFER: usize = 16;
 /// After a command has ended its output is over when nothing came for so long: what it has started may
 /// hold it open.
 const LAST_WORDS: Duration = Duration::from_secs(2);
-/// For a command to end after its caller has gone.
-const STOP: Duration = Duration::from_secs(20);
-/// From one try to end it to the next.
-const STOP_AGAIN: Duration = Duration::from_secs(1);
 /// For a connection to a port of an instance of this machine.
 const CONNECT: Duration = Duration::from_secs(5);
 /// For a user's manager to say what an instance takes.
@@ -129,9 +126,13 @@ impl InstanceSessions for LocalSessions {
         request: SessionRequest,
         inputs: Inputs,
     ) -> Result<Outputs, SessionError> {
-        let held = self.open.open(caller).map_err(|full| {
-            SessionError::TooMany(format!("on the machine `{}`: {full}", instance.node))
-        })?;
+        let held = self
+            .open
+            .open(caller)
+            .map_err(|full| SessionError::TooMany {
+                message: format!("on the machine `{}`: {full}", instance.node),
+                hint: Some(full.hint().to_owned()),
+            })?;
         let assignment = &instance.assignment.value;
         let (sender, receiver) = mpsc::channel(BUFFER);
         match request {
@@ -325,9 +326,12 @@ impl Command {
                 () = self.sender.closed() => break None,
             }
         };
-        if ended.is_none() {
-            self.stop(running).await;
-        } else if !outputs_ended {
+        match &ended {
+            None => self.stop(running).await,
+            Some(Ok(_)) => {}
+            Some(Err(_)) => self.stop_lost().await,
+        }
+        if ended.is_some() && !outputs_ended {
             self.over.cancel();
             tokio::select! {
                 _ = outputs => {}
@@ -335,23 +339,6 @@ impl Command {
             }
         }
         ended
-    }
-
-    /// Nobody waits for it any more. It may not have begun yet: then it is not known for a while.
-    async fn stop(&self, running: impl Future<Output = Result<Ended, SystemdError>>) {
-        let running = async {
-            let _ = running.await;
-            self.over.cancel();
-        };
-        let stopping = async {
-            while !self.over.is_cancelled() {
-                if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
-                    tracing::debug!(unit = self.unit.name, %error, "a command without a caller is not stopped yet");
-                }
-                let _ = timeout(STOP_AGAIN, self.over.cancelled()).await;
-            }
-        };
-        let _ = timeout(STOP, async { tokio::join!(running, stopping) }).await;
     }
 }
 

@@ -75,7 +75,10 @@ impl InstanceSessions for ClusterSessions {
 fn refused(node: &str, error: &ClientError) -> SessionError {
     match error.status() {
         Some(409) => SessionError::Conflict(error.to_string()),
-        Some(429) => SessionError::TooMany(error.to_string()),
+        Some(429) => SessionError::TooMany {
+            message: error.to_string(),
+            hint: error.hint(),
+        },
         Some(_) => SessionError::Unavailable(format!("the machine `{node}` says: {error}")),
         None => SessionError::Away(away(node, error)),
     }
@@ -110,4 +113,24 @@ fn relayed(node: String, receiving: Receiving) -> Outputs {
             }
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{client::Refusal, types::ErrorBody};
+
+    #[test]
+    fn what_a_machine_proposes_to_one_who_has_too_many_is_passed_on() {
+        let body = ErrorBody {
+            error: "TooManyRequests".to_owned(),
+            message: "too many".to_owned(),
+            hint: Some("end some of them".to_owned()),
+            ..ErrorBody::default()
+        };
+        let refusal = Refusal { status: 429, body };
+        let error = refused("n2", &ClientError::Refused(Box::new(refusal)));
+        let told = ApiError::from(error).body();
+        assert_eq!(told.hint.as_deref(), Some("end some of them"));
+    }
 }

@@ -16,6 +16,7 @@ use super::{
     metrics::Counters,
     sessions::InstanceSessions,
     streams::{Held, OpenStreams},
+    usage::Turns,
     view::View,
 };
 use crate::{
@@ -72,6 +73,7 @@ pub struct Api {
     pub(super) counters: Counters,
     pub(super) history: History,
     pub(super) streams: Arc<OpenStreams>,
+    pub(super) turns: Turns,
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
@@ -103,6 +105,7 @@ impl Api {
         Arc::new(Self {
             rates: RateLimits::new(&config.limits),
             streams: OpenStreams::new(config.limits.streams, config.limits.streams_of_one_caller),
+            turns: Turns::default(),
             config,
             counters: Counters::default(),
             history: History::default(),

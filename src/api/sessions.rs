@@ -70,8 +70,13 @@ pub enum SessionError {
     #[error("{0}")]
     Unavailable(String),
     /// Too many are open on the machine, of this caller or of all.
-    #[error("{0}")]
-    TooMany(String),
+    #[error("{message}")]
+    TooMany {
+        /// Whose, and how many.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
     /// As it is the instance has no such thing.
     #[error("{0}")]
     Conflict(String),
@@ -82,10 +87,7 @@ impl From<SessionError> for ApiError {
         match error {
             SessionError::Away(reason) => Self::MachineAway(reason),
             SessionError::Unavailable(reason) => Self::Unavailable(reason),
-            SessionError::TooMany(message) => Self::TooManyStreams {
-                message,
-                hint: None,
-            },
+            SessionError::TooMany { message, hint } => Self::TooManyStreams { message, hint },
             SessionError::Conflict(message) => Self::Conflict {
                 message,
                 hint: None,

@@ -36,7 +36,7 @@ pub enum Full {
 
 impl Full {
     /// What to do about it.
-    pub(super) fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::All(_) => "try again when some of them have ended",
             Self::OfCaller { .. } => {

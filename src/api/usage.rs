@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{Extension, Json, extract::State};
 use futures_util::future::join_all;
+use tokio::sync::Semaphore;
 
 use super::{
     caller::Caller,
@@ -14,6 +15,28 @@ use super::{
     workloads::check_namespace_exists,
 };
 use crate::plan::InstanceEntry;
+
+/// Calls whose machines are asked at once; further ones wait. Each asks a machine on a connection of its
+/// own, of which that takes only so many, for logs and commands too.
+const AT_ONCE: usize = 8;
+
+/// Lets calls ask machines, so many at once.
+pub(super) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+}
+
+impl Turns {
+    /// What the asking gives, once it is its turn.
+    async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
+        // It is never closed.
+        let _turn = self.0.acquire().await.ok();
+        asking.await
+    }
+}
 
 pub(super) async fn of_node(
     State(api): State<Arc<Api>>,
@@ -30,10 +53,11 @@ pub(super) async fn of_node(
     if here.is_empty() {
         return Ok(Json(NodeUsage::default()));
     }
-    Ok(Json(api.config.sessions.usage(&node, &here).await?))
+    let asking = api.config.sessions.usage(&node, &here);
+    Ok(Json(api.turns.wait(asking).await?))
 }
 
-/// Asks all machines that have an instance of the namespace, at once.
+/// Asks all machines that have an instance of the namespace, all at once.
 pub(super) async fn of_namespace(
     State(api): State<Arc<Api>>,
     At(namespace): At<String>,
@@ -50,7 +74,7 @@ pub(super) async fn of_namespace(
     let asked = by_node
         .iter()
         .map(|(node, here)| api.config.sessions.usage(node, here));
-    let answers = join_all(asked).await;
+    let answers = api.turns.wait(join_all(asked)).await;
     let mut usage = NamespaceUsage::default();
     for ((node, here), answer) in by_node.iter().zip(answers) {
         match answer {
@@ -70,4 +94,25 @@ pub(super) async fn of_namespace(
         }
     }
     Ok(Json(usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_so_many_calls_ask_at_once_and_all_have_their_turn() {
+        let turns = Turns::default();
+        let (asking, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let ask = async || {
+            most.fetch_max(asking.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            asking.fetch_sub(1, Ordering::SeqCst)
+        };
+        let calls = (0..AT_ONCE * 4).map(|_| turns.wait(ask()));
+        assert_eq!(join_all(calls).await.len(), AT_ONCE * 4);
+        assert_eq!(most.into_inner(), AT_ONCE);
+    }
 }

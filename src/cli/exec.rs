@@ -3,12 +3,14 @@
 use std::{
     convert::Infallible,
     io::{self, IsTerminal, Read, Write},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
+    time::sleep,
 };
 
 use super::{
@@ -27,26 +29,74 @@ use crate::api::{
 /// Pieces of stdin that wait to be sent.
 const BUFFER: usize = 4;
 
+/// From a SIGTERM or SIGHUP that was passed on to this program's own end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Signals that this program was sent.
-struct Signals([Signal; PassedSignal::ALL.len()]);
+struct Signals {
+    /// As [`PassedSignal::ALL`]; nothing for those that this program ignores.
+    heard: [Option<Signal>; PassedSignal::ALL.len()],
+    /// The one that the command was sent.
+    passed: Option<PassedSignal>,
+}
 
 impl Signals {
-    /// From now on none of them ends the program.
+    /// From now on none of them ends the program. Those that were ignored when it began, as `nohup` and
+    /// shells' jobs in the background have it, stay so.
     fn listen() -> io::Result<Self> {
-        let [hangup, interrupt, quit, terminate] =
-            PassedSignal::ALL.map(|one| signal(SignalKind::from_raw(one.number().into())));
-        Ok(Self([hangup?, interrupt?, quit?, terminate?]))
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::listen_but_to(ignored(&status))
+    }
+
+    fn listen_but_to(ignored: u64) -> io::Result<Self> {
+        let [hangup, interrupt, quit, terminate] = PassedSignal::ALL.map(|one| {
+            let number = one.number();
+            let heard = ignored & (1 << (number - 1)) == 0;
+            heard
+                .then(|| signal(SignalKind::from_raw(number.into())))
+                .transpose()
+        });
+        Ok(Self {
+            heard: [hangup?, interrupt?, quit?, terminate?],
+            passed: None,
+        })
     }
 
     async fn next(&mut self) -> PassedSignal {
-        let Self([hangup, interrupt, quit, terminate]) = self;
+        let [hangup, interrupt, quit, terminate] = &mut self.heard;
         tokio::select! {
-            _ = hangup.recv() => PassedSignal::Hangup,
-            _ = interrupt.recv() => PassedSignal::Interrupt,
-            _ = quit.recv() => PassedSignal::Quit,
-            _ = terminate.recv() => PassedSignal::Terminate,
+            () = hear(hangup) => PassedSignal::Hangup,
+            () = hear(interrupt) => PassedSignal::Interrupt,
+            () = hear(quit) => PassedSignal::Quit,
+            () = hear(terminate) => PassedSignal::Terminate,
         }
     }
+
+    /// The one that ends this program after the first, which was passed on. Who asks for the end, and not
+    /// for an interruption, gets it also of a command that does not heed it.
+    async fn last(&mut self, first: PassedSignal) -> PassedSignal {
+        let ends = matches!(first, PassedSignal::Terminate | PassedSignal::Hangup);
+        tokio::select! {
+            second = self.next() => second,
+            () = sleep(PATIENCE), if ends => first,
+        }
+    }
+}
+
+async fn hear(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Signals that the process with this status ignores, the lowest bit for the first (proc_pid_status(5)).
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or_default()
 }
 
 /// As shells number the end by a signal.
@@ -98,11 +148,24 @@ async fn attend(
     let keys_are_its = arguments.tty && arguments.interactive;
     let _raw = keys_are_its.then(Raw::begin).transpose()?;
     let typed = arguments.interactive.then(read_stdin);
-    tokio::select! {
+    let outcome = tokio::select! {
         outcome = show(receiving) => outcome,
         never = send(sending, typed, arguments.tty) => match never {},
         signal = pass_on(sending, signals, !keys_are_its) => Ok(code_of(signal)),
+    };
+    told(outcome, signals.passed)
+}
+
+/// An agent of before signals were passed on takes one for the end of its caller, and says no more.
+fn told(outcome: Result<u8, CliError>, passed: Option<PassedSignal>) -> Result<u8, CliError> {
+    match (outcome, passed) {
+        (Err(CliError::Client(error)), Some(signal)) if broke_off(&error) => Ok(code_of(signal)),
+        (outcome, _) => outcome,
     }
+}
+
+fn broke_off(error: &ClientError) -> bool {
+    matches!(error, ClientError::Interrupted { .. }) || error.is_machine_away()
 }
 
 /// Passes the first signal on; gives back the one that ends this program. A person whose keys are the
@@ -112,12 +175,13 @@ async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> Pass
     if !passes {
         return first;
     }
+    signals.passed = Some(first);
     let passing = async {
         sending.send(&Input::Signal(first)).await;
         std::future::pending().await
     };
     tokio::select! {
-        second = signals.next() => second,
+        last = signals.last(first) => last,
         never = passing => never,
     }
 }
@@ -202,4 +266,71 @@ pub(super) async fn show(mut receiving: Receiving) -> Result<u8, CliError> {
 fn write(mut to: impl Write, data: &[u8]) -> io::Result<()> {
     to.write_all(data)?;
     to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::ErrorBody;
+
+    #[test]
+    fn what_was_ignored_is_told_by_bits() {
+        let status =
+            "Name:\tkatcall\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001005\nSigCgt:\t2\n";
+        let ignored = ignored(status);
+        let found = PassedSignal::ALL.map(|one| ignored & (1 << (one.number() - 1)) != 0);
+        assert_eq!(found, [true, false, true, false]);
+        assert_eq!(super::ignored("Name:\tkatcall\n"), 0);
+    }
+
+    /// As under `nohup`.
+    #[tokio::test]
+    async fn an_ignored_signal_stays_ignored() {
+        let signals = Signals::listen_but_to(0b111).unwrap();
+        let heard = signals.heard.each_ref().map(Option::is_some);
+        assert_eq!(heard, [false, false, false, true]);
+        let signals = Signals::listen_but_to(1 << 14).unwrap();
+        let heard = signals.heard.each_ref().map(Option::is_some);
+        assert_eq!(heard, [true, true, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_the_end_has_it_after_a_while() {
+        let mut signals = Signals::listen_but_to(u64::MAX).unwrap();
+        for signal in PassedSignal::ALL {
+            let began = tokio::time::Instant::now();
+            let last = tokio::time::timeout(PATIENCE * 60, signals.last(signal)).await;
+            match signal {
+                PassedSignal::Terminate | PassedSignal::Hangup => {
+                    assert_eq!(last, Ok(signal));
+                    assert!(began.elapsed() >= PATIENCE);
+                }
+                PassedSignal::Interrupt | PassedSignal::Quit => assert!(last.is_err()),
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_without_a_word_after_a_signal_is_the_signals() {
+        let interrupted = || {
+            Err(CliError::from(ClientError::Interrupted {
+                endpoint: "n1".to_owned(),
+                reason: "the session has no end".to_owned(),
+            }))
+        };
+        let refused = |word: &str| {
+            Err(CliError::from(ClientError::Refused(Box::new(
+                Refusal::of_stream(ErrorBody {
+                    error: word.to_owned(),
+                    ..ErrorBody::default()
+                }),
+            ))))
+        };
+        let passed = Some(PassedSignal::Interrupt);
+        assert_eq!(told(interrupted(), passed).ok(), Some(130));
+        assert_eq!(told(refused("MachineAway"), passed).ok(), Some(130));
+        assert_eq!(told(Ok(7), passed).ok(), Some(7));
+        assert!(told(refused("Unavailable"), passed).is_err());
+        assert!(told(interrupted(), None).is_err());
+    }
 }

@@ -231,6 +231,52 @@ async fn a_command_ends_with_its_caller() {
     }
 }
 
+/// Its user's manager is executed anew, while the caller is there or just as it goes: that is no end.
+#[tokio::test]
+async fn a_command_whose_manager_is_lost_is_stopped_before_it_counts_as_ended() {
+    for caller_goes in [false, true] {
+        let mut talk = Talk::begin("echo $$ x; exec sleep 1000", None);
+        let said = talk.says("x").await;
+        let pid: i32 = said.split(' ').next().unwrap().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        let manager = Arc::clone(&talk.manager);
+        let stops = async |count: usize| {
+            let stopped = || {
+                manager
+                    .calls()
+                    .iter()
+                    .filter(|call| call.starts_with("stop"))
+                    .count()
+            };
+            let asked = async {
+                while stopped() < count {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            };
+            timeout(DEADLINE, asked).await.expect("nobody stops it");
+        };
+        if caller_goes {
+            manager.fail_next("stop", SystemdError::Masked("busy".to_owned()));
+            drop(std::mem::replace(&mut talk.inputs, mpsc::channel(1).0));
+            stops(1).await;
+        }
+        manager.set_unreachable(Some("executed anew"));
+        stops(if caller_goes { 2 } else { 1 }).await;
+        assert!(!talk.running.is_finished(), "it is said to have ended");
+        assert!(test_kill_process(pid).is_ok());
+        manager.set_unreachable(None);
+        if !caller_goes {
+            let last = talk.next().await;
+            assert!(
+                matches!(&last, Some(Output::Failed(body)) if body.message.contains("connection ended")),
+                "{last:?}"
+            );
+        }
+        timeout(DEADLINE, talk.running).await.unwrap().unwrap();
+        assert!(test_kill_process(pid).is_err(), "it runs on");
+    }
+}
+
 #[tokio::test]
 async fn a_callers_signals_reach_the_command() {
     let mut talk = Talk::begin("echo ready; cat", None);
@@ -426,7 +472,7 @@ async fn there_are_only_so_many_sessions_on_a_machine_and_of_one_caller_fewer() 
     let own = hold(Some("token:a"), MOST_OF_ONE);
     let refused = begin("token:a").await.err();
     assert!(
-        matches!(&refused, Some(SessionError::TooMany(reason)) if reason.contains("`n1`: `token:a` has 64")),
+        matches!(&refused, Some(SessionError::TooMany { message, hint: Some(_) }) if message.contains("`n1`: `token:a` has 64")),
         "{refused:?}"
     );
     let other = begin("token:b").await;
@@ -434,7 +480,7 @@ async fn there_are_only_so_many_sessions_on_a_machine_and_of_one_caller_fewer() 
     let rest = hold(None, MOST_SESSIONS - MOST_OF_ONE - 1);
     let refused = begin("token:b").await.err();
     assert!(
-        matches!(&refused, Some(SessionError::TooMany(reason)) if reason.contains("128")),
+        matches!(&refused, Some(SessionError::TooMany { message, .. }) if message.contains("128")),
         "{refused:?}"
     );
     drop((own, rest));

@@ -101,3 +101,24 @@ async fn commands_and_probes_of_the_process_before_are_ended() {
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     assert_eq!(bench.calls(&web, "stop "), 2);
 }
+
+/// A manager that did not answer for a while, as on a busy machine, must not cost a probe's failure.
+#[tokio::test(start_paused = true)]
+async fn own_probes_outlive_a_manager_that_was_lost() {
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let manager = bench.manager(&web);
+    let probe = "health-kat-default-web-aaaaa-7.service";
+    manager.define(probe, Behaviour::default());
+    let started = manager.start(probe, Duration::from_secs(1)).await;
+    started.unwrap();
+    manager.set_unreachable(Some("the bus ended"));
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_ne!(manager.status(probe).await.unwrap().main_pid, 0);
+    assert_eq!(bench.calls(&web, "stop "), 0);
+}

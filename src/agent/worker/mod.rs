@@ -165,6 +165,8 @@ pub struct Worker {
     desired: watch::Receiver<UserDesired>,
     statuses: Statuses,
     ready: bool,
+    /// What an earlier process of the agent left was asked to end.
+    cleared: bool,
     readiness: Backoff,
     events: Option<UnitEvents>,
     jobs: JoinSet<(JobKey, JobOutcome)>,
@@ -209,6 +211,7 @@ impl Worker {
             desired,
             statuses,
             ready: false,
+            cleared: false,
             readiness: Backoff::default(),
             events: None,
             jobs: JoinSet::new(),

@@ -52,7 +52,11 @@ impl Worker {
             .wait_for_user_bus(self.user.uid, USER_LIMIT)
             .await?;
         self.events = Some(self.manager.events().await?);
-        end_what_was_left(&self.manager).await?;
+        // Once: what runs later is this process's own, and must outlive a manager that did not answer.
+        if !self.cleared {
+            end_what_was_left(&self.manager).await?;
+            self.cleared = true;
+        }
         Ok(())
     }
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::systemd::{Ended, Streams, SystemdError, TransientUnit};
+use crate::systemd::{Ended, Streams, SystemdError, TransientUnit, error};
 
 /// For a command to end by itself after it was asked to.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -35,6 +35,7 @@ struct Running {
     group: Pid,
     stopping: CancellationToken,
     ended: CancellationToken,
+    lost: CancellationToken,
 }
 
 impl Commands {
@@ -82,11 +83,18 @@ impl Commands {
             group: Pid::from_raw(group.unwrap_or(i32::MAX)),
             stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
+            lost: CancellationToken::new(),
         };
+        let lost = running.lost.clone();
         self.with(|all| all.insert(unit.name.clone(), running.clone()));
         // As with systemd it goes on, and is stopped, whether anybody waits for it or not.
         let attending = tokio::spawn(attend(child, running, unit.clone()));
-        let status = attending.await;
+        let status = tokio::select! {
+            status = attending => status,
+            () = lost.cancelled() => {
+                return Err(error::unreachable("fake", "the connection ended"));
+            }
+        };
         self.with(|all| all.remove(&unit.name));
         let status = status.map_err(|error| refused("wait", error.to_string()))?;
         let Some(status) = status else {
@@ -98,6 +106,11 @@ impl Commands {
             (None, Some(signal)) => Ended::Signal(signal),
             (None, None) => Ended::Stopped,
         })
+    }
+
+    /// Nobody is told of an end any more; they run on.
+    pub(super) fn lose(&self) {
+        self.with(|all| all.values().for_each(|running| running.lost.cancel()));
     }
 
     /// Ends it and waits for that; false where there is none.

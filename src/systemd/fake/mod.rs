@@ -156,6 +156,7 @@ impl FakeManager {
     pub fn set_unreachable(&self, reason: Option<&str>) {
         self.with(|state| state.unreachable = reason.map(str::to_owned));
         if reason.is_some() {
+            self.commands.lose();
             self.listeners().close();
             *self
                 .listeners
