@@ -1,6 +1,7 @@
 //! What katcall understands.
 
 mod ask;
+mod namespace;
 mod output;
 mod settings;
 mod streams;
@@ -11,11 +12,12 @@ use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 
 pub(super) use self::{
     ask::{Events, Explain, Wait, Why, WhyKind},
+    namespace::Namespace,
     output::{DocumentFormat, Format, Output, OutputParser},
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, names, node, rollout, time};
+use super::{apply::prune, node, rollout, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -129,19 +131,18 @@ pub(super) enum Command {
     Version(Version),
 }
 
-/// Which namespace.
-#[derive(Debug, Clone, Args)]
-pub(super) struct Namespace {
-    /// Namespace [env: KAT_NAMESPACE]
-    #[arg(
-        short,
-        long,
-        env = "KAT_NAMESPACE",
-        hide_env = true,
-        default_value = "default",
-        value_parser = names::namespace
-    )]
-    pub(super) namespace: String,
+impl Command {
+    /// Whether it waits for a rollout that goes on without it.
+    pub(super) fn waits(&self) -> bool {
+        match self {
+            Self::Apply(arguments) => arguments.wait,
+            Self::Rollback(arguments) => arguments.waits(),
+            Self::Restart(arguments) => arguments.waits(),
+            Self::Scale(arguments) => arguments.waits(),
+            Self::Rollout(arguments) => arguments.waits(),
+            _ => false,
+        }
+    }
 }
 
 #[derive(Debug, Args)]

@@ -216,13 +216,24 @@ async fn out_of(
     let left_out = unpacked
         .map_err(|error| CliError::failed(error.to_string()))?
         .map_err(|error| here(&place, &error))?;
-    for LeftOut { name, what } in left_out {
+    if let Some(one) = left_out.iter().find(|one| one.named) {
+        return Err(not_copied(one, path, target));
+    }
+    for LeftOut { name, what, .. } in left_out {
         let name = plain(&name);
         session
             .console
             .warning(&format!("`{name}` was left out: it is {what}"));
     }
     Ok(())
+}
+
+/// What was named itself was left out.
+fn not_copied(one: &LeftOut, path: &str, target: &Target) -> CliError {
+    let Target { namespace, id, .. } = target;
+    CliError::failed(format!("`{path}` was not copied: it is {}", one.what)).hinted(format!(
+        "only files and folders are; of a link, `katcall exec {id} -n {namespace} -- readlink -f {path}` says where it leads"
+    ))
 }
 
 fn here(path: &Path, error: &io::Error) -> CliError {
@@ -282,6 +293,28 @@ mod tests {
         for wrong in ["", "web:x", "web:"] {
             assert!(parse_place(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn nothing_copied_is_a_failure() {
+        let link = LeftOut {
+            name: "sh".to_owned(),
+            what: "a link",
+            named: true,
+        };
+        let target = Target {
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            id: "web-abcde".to_owned(),
+        };
+        let error = not_copied(&link, "/bin/sh", &target);
+        assert_eq!(error.exit_code(), 1);
+        assert_eq!(error.to_string(), "`/bin/sh` was not copied: it is a link");
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("exec web-abcde -n shop -- readlink -f /bin/sh"),
+            "{hint}"
+        );
     }
 
     #[test]

@@ -77,7 +77,10 @@ async fn sources(session: &Session<'_>, arguments: &Logs) -> Result<(Vec<Source>
     found.sort_by_key(|item| {
         let running = item.status.phase == InstancePhase::Running;
         let created = &item.metadata.creation_timestamp;
-        (!running, std::cmp::Reverse(created), &item.metadata.name)
+        // Only what was started again has an earlier run.
+        let first_run = arguments.previous && item.status.restarts == 0;
+        let newest = std::cmp::Reverse(created);
+        (first_run, !running, newest, &item.metadata.name)
     });
     let Some(first) = found.first() else {
         let follows = arguments.follow && arguments.all;

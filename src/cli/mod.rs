@@ -57,13 +57,17 @@ pub use args::command;
 /// Interrupted by Ctrl-C, as shells number it: 128 and the signal.
 const INTERRUPTED: u8 = 130;
 
+/// Where a wait for a rollout was interrupted.
+const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
+
 /// Runs `katcall` with these arguments, the program's name first, and gives back its exit code.
 /// Everything that is to be said has been said.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let console = Console::detect();
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let words: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match Arguments::try_parse_from(&words) {
         Ok(arguments) => arguments,
-        Err(error) => return usage::report(&error, &console),
+        Err(error) => return usage::report(&error, &words, &console),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -90,11 +94,15 @@ async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8
     let says_it = matches!(arguments.command, Command::Status);
     // It passes signals on.
     let takes_it = matches!(arguments.command, Command::Exec(_));
+    let goes_on = arguments.command.waits();
     let client = OnceCell::new();
     let outcome = tokio::select! {
         outcome = dispatch(arguments, console, &client) => outcome,
         _ = tokio::signal::ctrl_c(), if !takes_it => {
             console.clear_progress();
+            if goes_on {
+                console.note(GOES_ON);
+            }
             Ok(INTERRUPTED)
         }
     };

@@ -53,7 +53,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &PortForward) -> Resul
     let Ports { local, remote } = arguments.ports;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, local))
         .await
-        .map_err(|error| taken(local, &error))?;
+        .map_err(|error| taken(arguments.ports, &error))?;
     let at = listener.local_addr()?;
     session.console.note(&format!(
         "{at} leads to port {remote} of `{}`; Ctrl-C ends it",
@@ -88,12 +88,18 @@ pub(super) async fn run(session: &Session<'_>, arguments: &PortForward) -> Resul
     }
 }
 
-fn taken(port: u16, error: &io::Error) -> CliError {
+fn taken(ports: Ports, error: &io::Error) -> CliError {
+    let Ports {
+        local: port,
+        remote,
+    } = ports;
     match error.kind() {
         io::ErrorKind::AddrInUse => CliError::failed(format!(
             "port {port} of 127.0.0.1 is taken by another program"
         ))
-        .hinted(format!("choose another one, such as 0 for any: `0:{port}`")),
+        .hinted(format!(
+            "choose another one, such as 0 for any: `0:{remote}`"
+        )),
         io::ErrorKind::PermissionDenied => {
             CliError::failed(format!("port {port} is for root alone"))
                 .hinted("choose one from 1024 on, on the left of the colon")

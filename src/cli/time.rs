@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-/// How long ago, in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for what is no time. What lies in
-/// the future, by another machine's clock, is `0s`.
+/// How long ago, in one unit: `45s`, `5m`, `3h`, `12d`, `2y`; `-` for what is no time, and for the
+/// epoch, which stands for one that is not known. What lies in the future, by another machine's clock,
+/// is `0s`.
 pub(super) fn age(now: Timestamp, then: &str) -> String {
-    let Ok(then) = then.parse::<Timestamp>() else {
+    let known = |then: &Timestamp| *then != Timestamp::UNIX_EPOCH;
+    let Some(then) = then.parse().ok().filter(known) else {
         return "-".to_owned();
     };
     let seconds = now.duration_since(then).as_secs().max(0);
@@ -126,6 +128,7 @@ mod tests {
             ("2026-11-20T11:55:00.123456Z", "4m"),
             ("", "-"),
             ("yesterday", "-"),
+            ("1970-01-01T00:00:00Z", "-"),
         ] {
             assert_eq!(age(now(), then), wanted, "{then}");
         }

@@ -1,17 +1,32 @@
 //! Wrong usage in KAT's words.
 
-use std::error::Error as _;
+use std::{error::Error as _, ffi::OsString};
 
-use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+use clap::{
+    Command,
+    error::{ContextKind, ContextValue, Error, ErrorKind},
+};
 
 use super::{args, console::Console, suggest};
 
 const USAGE: u8 = 2;
 
-/// Says what is wrong with the command line, or prints the help that was asked for; gives back the
+/// Commands that others have, and what is there instead.
+const ELSEWHERE: [(&str, &str); 2] = [
+    (
+        "cordon",
+        "`katcall drain` moves everything off a machine and places nothing new there",
+    ),
+    (
+        "undo",
+        "`katcall rollback` goes back to an earlier generation",
+    ),
+];
+
+/// Says what is wrong with a command line, or prints the help that was asked for; gives back the
 /// exit code.
-pub(super) fn report(error: &Error, console: &Console) -> u8 {
-    let Some((message, hint)) = in_words(error) else {
+pub(super) fn report(error: &Error, words: &[OsString], console: &Console) -> u8 {
+    let Some((message, hint)) = in_words(error, words) else {
         // Help and version go to stdout, clap's own words for the rest to stderr.
         let _ = error.print();
         return if error.use_stderr() { USAGE } else { 0 };
@@ -21,7 +36,9 @@ pub(super) fn report(error: &Error, console: &Console) -> u8 {
 }
 
 /// What is wrong, and a hint. clap's own words stand for what is not told here.
-fn in_words(error: &Error) -> Option<(String, String)> {
+fn in_words(error: &Error, words: &[OsString]) -> Option<(String, String)> {
+    let (command, path) = invoked(words);
+    let see_help = || format!("`{path} --help` shows what it takes");
     let texts = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => vec![text.clone()],
         Some(ContextValue::Strings(texts)) => texts.clone(),
@@ -46,26 +63,28 @@ fn in_words(error: &Error) -> Option<(String, String)> {
             let argument = text(ContextKind::InvalidArg)?;
             let reason = error.source()?.to_string();
             let option = argument.split(' ').next().unwrap_or(&argument);
-            Some((format!("`{option}`: {reason}"), SEE_HELP.to_owned()))
+            Some((format!("`{option}`: {reason}"), see_help()))
         }
         ErrorKind::InvalidSubcommand => {
             let word = text(ContextKind::InvalidSubcommand)?;
-            let commands: Vec<String> = args::command()
+            let commands: Vec<String> = command
                 .get_subcommands()
+                .filter(|command| !command.is_hide_set())
                 .map(|command| command.get_name().to_owned())
                 .collect();
-            let hint = text(ContextKind::SuggestedSubcommand)
-                .map(|near| format!("did you mean `{near}`?"))
+            let elsewhere = ELSEWHERE.iter().find(|(other, _)| *other == word);
+            let hint = elsewhere
+                .map(|(_, hint)| (*hint).to_owned())
                 .or_else(|| meant(&word, &commands))
-                .unwrap_or_else(|| "`katcall --help` lists the commands".to_owned());
+                .unwrap_or_else(|| format!("`{path} --help` lists the commands"));
             Some((format!("there is no command `{word}`"), hint))
         }
         ErrorKind::UnknownArgument => {
             let word = text(ContextKind::InvalidArg)?;
-            let hint = text(ContextKind::SuggestedArg).map_or_else(
-                || SEE_HELP.to_owned(),
-                |near| format!("did you mean `{near}`?"),
-            );
+            let hint = text(ContextKind::SuggestedArg)
+                .map(|near| format!("did you mean `{near}`?"))
+                .or_else(|| apart(&command, words, &word))
+                .unwrap_or_else(see_help);
             Some((format!("`{word}` is not expected here"), hint))
         }
         ErrorKind::MissingRequiredArgument => {
@@ -78,19 +97,59 @@ fn in_words(error: &Error) -> Option<(String, String)> {
             }
             let verb = if missing.len() == 1 { "is" } else { "are" };
             let message = format!("{} {verb} missing", missing.join(", "));
-            Some((message, usage(error).unwrap_or_else(|| SEE_HELP.to_owned())))
+            Some((message, usage(error).unwrap_or_else(see_help)))
         }
         ErrorKind::ArgumentConflict => {
             let one = text(ContextKind::InvalidArg)?;
             let other = text(ContextKind::PriorArg)?;
             let message = format!("`{one}` and `{other}` exclude each other");
-            Some((message, usage(error).unwrap_or_else(|| SEE_HELP.to_owned())))
+            Some((message, usage(error).unwrap_or_else(see_help)))
         }
         _ => None,
     }
 }
 
-const SEE_HELP: &str = "`katcall COMMAND --help` shows what it takes";
+/// The command that was written, and how it is written.
+fn invoked(words: &[OsString]) -> (Command, String) {
+    let mut command = args::command();
+    let mut path = command.get_name().to_owned();
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str());
+    while let Some(word) = words.next() {
+        if matches!(word, "--context" | "--connection") {
+            words.next();
+        } else if !word.starts_with('-') {
+            let Some(found) = command.find_subcommand(word).cloned() else {
+                break;
+            };
+            path = format!("{path} {}", found.get_name());
+            command = found;
+        }
+    }
+    (command, path)
+}
+
+/// The same command line with what `exec` is to run set apart.
+fn apart(command: &Command, words: &[OsString], word: &str) -> Option<String> {
+    if command.get_name() != "exec" || word.starts_with('-') {
+        return None;
+    }
+    let words: Option<Vec<&str>> = words.iter().skip(1).map(|word| word.to_str()).collect();
+    let words = words?;
+    // Else it would have to be quoted again.
+    let letter = |one: u8| one.is_ascii_alphanumeric() || b"-_./=:,@+%".contains(&one);
+    let plain = |word: &&str| word.bytes().all(letter);
+    let once = words.iter().filter(|one| **one == word).count() == 1;
+    let at = words.iter().position(|one| *one == word)?;
+    let (before, run) = words.split_at_checked(at)?;
+    if !once || !words.iter().all(plain) {
+        return Some("the command goes after `--`".to_owned());
+    }
+    Some(format!(
+        "the command goes after `--`: `katcall {} -- {}`",
+        before.join(" "),
+        run.join(" ")
+    ))
+}
 
 fn meant(word: &str, candidates: &[String]) -> Option<String> {
     suggest::nearest(word, candidates.iter().map(String::as_str))

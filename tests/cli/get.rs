@@ -171,6 +171,22 @@ fn wrong_usage_ends_with_2() {
     ");
     assert_snapshot!(program.run(&["get", "pods"]));
     assert_snapshot!(program.run(&["gte", "workloads"]));
+    for (words, hint) in [
+        (&["statsu"][..], "did you mean `status`?"),
+        (&["cordon", "n1"], "`katcall drain` moves everything off"),
+        (&["rollout", "undo", "web"], "`katcall rollback` goes back"),
+        (
+            &["rollout", "xyz"],
+            "`katcall rollout --help` lists the commands",
+        ),
+        (&["xyz"], "`katcall --help` lists the commands"),
+        (&["exec", "web", "ls", "/"], "`katcall exec web -- ls /`"),
+        (&["exec", "ls", "ls"], "the command goes after `--`"),
+    ] {
+        let text = program.run(words);
+        assert!(text.starts_with("exit: 2\n"), "{words:?}: {text}");
+        assert!(text.contains(hint), "{words:?}: {text}");
+    }
     assert_snapshot!(program.run(&["get", "workloads", "--wathc"]));
     assert_snapshot!(program.run(&["get", "workloads", "-o", "xml"]));
     assert_snapshot!(program.run(&["get", "workloads", "-n", "Shop"]));

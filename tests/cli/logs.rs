@@ -284,6 +284,29 @@ fn the_run_before_is_asked_for() {
     );
 }
 
+/// Of a workload it is that of the instance that was started again; without an earlier run it is said.
+#[test]
+fn a_run_before_is_of_what_was_started_again() {
+    let fake = two();
+    ended(&fake, "web-bbbbb", vec![]);
+    let program = Program::of(&fake);
+    let text = program.run(&["logs", "web-bbbbb", "--previous"]);
+    assert!(text.starts_with("exit: 0\n--- stderr\n"), "{text}");
+    assert!(
+        text.contains("`web-bbbbb` has no lines of an earlier run"),
+        "{text}"
+    );
+    let mut again = instance("web-aaaaa", "Running");
+    again["status"]["restarts"] = 2.into();
+    let mut newer = instance("web-bbbbb", "Running");
+    newer["metadata"]["creationTimestamp"] = ago(10).into();
+    fake.list(INSTANCES, &[again, newer]);
+    ended(&fake, "web-aaaaa", vec![line(1, "crashed")]);
+    let text = program.run(&["logs", "web", "--previous"]);
+    assert!(text.contains("this is `web-aaaaa`"), "{text}");
+    assert!(text.contains("crashed\n"), "{text}");
+}
+
 #[test]
 fn without_instances_or_workload_it_says_so() {
     let fake = Fake::start();

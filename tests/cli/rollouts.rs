@@ -40,6 +40,56 @@ fn a_rollback_says_what_it_did_and_takes_the_name_in_each_form() {
 }
 
 #[test]
+fn an_interrupted_wait_says_that_the_rollout_goes_on() {
+    let fake = Fake::start();
+    let path = format!("PUT {WEB}/replicas");
+    fake.reply(&path, 200, applied("updated", "web"));
+    fake.list(WORKLOADS, &[workload("web", "Progressing", [3, 3, 0])]);
+    fake.list(WEB_INSTANCES, &[]);
+    let program = Program::of(&fake);
+    let arguments = ["scale", "web", "--replicas", "3", "--wait"];
+    let mut running = program.spawn(&arguments);
+    running.stdout_says("scaled to 3");
+    running.interrupt();
+    let text = running.end();
+    assert!(text.starts_with("exit: 130\n"), "{text}");
+    assert!(
+        text.contains("goes on without katcall: `katcall rollout status`"),
+        "{text}"
+    );
+}
+
+/// What is written twice is the same or refused; what is only the default is no contradiction.
+#[test]
+fn two_namespaces_contradict_each_other() {
+    let fake = Fake::start();
+    fake.reply(
+        "PUT /v1alpha1/n/shop/workloads/web/replicas",
+        200,
+        applied("updated", "web"),
+    );
+    let program = Program::of(&fake);
+    for form in [
+        vec!["scale", "shop/web", "-n", "other", "--replicas", "2"],
+        vec!["rollback", "workload", "shop/web", "--namespace=other"],
+        vec!["restart", "-n", "default", "shop/web"],
+        vec!["history", "shop/web", "-n", "other"],
+        vec!["rollout", "status", "shop/web", "-n", "other"],
+        vec!["rollout", "pause", "shop/web", "-n", "other"],
+    ] {
+        let text = program.run(&form);
+        assert!(text.starts_with("exit: 2\n"), "{form:?}: {text}");
+        assert!(text.contains("contradict each other"), "{form:?}: {text}");
+    }
+    let same = ["scale", "shop/web", "-n", "shop", "--replicas", "2"];
+    let text = program.run(&same);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+    let program = program.variable("KAT_NAMESPACE", "other");
+    let text = program.run(&["scale", "shop/web", "--replicas", "2"]);
+    assert!(text.starts_with("exit: 0\n"), "{text}");
+}
+
+#[test]
 fn a_rollback_of_what_is_not_there_names_what_is_like_it() {
     let fake = Fake::start();
     fake.list(WORKLOADS, &[workload("web", "Running", [1, 1, 1])]);
@@ -73,13 +123,19 @@ fn a_status_is_one_line_and_1_where_it_has_stalled() {
     let fake = Fake::start();
     let path = format!("GET {WEB}");
     let why = "no progress for 600 s: ImagePullFailed: web-abcde: no such image";
-    let stalled = because(
+    let mut stalled = because(
         workload("web", "Stalled", [3, 3, 0]),
         "ProgressDeadlineExceeded",
         why,
     );
-    fake.reply(&path, 200, stalled);
+    fake.reply(&path, 200, stalled.clone());
     let program = Program::of(&fake);
+    // Of the first version there is nothing to go back to.
+    let text = program.run(&["rollout", "status", "web"]);
+    assert!(text.starts_with("exit: 1\n"), "{text}");
+    assert!(!text.contains("katcall rollback"), "{text}");
+    stalled["status"]["lastGoodGeneration"] = 1.into();
+    fake.instead(&path, 200, stalled);
     assert_snapshot!(program.run(&["rollout", "status", "web"]));
     let mut well = because(
         workload("web", "Running", [3, 3, 3]),

@@ -214,6 +214,7 @@ async fn a_port_is_led_to_an_instance() {
         taken.contains(&format!("port {port} of 127.0.0.1 is taken")),
         "{taken}"
     );
+    assert!(taken.contains("0 for any: `0:80`"), "{taken}");
     drop(free);
     let mut running = program.spawn(&["port-forward", "web-abcde", &format!("{port}:80")]);
     running.stderr_says("leads to port 80 of `web-abcde`");

@@ -140,11 +140,12 @@ fn a_watch_whose_history_is_gone_lists_again_without_a_word() {
 #[test]
 fn a_stalled_rollout_ends_with_1_at_once() {
     let fake = Fake::start();
-    let web = because(
+    let mut web = because(
         workload("web", "Stalled", [1, 0, 1]),
         "ProgressDeadlineExceeded",
         "no progress for 600 s",
     );
+    web["status"]["lastGoodGeneration"] = 1.into();
     fake.list(WORKLOADS, &[web]);
     fake.list(WEB_INSTANCES, &[]);
     let program = Program::of(&fake);

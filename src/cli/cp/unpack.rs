@@ -48,6 +48,8 @@ pub(super) struct LeftOut {
     pub(super) name: String,
     /// In words.
     pub(super) what: &'static str,
+    /// It is what was named, so that nothing was taken.
+    pub(super) named: bool,
 }
 
 fn in_words(kind: EntryType) -> &'static str {
@@ -115,9 +117,17 @@ pub(super) fn unpack(
                 let mode = mode & !0o022 | 0o200;
                 file.set_permissions(fs::Permissions::from_mode(mode))?;
             }
+            _ if to == place => {
+                return Ok(vec![LeftOut {
+                    name,
+                    what: in_words(kind),
+                    named: true,
+                }]);
+            }
             _ if left_out.len() < MOST_TOLD => left_out.push(LeftOut {
                 name,
                 what: in_words(kind),
+                named: false,
             }),
             _ => {}
         }
@@ -284,6 +294,24 @@ mod tests {
                 ("top/pipe", neither)
             ]
         );
+    }
+
+    #[test]
+    fn what_was_named_itself_is_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().join("here");
+        let stream = Stream::new().add("./top", EntryType::Symlink, b"");
+        let left_out = stream.unpack(&place).unwrap();
+        assert!(left_out.iter().all(|one| one.named), "{left_out:?}");
+        assert_eq!(left_out.len(), 1);
+        assert!(fs::symlink_metadata(&place).is_err());
+        let stream = Stream::new().add("top", EntryType::Directory, b"").add(
+            "top/link",
+            EntryType::Symlink,
+            b"",
+        );
+        let left_out = stream.unpack(&place).unwrap();
+        assert!(left_out.iter().all(|one| !one.named), "{left_out:?}");
     }
 
     #[test]

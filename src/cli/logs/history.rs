@@ -79,7 +79,15 @@ pub(super) async fn merge(
                 line,
                 place: Resume::default(),
             }),
-            Ok(None) => shown.places.push((source, Resume::default())),
+            Ok(None) => {
+                if query.previous {
+                    session.console.note(&format!(
+                        "`{}` has no lines of an earlier run; RESTARTS of `katcall get instances` says what was started again",
+                        source.id
+                    ));
+                }
+                shown.places.push((source, Resume::default()));
+            }
             Err(error) => {
                 shown.miss(session, alone, &source, error)?;
                 shown.places.push((source, Resume::default()));

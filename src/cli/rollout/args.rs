@@ -41,6 +41,12 @@ pub(in crate::cli) struct Rollback {
     pub(super) waiting: Waiting,
 }
 
+impl Rollback {
+    pub(in crate::cli) fn waits(&self) -> bool {
+        self.waiting.wait
+    }
+}
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct History {
     #[command(flatten)]
@@ -58,6 +64,12 @@ pub(in crate::cli) struct Restart {
     pub(super) waiting: Waiting,
 }
 
+impl Restart {
+    pub(in crate::cli) fn waits(&self) -> bool {
+        self.waiting.wait
+    }
+}
+
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Scale {
     #[command(flatten)]
@@ -67,6 +79,12 @@ pub(in crate::cli) struct Scale {
     pub(super) replicas: u32,
     #[command(flatten)]
     pub(super) waiting: Waiting,
+}
+
+impl Scale {
+    pub(in crate::cli) fn waits(&self) -> bool {
+        self.waiting.wait
+    }
 }
 
 #[derive(Debug, Args)]
@@ -96,4 +114,15 @@ pub(super) enum RolloutCommand {
         #[command(flatten)]
         waiting: Waiting,
     },
+}
+
+impl Rollout {
+    pub(in crate::cli) fn waits(&self) -> bool {
+        match &self.command {
+            RolloutCommand::Status { waiting, .. } | RolloutCommand::Resume { waiting, .. } => {
+                waiting.wait
+            }
+            RolloutCommand::Pause { .. } => false,
+        }
+    }
 }

@@ -43,10 +43,21 @@ impl Which {
             _ => return Err(CliError::usage("expected the name of a workload")),
         };
         Ok(match name.split_once('/') {
-            Some((namespace, name)) => Named {
-                namespace: names::namespace(namespace).map_err(CliError::usage)?,
-                name: name.to_owned(),
-            },
+            Some((namespace, name)) => {
+                let namespace = names::namespace(namespace).map_err(CliError::usage)?;
+                let other = &self.namespace;
+                if other.written && other.namespace != namespace {
+                    return Err(CliError::usage(format!(
+                        "`{namespace}/{name}` and `--namespace {}` contradict each other",
+                        other.namespace
+                    ))
+                    .hinted("leave out one of the two namespaces"));
+                }
+                Named {
+                    namespace,
+                    name: name.to_owned(),
+                }
+            }
             None => Named {
                 namespace: self.namespace.namespace.clone(),
                 name: name.clone(),
@@ -174,12 +185,24 @@ async fn status(session: &Session<'_>, which: &Which, waiting: &Waiting) -> Resu
             .note("  its rollouts are paused: a new version would wait");
     }
     match status.phase {
-        WorkloadPhase::Stalled => Err(CliError::failed(format!("workload `{name}` has stalled"))
-            .hinted(format!(
-                "`katcall rollback workload {namespace}/{name}` goes back to the last good generation"
-            ))),
+        WorkloadPhase::Stalled => {
+            let hint = if has_earlier_good(&item) {
+                format!(
+                    "`katcall rollback workload {namespace}/{name}` goes back to the last good generation"
+                )
+            } else {
+                format!("`katcall why workload {name} -n {namespace}` says why")
+            };
+            Err(CliError::failed(format!("workload `{name}` has stalled")).hinted(hint))
+        }
         _ => Ok(()),
     }
+}
+
+/// There is something to go back to.
+pub(super) fn has_earlier_good(item: &WorkloadItem) -> bool {
+    let good = item.status.last_good_generation;
+    good.is_some_and(|good| good < item.metadata.generation)
 }
 
 pub(super) async fn history(session: &Session<'_>, arguments: &History) -> Result<(), CliError> {

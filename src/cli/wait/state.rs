@@ -11,6 +11,7 @@ use crate::{
     cli::{
         get::rows::workload_reason,
         output::{one_line, word},
+        rollout,
     },
 };
 
@@ -272,8 +273,11 @@ impl State {
         } else {
             format!(" -n {namespace}")
         };
-        let phase = self.workload.as_ref().map(|item| item.status.phase);
-        if phase == Some(WorkloadPhase::Stalled) {
+        let stalled = |item: &&WorkloadItem| item.status.phase == WorkloadPhase::Stalled;
+        if let Some(item) = self.workload.as_ref().filter(stalled) {
+            if !rollout::has_earlier_good(item) {
+                return format!("`katcall why workload {name}{place}` says why");
+            }
             return format!(
                 "`katcall why workload {name}{place}` says why, `katcall rollback workload {name}{place}` goes back"
             );

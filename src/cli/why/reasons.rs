@@ -46,6 +46,9 @@ pub(super) const REASONS: &[Reason] = &[
     reason("DrainBlocked", "something of it can't leave a machine that is being drained", "katcall uncordon NODE, or make room elsewhere"),
     reason("ProgressDeadlineExceeded", "its new version has not become healthy in the time that it has; the old one goes on serving",
         "katcall why instance on one of the new ones; katcall rollback workload {namespace}/{workload} goes back"),
+    // The same where nothing earlier is good; told, and stored by nobody.
+    reason("FirstVersionStalled", "it has not become healthy in the time that it has, and no earlier version of it is known to be good",
+        "katcall why instance on one of its instances; then change its folder, and apply it again"),
     reason("Paused", "its rollout is paused: nothing of the new version takes over until it goes on",
         "katcall rollout resume {namespace}/{workload}"),
     reason("AutoRollback", "a version that made no progress was given up, and the last good one was taken again, as autoRollback says",

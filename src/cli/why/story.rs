@@ -12,7 +12,7 @@ use crate::{
     },
     cli::{
         output::{one_line, word},
-        time,
+        rollout, time,
     },
 };
 
@@ -198,6 +198,7 @@ pub(super) fn of_workload(
         if holds_up(condition) && !of_instance {
             let reason = match condition.kind.as_str() {
                 DRAIN_BLOCKED => DRAIN_BLOCKED,
+                _ if stalled_at_first(&condition.reason, item) => "FirstVersionStalled",
                 _ => &condition.reason,
             };
             story.tell("", reason, &condition.message, &names);
@@ -301,6 +302,10 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
     )
 }
 
+fn stalled_at_first(reason: &str, item: &WorkloadItem) -> bool {
+    reason == "ProgressDeadlineExceeded" && !rollout::has_earlier_good(item)
+}
+
 fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
     let (namespace, name) = item.key();
     let status = &item.status;
@@ -315,6 +320,9 @@ fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
     };
     if !status.reason.is_empty() {
         story.tell(subject, &status.reason, &status.message, &names);
+    }
+    if status.reason == "UserNotReady" && status.message.contains(" is taken") {
+        story.try_next(format!("on {}: sudo kat-agent check", names.node));
     }
     for condition in status.conditions.iter().filter(|one| holds_up(one)) {
         story.tell(subject, &condition.reason, &condition.message, &names);

@@ -129,15 +129,23 @@ fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
 
     let why = "no progress for 600 s: ImagePullFailed: web-bbbbb: no such image";
     let stalled = available(false, "ProgressDeadlineExceeded", why);
-    let stalled = workload("Stalled", [2, 0], stalled);
+    let mut stalled = workload("Stalled", [2, 0], stalled);
     let ill = "ImagePullFailed";
     let both = [
         instance("web-aaaaa", "Running", "", ""),
         instance("web-bbbbb", "Pulling", ill, "no such image"),
     ];
+    // Of the first version there is nothing to go back to.
+    let story = of_workload(&stalled, &both, Vec::new(), now());
+    let told = format!("{} {}", story.because.join("|"), story.next.join("|"));
+    assert!(told.contains("no earlier version"), "{told}");
+    assert!(!told.contains("goes on serving"), "{told}");
+    assert!(!told.contains("katcall rollback"), "{told}");
+    stalled.status.last_good_generation = Some(2);
     let story = of_workload(&stalled, &both, Vec::new(), now());
     assert_eq!(story.because.len(), 2, "{:?}", story.because);
     assert!(story.because[0].ends_with(why), "{:?}", story.because);
+    assert!(story.because[0].contains("goes on serving"));
     assert!(story.because[1].starts_with("web-bbbbb: its image"));
     let next = story.next.join("|");
     assert!(

@@ -1,0 +1,57 @@
+//! The namespace that a command is for.
+
+use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id, parser::ValueSource};
+
+use crate::cli::names;
+
+#[derive(Debug, Args)]
+struct Argument {
+    /// Namespace [env: KAT_NAMESPACE]
+    #[arg(
+        short,
+        long,
+        env = "KAT_NAMESPACE",
+        hide_env = true,
+        default_value = "default",
+        value_parser = names::namespace
+    )]
+    namespace: String,
+}
+
+/// Which namespace.
+#[derive(Debug, Clone)]
+pub(in crate::cli) struct Namespace {
+    pub(in crate::cli) namespace: String,
+    /// On the command line, so that nothing else there may contradict it.
+    pub(in crate::cli) written: bool,
+}
+
+impl FromArgMatches for Namespace {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
+        let Argument { namespace } = Argument::from_arg_matches(matches)?;
+        let source = matches.value_source("namespace");
+        Ok(Self {
+            namespace,
+            written: source == Some(ValueSource::CommandLine),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+impl Args for Namespace {
+    fn group_id() -> Option<Id> {
+        Argument::group_id()
+    }
+
+    fn augment_args(command: Command) -> Command {
+        Argument::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Argument::augment_args_for_update(command)
+    }
+}
