@@ -20,6 +20,8 @@ mod rollouts;
 mod sessions;
 #[path = "support/api.rs"]
 mod support;
+#[path = "api/volumes.rs"]
+mod volumes;
 
 use std::{
     sync::{Arc, Mutex},
@@ -29,7 +31,7 @@ use std::{
 use kat::{
     api::{
         Limits,
-        client::{Change, Client, EventQuery, Options, Route},
+        client::{Change, Client, Deletion, EventQuery, Options, Route},
         types::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
     },
     pki::LeafKind,
@@ -1244,7 +1246,8 @@ async fn the_client_and_the_server_understand_each_other() {
     );
     let events = client.events(&EventQuery::default()).await.unwrap();
     assert_eq!(events.items.len(), 1);
-    client.delete_workload("shop", "web", false).await.unwrap();
+    let how = Deletion::default();
+    client.delete_workload("shop", "web", how).await.unwrap();
     let gone = client.workload("shop", "none").await.unwrap_err();
     assert!(gone.is_not_found(), "{gone}");
     let socket =

@@ -38,12 +38,16 @@ mod others;
 mod plan;
 #[path = "cli/real.rs"]
 mod real;
+#[path = "cli/removals.rs"]
+mod removals;
 #[path = "cli/rollouts.rs"]
 mod rollouts;
 #[path = "cli/sessions.rs"]
 mod sessions;
 #[path = "cli/status.rs"]
 mod status;
+#[path = "cli/volumes.rs"]
+mod volumes;
 #[path = "cli/wait.rs"]
 mod wait;
 #[path = "cli/why.rs"]

@@ -125,6 +125,7 @@ impl Store {
             created: Timestamp::UNIX_EPOCH,
             updated: Timestamp::UNIX_EPOCH,
             deleting: false,
+            deletes_volumes: false,
             paused: false,
             restarted: None,
             architectures: Vec::new(),

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     host::files::{self, Access, FileError},
-    plan::{Assignment, DesiredMeta},
+    plan::{Assignment, DesiredMeta, RemovalRecord},
     store::{keys, mirror::Entries},
 };
 
@@ -20,6 +20,9 @@ pub struct Desired {
     pub revision: u64,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
+    /// Volumes whose data is to be removed.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub removals: BTreeMap<String, RemovalRecord>,
 }
 
 /// Largest stored list.
@@ -103,10 +106,19 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
             expected: meta.count,
         });
     }
+    let prefix = keys::desired_removals(node);
+    let below = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+    let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(&prefix)?, entry)));
+    // Each stands for itself: one that can't be read is one that is not done.
+    let removals = wishes.filter_map(|(volume, entry)| {
+        let wish: RemovalRecord = serde_json::from_slice(&entry.value).ok()?;
+        Some((volume.to_owned(), wish))
+    });
     Ok(Desired {
         schema: 1,
         revision: meta.revision,
         assignments,
+        removals: removals.collect(),
     })
 }
 

@@ -1,5 +1,6 @@
 //! `onPartition: stop`: what a machine that reaches no leader must not run any more, before the leader
-//! may replace it.
+//! may replace it. And, on a machine that has just started, what writes data: it may belong elsewhere by now, and
+//! waits until the store has confirmed the list. Nobody takes it from there before this machine confirms its end.
 //!
 //! A leader moves what it has not heard of for `nodeLossTimeoutSeconds`, since a report arrived or
 //! since it began to lead. This machine counts from before either, and ends the instance in time to
@@ -35,9 +36,10 @@ const LONG: Duration = Duration::from_secs(3600);
 /// answer). Until then a list that seems to be followed may be of before.
 const WATCH_ENDS: Duration = Duration::from_secs(5);
 
-/// Keeps over a restart of the agent, and not over one of the machine, when a leader was reached.
+/// Keeps over a restart of the agent, and not over one of the machine, when a leader was reached, and that the
+/// list was confirmed.
 pub struct Memory {
-    /// The file, at run time.
+    /// The file of the first, at run time; that of the second lies beside it.
     pub path: PathBuf,
     /// Microseconds since the machine started.
     pub monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
@@ -49,6 +51,21 @@ impl Memory {
         let text = files::read_text(&self.path, LIMIT).ok()?;
         let ago = (self.monotonic)().checked_sub(text.trim().parse().ok()?)?;
         Instant::now().checked_sub(Duration::from_micros(ago))
+    }
+
+    /// The store has confirmed the list since the machine started.
+    fn is_confirmed(&self) -> bool {
+        self.confirmed().exists()
+    }
+
+    fn keep_confirmed(&self) {
+        if let Err(error) = files::write_atomic(&self.confirmed(), b"", Access::mode(0o600)) {
+            tracing::warn!(%error, "that the list is confirmed is not kept over a restart of the agent");
+        }
+    }
+
+    fn confirmed(&self) -> PathBuf {
+        self.path.with_file_name("confirmed")
     }
 
     fn keep(&self, reached: Instant) {
@@ -82,12 +99,19 @@ impl Fence {
         let mut listed_anew = true;
         // Since when a leader takes reports again.
         let mut back = None;
+        let mut confirmed = self.memory.as_ref().is_some_and(Memory::is_confirmed);
         loop {
             if listed_anew || self.lists.has_changed().unwrap_or(false) {
                 listed_at = Instant::now();
             }
             let listed = self.lists.borrow_and_update().clone();
             let reached = *self.reached.borrow_and_update();
+            if !confirmed && listed.confirmed && listed.current {
+                confirmed = true;
+                if let Some(memory) = &self.memory {
+                    memory.keep_confirmed();
+                }
+            }
             let silence = Silence::of(&listed, reached, self.timeout);
             back = match silence.over.is_empty() {
                 true => back.or_else(|| Some(Instant::now())),
@@ -107,6 +131,12 @@ impl Fence {
             if let (Some(memory), Some(reached), true) = (&self.memory, reached, runs) {
                 memory.keep(reached);
             }
+            let mut held = verdict.stopped.clone();
+            if !confirmed {
+                let listed = listed.desired.assignments.iter();
+                let writers = listed.filter(|(_, one)| one.writes_data());
+                held.extend(writers.map(|(id, _)| id.clone()));
+            }
             if verdict.stopped != stopped {
                 tracing::warn!(
                     instances = ?verdict.stopped,
@@ -115,7 +145,7 @@ impl Fence {
                 stopped.clone_from(&verdict.stopped);
             }
             let next = Listed {
-                fenced: Arc::new(verdict.stopped),
+                fenced: Arc::new(held),
                 ..listed
             };
             self.fenced.send_if_modified(|present| {

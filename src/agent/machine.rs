@@ -21,6 +21,7 @@ use super::{
     known::{Known, KnownNow},
     membership,
     reach::Present,
+    volumes::Volumes,
 };
 use crate::{
     api::{
@@ -96,6 +97,7 @@ pub struct ThisMachine {
     capacity: ResourceList,
     reserved: ResourceList,
     known: KnownNow,
+    volumes: Arc<Volumes>,
 }
 
 impl ThisMachine {
@@ -105,6 +107,7 @@ impl ThisMachine {
         config: &AgentConfig,
         managers: Arc<dyn ManagerSource>,
         known: KnownNow,
+        volumes: Arc<Volumes>,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
         Ok(Self {
@@ -118,6 +121,7 @@ impl ThisMachine {
             },
             reserved: config.reserved,
             known,
+            volumes,
         })
     }
 }
@@ -150,6 +154,14 @@ impl MachineFacts for ThisMachine {
             .iter()
             .map(ToString::to_string)
             .collect()
+    }
+
+    fn volume_shared(&self) -> bool {
+        self.config.volume_shared
+    }
+
+    fn made_volumes(&self) -> Vec<String> {
+        self.volumes.all_made()
     }
 
     fn present(&self) -> Present {

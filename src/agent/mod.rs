@@ -40,6 +40,7 @@ pub mod paths;
 pub mod program;
 pub mod reach;
 mod recovery;
+pub mod removals;
 mod renewal;
 mod reporter;
 mod reset;
@@ -53,6 +54,7 @@ mod stores;
 pub mod supervisor;
 #[cfg(test)]
 mod tests;
+pub mod volumes;
 pub mod worker;
 
 pub use follow::follow_desired;

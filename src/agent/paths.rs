@@ -22,6 +22,8 @@ pub const MEMBER: &str = "/var/lib/kat/member";
 pub const RECOVERY: &str = "/var/lib/kat/recovery.json";
 /// The last confirmed desired list, 0600.
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
+/// The folders of volumes that this machine has made ([`super::volumes::Volumes`]), 0600.
+pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
 /// Authorities, certificates and keys, 0700.
 pub const PKI: &str = "/var/lib/kat/pki";
 /// Unit files of workload users, one folder for each uid.

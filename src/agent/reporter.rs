@@ -56,6 +56,14 @@ pub trait MachineFacts: Send + Sync {
     fn addresses(&self) -> Vec<String>;
     /// Conditions of the machine.
     fn conditions(&self) -> Vec<Condition>;
+    /// Its volume base path is storage that machines share.
+    fn volume_shared(&self) -> bool {
+        false
+    }
+    /// The folders of volumes that it has made and not removed.
+    fn made_volumes(&self) -> Vec<String> {
+        Vec::new()
+    }
     /// State of the overlay.
     async fn overlay(&self) -> OverlayReport;
     /// Where others reach it; empty where that is not known.
@@ -192,6 +200,22 @@ impl Reporter {
         }
     }
 
+    /// The machine's, and what of volumes could not be removed.
+    fn conditions(&self) -> Vec<Condition> {
+        let mut conditions = self.facts.conditions();
+        let failures = self.statuses.not_removed();
+        if !failures.is_empty() {
+            conditions.push(Condition {
+                kind: "VolumesRemoved".to_owned(),
+                status: false,
+                reason: "VolumeNotRemoved".to_owned(),
+                message: failures.join("; "),
+                since: String::new(),
+            });
+        }
+        conditions
+    }
+
     async fn report(&self) -> NodeReport {
         let (workload_instances, user_indexes) = self.statuses.all();
         let present = self.facts.present();
@@ -209,9 +233,12 @@ impl Reporter {
             endpoints: present.endpoints,
             desired_revision: self.statuses.acted(),
             user_indexes,
-            conditions: self.facts.conditions(),
+            conditions: self.conditions(),
             assignment_schema: ASSIGNMENT_SCHEMA,
             data_path: network::data_path(),
+            volume_shared: self.facts.volume_shared(),
+            made_volumes: self.facts.made_volumes(),
+            removed_volumes: self.statuses.removed(),
         }
     }
 }

@@ -14,13 +14,14 @@ use super::{
     known::Known,
     machine, paths, recovery,
     setup::{Say, read_identity, read_joined, render_settings},
+    volumes::Volumes,
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{
     host::{files, users::Users},
     network,
     render::{ETCD_USER, Renderer},
-    resource::ClusterConfiguration,
+    resource::{AgentConfig, ClusterConfiguration},
     systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager},
 };
 
@@ -128,6 +129,11 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         monotonic: Arc::new(machine::monotonic_microseconds),
         limits_enforced: true,
         network: Arc::new(super::health::probe::Overlay),
+        volumes: Arc::new(Volumes::new(
+            Path::new("/"),
+            &spec.volume_base_path,
+            &AgentConfig::default(),
+        )),
     })
 }
 
@@ -165,10 +171,13 @@ fn remove_files() -> anyhow::Result<()> {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
     recovery::forget_unpacked(Path::new(paths::STATE))?;
+    // Data stays where there is any.
+    let _ = std::fs::remove_dir(Path::new(paths::STATE).join("volumes"));
     // A home whose user could not be removed stays: something may be mounted in it.
     let _ = std::fs::remove_dir(crate::host::users::HOMES);
     for file in [
         paths::DESIRED,
+        paths::VOLUMES,
         paths::KNOWN,
         paths::JOINING,
         paths::MEMBER,

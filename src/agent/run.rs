@@ -28,12 +28,14 @@ use super::{
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
     membership, paths, recovery,
+    removals::Removals,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
     sessions::ClusterSessions,
     setup::{self, read_agent_config, read_identity, render_settings},
     stores,
     supervisor::{Listed, Supervisor},
+    volumes::Volumes,
     worker::Tools,
 };
 use crate::{
@@ -43,6 +45,7 @@ use crate::{
     pki,
     pulse::Pulses,
     render::Renderer,
+    resource::AgentConfig,
     systemd::{Journal, Logind, ManagerSource, Managers},
 };
 
@@ -64,7 +67,7 @@ pub async fn run() -> anyhow::Result<()> {
     let statuses = Statuses::default();
     let network = NetworkFiles::new(state::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
-    let tools = Arc::new(tools(&identity, &managers).await?);
+    let tools = Arc::new(tools(&identity, &config, &managers).await?);
     let stored = Known::stored();
     let host_files = host_files::wanted(&tools.renderer, &tools.settings, &identity, &stored)?;
     host_files::renew(&host_files, managers.system().as_ref()).await?;
@@ -84,6 +87,13 @@ pub async fn run() -> anyhow::Result<()> {
         memory: Some(memory),
     };
     tasks.spawn(fence.run(cancel.clone()));
+    let removals = Removals {
+        lists: listed.clone(),
+        volumes: Arc::clone(&tools.volumes),
+        statuses: statuses.clone(),
+        pulses: pulses.clone(),
+    };
+    tasks.spawn(removals.run(cancel.clone()));
     tasks.spawn(supervisor.run(fenced, cancel.clone()));
 
     let (known_now, known) = watch::channel(Arc::new(stored));
@@ -223,7 +233,14 @@ pub async fn run() -> anyhow::Result<()> {
         lists: listed,
         sink: Arc::new(LeaderApi::new(&identity, &keys, known.clone())),
         facts: Arc::new(
-            ThisMachine::new(&identity, &config, Arc::clone(&managers), known.clone()).await?,
+            ThisMachine::new(
+                &identity,
+                &config,
+                Arc::clone(&managers),
+                known.clone(),
+                Arc::clone(&tools.volumes),
+            )
+            .await?,
         ),
         published,
         reached: reached_now,
@@ -299,7 +316,12 @@ async fn wait_for_end() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn tools(identity: &Identity, managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
+async fn tools(
+    identity: &Identity,
+    config: &AgentConfig,
+    managers: &Arc<dyn ManagerSource>,
+) -> anyhow::Result<Tools> {
+    let base = &identity.cluster.spec.volume_base_path;
     Ok(Tools {
         managers: Arc::clone(managers),
         sessions: Arc::new(Logind::new(managers.system())),
@@ -313,6 +335,7 @@ async fn tools(identity: &Identity, managers: &Arc<dyn ManagerSource>) -> anyhow
         monotonic: Arc::new(super::machine::monotonic_microseconds),
         limits_enforced: super::machine::limits_enforced(),
         network: Arc::new(super::health::probe::Overlay),
+        volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
     })
 }
 

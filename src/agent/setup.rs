@@ -129,6 +129,7 @@ pub fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result<String
 /// What is the same for every instance of this machine.
 pub fn render_settings(identity: &Identity) -> RenderSettings {
     RenderSettings {
+        volumes_folder: identity.cluster.spec.volume_base_path.as_str().into(),
         hold_seconds: identity.cluster.spec.node_loss_timeout_seconds,
         ..RenderSettings::default()
     }

@@ -26,6 +26,8 @@ struct State {
     instances: BTreeMap<String, InstanceReport>,
     users: BTreeSet<u32>,
     acted: u64,
+    removed: BTreeSet<String>,
+    not_removed: Vec<String>,
 }
 
 impl Statuses {
@@ -102,6 +104,41 @@ impl Statuses {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         state.acted
+    }
+
+    /// Of these volumes, which were to be removed, nothing is left; these could not be removed, and why.
+    pub fn set_removed(&self, removed: BTreeSet<String>, failures: Vec<String>) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = state.removed != removed || state.not_removed != failures;
+        (state.removed, state.not_removed) = (removed, failures);
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The volumes that could not be removed, and why.
+    pub fn not_removed(&self) -> Vec<String> {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.not_removed.clone()
+    }
+
+    /// What [`Self::set_removed`] was last told.
+    pub fn removed(&self) -> Vec<String> {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.removed.iter().cloned().collect()
     }
 
     /// The instances' reports and the users' indexes now.

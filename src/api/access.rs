@@ -302,6 +302,18 @@ mod tests {
             ("GET", "/v1alpha1/instances", "ars"),
             ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
+            ("GET", "/v1alpha1/volumes", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/volumes", "ard"),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
+                "ard",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
+                "ad",
+            ),
             ("GET", "/v1alpha1/n/{namespace}/usage", "ard"),
             ("GET", "/v1alpha1/nodes", "ars"),
             ("GET", "/v1alpha1/nodes/{node}", "arns"),

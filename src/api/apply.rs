@@ -187,7 +187,13 @@ impl Apply<'_> {
         key: &WorkloadKey,
         conditions: &mut Vec<Compare>,
     ) -> Result<Decided, ApiError> {
-        let index = next_index(snapshot).ok_or_else(|| {
+        // What an earlier workload of this name left belongs to that one's user.
+        let kept = snapshot
+            .volumes
+            .iter()
+            .find(|(volume, _)| volume.workload == *key);
+        let kept = kept.map(|(_, stored)| stored.value.index);
+        let index = kept.or_else(|| next_index(snapshot)).ok_or_else(|| {
             ApiError::conflict(
                 format!("all {INDEX_LIMIT} users for workloads are taken"),
                 "delete workloads that are not needed, with their kept volumes",
@@ -201,13 +207,18 @@ impl Apply<'_> {
         };
         // Enough for `last` too: applies that go by the same one choose the same index, and only one
         // of them is let through.
-        conditions.push(Compare::ModRevision(keys::index(index), 0));
-        let last = LastIndex { schema: 1, index };
+        let revision = snapshot
+            .indexes
+            .get(&index)
+            .map_or(0, |stored| stored.revision);
+        conditions.push(Compare::ModRevision(keys::index(index), revision));
+        let mut operations = vec![put(keys::index(index), &record)?];
+        if kept.is_none() {
+            let last = LastIndex { schema: 1, index };
+            operations.push(put(keys::LAST_INDEX.to_owned(), &last)?);
+        }
         Ok(Decided {
-            operations: vec![
-                put(keys::index(index), &record)?,
-                put(keys::LAST_INDEX.to_owned(), &last)?,
-            ],
+            operations,
             meta: WorkloadMeta {
                 schema: 1,
                 uid: self.uid.clone(),
@@ -218,6 +229,7 @@ impl Apply<'_> {
                 created: self.now,
                 updated: self.now,
                 deleting: false,
+                deletes_volumes: false,
                 paused: false,
                 restarted: None,
                 architectures: Vec::new(),
@@ -371,6 +383,8 @@ pub(super) struct Removal<'a> {
     pub(super) key: WorkloadKey,
     pub(super) precondition: Precondition,
     pub(super) dry_run: bool,
+    /// The data of its volumes goes with it.
+    pub(super) volumes: bool,
     pub(super) caller: &'a Caller,
     pub(super) now: Timestamp,
 }
@@ -383,11 +397,15 @@ impl Removal<'_> {
         self.precondition.check(Some(entry.meta.revision))?;
         let metadata = workload_metadata(&self.key, entry);
         let outcome = Written::of("Workload", "deleting", metadata);
-        if self.dry_run || entry.meta.value.deleting {
+        if self.dry_run || !is_to_mark(entry, self.volumes) {
             return Ok(Decision::Done(outcome));
         }
-        let (condition, operation) = mark_deleting(&self.key, entry)?;
-        let message = format!("deletion was asked for by {}", self.caller);
+        let (condition, operation) = mark_deleting(&self.key, entry, self.volumes)?;
+        let data = match self.volumes {
+            true => ", with the data of its volumes,",
+            false => "",
+        };
+        let message = format!("deletion{data} was asked for by {}", self.caller);
         let uid = &entry.meta.value.uid;
         let mut operations = record(snapshot, self.now, "Deleting", &self.key, uid, message);
         operations.push(operation);
@@ -399,15 +417,24 @@ impl Removal<'_> {
     }
 }
 
-/// Marks one workload as on its way out.
+/// Its deletion is news, or that the data of its volumes goes with it.
+pub(super) fn is_to_mark(entry: &WorkloadEntry, volumes: bool) -> bool {
+    let meta = &entry.meta.value;
+    !meta.deleting || (volumes && !meta.deletes_volumes)
+}
+
+/// Marks one workload as on its way out; what was to go with it before still does.
 pub(super) fn mark_deleting(
     key: &WorkloadKey,
     entry: &WorkloadEntry,
+    volumes: bool,
 ) -> Result<(Compare, Operation), ApiError> {
     let meta_key = keys::workload_meta(&key.namespace, &key.name);
+    let meta = &entry.meta.value;
     let meta = WorkloadMeta {
         deleting: true,
-        ..entry.meta.value.clone()
+        deletes_volumes: volumes || meta.deletes_volumes,
+        ..meta.clone()
     };
     let condition = Compare::ModRevision(meta_key.clone(), entry.meta.revision);
     Ok((condition, put(meta_key, &meta)?))

@@ -20,6 +20,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod transport;
+mod volumes;
 
 use std::{
     fmt,
@@ -31,7 +32,7 @@ use std::{
     time::Duration,
 };
 
-pub use calls::{Applied, EventQuery, LogQuery};
+pub use calls::{Applied, Deletion, EventQuery, LogQuery};
 pub use error::{ClientError, Refusal};
 pub use follow::{Change, Follow, Named};
 pub use lines::{JsonLines, LineError, Lines};

@@ -40,7 +40,7 @@ pub enum ApiError {
     /// The thing does not exist.
     #[error("{kind} `{name}` does not exist")]
     NotFound {
-        /// `namespace`, `workload`, `instance`, `node`, `file` or `token`.
+        /// `namespace`, `workload`, `instance`, `volume`, `node`, `file` or `token`.
         kind: &'static str,
         /// Its name.
         name: String,

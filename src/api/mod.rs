@@ -37,6 +37,7 @@ mod tokens;
 pub mod types;
 pub mod usage;
 mod view;
+mod volumes;
 mod watch;
 mod workloads;
 

@@ -1,6 +1,6 @@
 //! Namespaces: list, read, create, delete.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
     Extension,
@@ -13,7 +13,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    apply::{mark_deleting, put},
+    apply::{is_to_mark, mark_deleting, put},
     caller::Caller,
     context::{Api, Decision},
     errors::ApiError,
@@ -21,6 +21,7 @@ use super::{
     limits::{MAX_JSON, check_content_type, read_body},
     types::ObjectReference,
     view::namespace_metadata,
+    volumes,
     watch::{ListQuery, answer},
     workloads::{CORE_NAMESPACE, WriteQuery, Written, item},
 };
@@ -246,6 +247,8 @@ pub(super) struct DeleteQuery {
     dry_run: bool,
     /// Delete its workloads too.
     cascade: bool,
+    /// The data of its volumes goes with it, also what is kept of workloads that are gone.
+    volumes: bool,
 }
 
 pub(super) async fn delete(
@@ -271,7 +274,7 @@ pub(super) async fn delete(
     let (outcome, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
     // From here on nothing new comes into the namespace, so this ends.
     let mut newest = revision;
-    let mut more = query.cascade && !query.dry_run;
+    let mut more = (query.cascade || query.volumes) && !query.dry_run;
     while more {
         let (left, revision) = api.write(|snapshot| removal.cascade(snapshot)).await?;
         newest = revision.or(newest);
@@ -331,23 +334,37 @@ impl Removal<'_> {
         })
     }
 
-    /// Marks a piece of the namespace's workloads; says whether there may be more.
+    /// Marks a piece of the namespace's workloads, and of what is kept of those that are gone; says
+    /// whether there may be more.
     fn cascade(&self, snapshot: &Snapshot) -> Result<Decision<bool>, ApiError> {
-        let left: BTreeMap<_, _> = snapshot
-            .workloads
-            .iter()
-            .filter(|(key, entry)| key.namespace == self.name && !entry.meta.value.deleting)
-            .take(CASCADE_PIECE)
-            .collect();
-        if left.is_empty() {
-            return Ok(Decision::Done(false));
-        }
+        let all = self.query.volumes;
+        let workloads = snapshot.workloads.iter();
+        let workloads =
+            workloads.filter(|(key, entry)| key.namespace == self.name && is_to_mark(entry, all));
+        let kept = snapshot.volumes.iter().filter(|(key, stored)| {
+            let workload = &key.workload;
+            workload.namespace == self.name
+                && !stored.value.deleting
+                && !snapshot.workloads.contains_key(workload)
+        });
+        let marks = workloads.map(|(key, entry)| mark_deleting(key, entry, all));
+        let kept = kept
+            .filter(|_| all)
+            .map(|(key, stored)| volumes::mark_deleting(key, stored));
         let mut conditions = Vec::new();
         let mut operations = Vec::new();
-        for (key, entry) in left {
-            let (condition, operation) = mark_deleting(key, entry)?;
+        for mark in marks.chain(kept).take(CASCADE_PIECE) {
+            let (condition, operation) = mark?;
             conditions.push(condition);
             operations.push(operation);
+        }
+        if operations.is_empty() {
+            return Ok(Decision::Done(false));
+        }
+        if all {
+            let (turn, takes_turn) = volumes::in_turn(snapshot);
+            conditions.push(turn);
+            operations.push(takes_turn);
         }
         Ok(Decision::Write {
             conditions,

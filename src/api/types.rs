@@ -18,6 +18,7 @@ mod report;
 mod rollout;
 mod token;
 mod usage;
+mod volume;
 
 pub use join::*;
 pub use membership::*;
@@ -27,6 +28,7 @@ pub use report::*;
 pub use rollout::*;
 pub use token::*;
 pub use usage::*;
+pub use volume::*;
 
 /// Identity of every item.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,7 +57,7 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ItemOf{Spec}")]
 pub struct Item<Spec, Status> {
-    /// `Workload`, `Instance`, `Node`, `Namespace`.
+    /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`.
     pub kind: String,
     /// Identity.
     pub metadata: Metadata,
@@ -93,6 +95,8 @@ pub type InstanceItem = Item<InstanceSpec, InstanceStatus>;
 pub type NodeItem = Item<NodeSpec, NodeStatus>;
 /// A namespace.
 pub type NamespaceItem = Item<NamespaceSpec, NamespaceStatus>;
+/// A volume.
+pub type VolumeItem = Item<VolumeSpec, VolumeStatus>;
 
 /// A workload as it is shown: values of environment variables are replaced by `***`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -423,11 +427,12 @@ pub struct ErrorBody {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ApplyResult {
-    /// `created`, `updated` or `unchanged`.
+    /// `created`, `updated` or `unchanged`; of what is to go `deleting`, or `forgetting` where KAT only
+    /// forgets it.
     pub outcome: String,
-    /// `Workload`, `Namespace` or `Node`.
+    /// `Workload`, `Namespace`, `Node` or `Volume`.
     pub kind: String,
-    /// Identity of the workload, namespace or machine.
+    /// Identity of the workload, namespace, machine or volume.
     pub metadata: Metadata,
     /// Of a workload that was only tried: what would come of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

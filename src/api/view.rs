@@ -267,3 +267,6 @@ mod instances;
 mod nodes;
 #[cfg(test)]
 mod tests;
+mod volumes;
+
+pub use volumes::volume_metadata;

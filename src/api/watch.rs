@@ -26,7 +26,8 @@ use super::{
     errors::ApiError,
     streams::Held,
     types::{
-        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, TokenView, WatchLine,
+        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, TokenView, VolumeItem,
+        WatchLine,
     },
     view::View,
 };
@@ -116,6 +117,18 @@ impl Listed for InstanceItem {
             .resource_version
             .clone_from(&earlier.metadata.resource_version);
         status == earlier.status && metadata == earlier.metadata && self.spec == earlier.spec
+    }
+}
+
+impl Listed for VolumeItem {
+    /// The name of a volume is its own only within its workload.
+    fn key(&self) -> String {
+        let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
+        format!("{namespace}/{}/{}", self.spec.workload, self.metadata.name)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
     }
 }
 

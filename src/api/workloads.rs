@@ -35,6 +35,16 @@ pub(super) struct WriteQuery {
     pub(super) dry_run: bool,
 }
 
+/// The query of deletions.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct DeletionQuery {
+    /// Say what would happen, and do nothing.
+    dry_run: bool,
+    /// The data of its volumes goes with it.
+    volumes: bool,
+}
+
 /// What a write came to.
 pub(super) struct Written {
     pub(super) status: StatusCode,
@@ -222,7 +232,7 @@ pub(super) async fn delete(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     At((namespace, name)): At<(String, String)>,
-    Parameters(query): Parameters<WriteQuery>,
+    Parameters(query): Parameters<DeletionQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     check_writable(&caller, &namespace)?;
@@ -230,6 +240,7 @@ pub(super) async fn delete(
         key: WorkloadKey::new(&namespace, &name),
         precondition: Precondition::read(&headers)?,
         dry_run: query.dry_run,
+        volumes: query.volumes,
         caller: &caller,
         now: api.now(),
     };

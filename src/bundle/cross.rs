@@ -4,6 +4,7 @@ use super::{
     Bundle, Mode,
     diagnostic::{Class, Diagnostic, Span},
     kind::Kind,
+    volumes,
     yaml::{Node, locate},
 };
 use crate::resource::WorkloadType;
@@ -27,7 +28,7 @@ impl Document<'_> {
     }
 
     /// A mistake at the value of a field.
-    fn at_value(&self, class: Class, path: &str, message: String) -> Diagnostic {
+    pub(super) fn at_value(&self, class: Class, path: &str, message: String) -> Diagnostic {
         let start = Span::point(self.root.span.start);
         let span = locate(self.root, path).map_or(start, |(node, _)| node.span);
         Diagnostic::at(class, self.file, span, message).path(path)
@@ -81,6 +82,7 @@ pub(super) fn check(
     let Some(value) = &bundle.workload else {
         return;
     };
+    volumes::check(workload, &value.spec, diagnostics);
     let job = of(Kind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {

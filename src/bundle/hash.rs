@@ -34,13 +34,20 @@ const TEMPLATE: [&str; 7] = [
 /// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes,
 /// restart policy, what a cut does to it, ports and health check.
 ///
-/// Replicas, labels, placement, update strategy and ingress are not part of it.
+/// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
 pub fn template_hash(bundle: &Bundle) -> String {
     let mut parts = Map::new();
     let workload = part(Kind::Workload, &bundle.workload);
     let balancer = part(Kind::VirtualLoadBalancer, &bundle.load_balancer);
     for name in TEMPLATE {
         take(&mut parts, &workload, name);
+    }
+    // What becomes of data in the end is nothing that an instance is made of.
+    let volumes = parts.get_mut("volumes").and_then(Value::as_array_mut);
+    for volume in volumes.into_iter().flatten() {
+        volume
+            .as_object_mut()
+            .map(|members| members.remove("reclaim"));
     }
     for name in ["ports", "healthCheck"] {
         take(&mut parts, &balancer, name);

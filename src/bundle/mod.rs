@@ -20,6 +20,7 @@ mod not_yet;
 mod parse;
 mod schema;
 mod suggest;
+mod volumes;
 mod yaml;
 
 use serde::{Deserialize, Serialize};

@@ -14,10 +14,11 @@ use super::{
     console::Console,
     errors::CliError,
     output, plan,
+    volumes::{self, Present},
     wait::{self, Target},
 };
 use crate::api::{
-    client::ClientError,
+    client::{ClientError, Deletion},
     types::{ApplyResult, WorkloadItem},
 };
 use local::{Content, Prepared, Purpose};
@@ -87,12 +88,17 @@ async fn delete(
     done: &mut Done,
 ) -> Result<Vec<Target>, CliError> {
     let mut gone = Vec::new();
+    let namespaces = surplus
+        .iter()
+        .filter_map(|item| item.metadata.namespace.as_deref());
+    // That data is kept is said where that is known.
+    let present = Present::of(session, namespaces).await.unwrap_or_default();
     for item in surplus {
         let metadata = item.metadata;
         let namespace = metadata.namespace.unwrap_or_default();
         match session
             .client
-            .delete_workload(&namespace, &metadata.name, false)
+            .delete_workload(&namespace, &metadata.name, Deletion::default())
             .await
         {
             Ok(()) => {}
@@ -105,6 +111,10 @@ async fn delete(
         }
         let name = output::plain(&metadata.name);
         session.console.line(&format!("workload/{name} deleting"))?;
+        volumes::say_kept(
+            session.console,
+            present.of_workload(&namespace, &metadata.name),
+        );
         done.count("deleting");
         gone.push(Target {
             namespace,

@@ -85,7 +85,7 @@ pub(super) enum Command {
     Cp(Cp),
     /// Lead a port of this machine to a port of an instance
     PortForward(PortForward),
-    /// Delete workloads or namespaces, or take machines out of the cluster
+    /// Delete workloads, namespaces or the data of volumes, or take machines out of the cluster
     Delete(Delete),
     /// Wait until an item has a condition or a phase, or is gone
     Wait(Wait),
@@ -224,6 +224,8 @@ pub(super) enum Kind {
     Nodes,
     #[value(alias = "namespace", alias = "ns")]
     Namespaces,
+    #[value(alias = "volume", alias = "vol")]
+    Volumes,
     #[value(alias = "event", alias = "ev")]
     Events,
     #[value(alias = "token")]
@@ -252,6 +254,8 @@ pub(super) enum DeletedKind {
     Namespace,
     #[value(alias = "nodes")]
     Node,
+    #[value(alias = "volumes", alias = "vol")]
+    Volume,
 }
 
 /// What can be created by name alone.
@@ -261,11 +265,11 @@ pub(super) enum CreatedKind {
     Namespace,
 }
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(super) struct Get {
-    /// What to list; the singular and wl, inst, ns, ev work too
+    /// What to list; the singular and wl, inst, ns, vol, ev work too
     pub(super) kind: Kind,
-    /// Only this one
+    /// Only this one; of a volume WORKLOAD/VOLUME
     pub(super) name: Option<String>,
     #[command(flatten)]
     pub(super) namespace: Namespace,
@@ -295,7 +299,7 @@ pub(super) struct Delete {
     /// What it is
     #[arg(required_unless_present = "files", requires = "name")]
     pub(super) kind: Option<DeletedKind>,
-    /// Its name
+    /// Its name; of a volume WORKLOAD/VOLUME
     pub(super) name: Option<String>,
     /// The workload of this folder or archive; may be repeated
     #[arg(
@@ -310,6 +314,12 @@ pub(super) struct Delete {
     /// Of a namespace: also everything in it
     #[arg(long)]
     pub(super) cascade: bool,
+    /// Of workloads and namespaces: also the data of their volumes, for good
+    #[arg(long)]
+    pub(super) volumes: bool,
+    /// Do not ask before data is removed
+    #[arg(long)]
+    pub(super) yes: bool,
     /// What is not there is no error
     #[arg(long)]
     pub(super) ignore_not_found: bool,
@@ -432,6 +442,8 @@ mod tests {
             ("instance", Kind::Instances),
             ("node", Kind::Nodes),
             ("ns", Kind::Namespaces),
+            ("vol", Kind::Volumes),
+            ("volume", Kind::Volumes),
         ];
         for (word, kind) in table {
             assert_eq!(Kind::from_str(word, false), Ok(kind), "{word}");

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::api::{
     client::{Client, ClientError, Options},
-    types::{InstanceItem, List, NamespaceItem, NodeItem, TokenView, WorkloadItem},
+    types::{InstanceItem, List, NamespaceItem, NodeItem, TokenView, VolumeItem, WorkloadItem},
 };
 
 /// Somebody waits with a finger on a key.
@@ -85,6 +85,7 @@ async fn live(client: &Client, names: Names, namespace: &str) -> Result<Vec<Stri
         Names::Of(Kind::Instances) => list::<InstanceItem>(client, namespace).await,
         Names::Of(Kind::Nodes) => list::<NodeItem>(client, namespace).await,
         Names::Of(Kind::Namespaces) => list::<NamespaceItem>(client, namespace).await,
+        Names::Of(Kind::Volumes) => list::<VolumeItem>(client, namespace).await,
         Names::Of(Kind::Tokens) => list::<TokenView>(client, namespace).await,
         Names::WorkloadsAndInstances => {
             let mut found = list::<WorkloadItem>(client, namespace).await?;
@@ -202,6 +203,9 @@ mod tests {
             ("get workloads web", None),
             ("why instance", Some(Names::Of(Kind::Instances))),
             ("describe node", nodes),
+            ("get volume", Some(Names::Of(Kind::Volumes))),
+            ("delete volume", Some(Names::Of(Kind::Volumes))),
+            ("delete volume web/data", None),
             ("drain", nodes),
             ("label node", nodes),
             ("logs", Some(Names::WorkloadsAndInstances)),

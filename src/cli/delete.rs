@@ -1,5 +1,7 @@
 //! `katcall delete`.
 
+mod volume;
+
 use tokio::time::Instant;
 
 use super::{
@@ -8,12 +10,15 @@ use super::{
     args::{Delete, DeletedKind},
     errors::CliError,
     get, names,
+    volumes::{self, Named, Present},
     wait::{self, Target},
 };
-use crate::api::types::{NamespaceItem, NodeItem, WorkloadItem};
+use crate::api::{
+    client::Deletion,
+    types::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem},
+};
 
 pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(), CliError> {
-    let deadline = Instant::now() + arguments.timeout;
     let things = match (arguments.kind, &arguments.name) {
         (Some(DeletedKind::Workload), Some(name)) => vec![Thing::Workload {
             namespace: arguments.namespace.namespace.clone(),
@@ -24,10 +29,29 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
             vec![Thing::Namespace { name }]
         }
         (Some(DeletedKind::Node), Some(name)) => vec![Thing::Node { name: name.clone() }],
+        (Some(DeletedKind::Volume), Some(name)) => {
+            vec![Thing::Volume(
+                volumes::named(session, &arguments.namespace, name).await?,
+            )]
+        }
         _ => of_folders(session, arguments)?,
     };
     for thing in &things {
-        match delete(session, arguments, deadline, thing).await {
+        thing.check(arguments)?;
+    }
+    let present = present(session, arguments, &things).await?;
+    if arguments.volumes {
+        let going = things.iter().flat_map(|thing| thing.volumes(&present));
+        volumes::confirm_removal(session.console, going, arguments.yes)?;
+    }
+    let run = Run {
+        session,
+        arguments,
+        present,
+        deadline: Instant::now() + arguments.timeout,
+    };
+    for thing in &things {
+        match run.delete(thing).await {
             Err(error) if arguments.ignore_not_found && error.is_not_found() => {
                 session.console.note(&error.to_string());
             }
@@ -37,33 +61,62 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
     Ok(())
 }
 
-async fn delete(
-    session: &Session<'_>,
-    arguments: &Delete,
-    deadline: Instant,
-    thing: &Thing,
-) -> Result<(), CliError> {
-    match thing {
-        Thing::Workload { .. } | Thing::Node { .. } if arguments.cascade => {
-            Err(CliError::usage("`--cascade` is for namespaces only"))
-        }
-        Thing::Workload { namespace, name } => {
-            workload(session, arguments.wait, deadline, namespace, name).await
-        }
-        Thing::Namespace { name } => namespace(session, arguments, deadline, name).await,
-        // It is gone when this is answered.
-        Thing::Node { name } => match session.client.delete_node(name).await {
-            Ok(()) => session.console.line(&format!("node/{name} deleted")),
-            Err(error) => Err(get::missing::<NodeItem>(session, error, None, name).await),
-        },
-    }
-}
-
 /// What is to go.
 enum Thing {
     Workload { namespace: String, name: String },
     Namespace { name: String },
     Node { name: String },
+    Volume(Named),
+}
+
+impl Thing {
+    /// The options fit.
+    fn check(&self, arguments: &Delete) -> Result<(), CliError> {
+        let (cascades, has_volumes) = match self {
+            Self::Workload { .. } => (false, true),
+            Self::Namespace { .. } => (true, true),
+            Self::Node { .. } | Self::Volume(_) => (false, false),
+        };
+        if arguments.cascade && !cascades {
+            return Err(CliError::usage("`--cascade` is for namespaces only"));
+        }
+        if arguments.volumes && !has_volumes {
+            return Err(CliError::usage(
+                "`--volumes` is for workloads and namespaces only",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The volumes that go with it, or are kept when it goes.
+    fn volumes<'item>(&'item self, present: &'item Present) -> Vec<&'item VolumeItem> {
+        match self {
+            Self::Workload { namespace, name } => present
+                .of_workload(namespace, name)
+                // Of an earlier one of this name.
+                .filter(|item| item.status.phase != VolumePhase::Released)
+                .collect(),
+            Self::Namespace { name } => present.in_namespace(name).collect(),
+            Self::Node { .. } | Self::Volume(_) => Vec::new(),
+        }
+    }
+}
+
+/// The volumes there are. Where nothing is decided by them, it is no failure that they can't be read.
+async fn present(
+    session: &Session<'_>,
+    arguments: &Delete,
+    things: &[Thing],
+) -> Result<Present, CliError> {
+    let namespaces = things.iter().filter_map(|thing| match thing {
+        Thing::Workload { namespace, .. } => Some(namespace.as_str()),
+        Thing::Namespace { name } => Some(name.as_str()),
+        Thing::Node { .. } | Thing::Volume(_) => None,
+    });
+    match Present::of(session, namespaces).await {
+        Err(_) if !arguments.volumes => Ok(Present::default()),
+        found => found,
+    }
 }
 
 /// The workloads of folders. A namespace goes only where its file stands alone: what else is in it
@@ -84,53 +137,120 @@ fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, C
         .collect())
 }
 
-async fn workload(
-    session: &Session<'_>,
-    wait: bool,
+/// One run of the command.
+struct Run<'run> {
+    session: &'run Session<'run>,
+    arguments: &'run Delete,
+    /// The volumes there were before.
+    present: Present,
     deadline: Instant,
-    namespace: &str,
-    name: &str,
-) -> Result<(), CliError> {
-    let (client, console) = (&session.client, session.console);
-    let scope = Some(namespace);
-    // One that is made anew while this waits is another.
-    let uid = match client.workload(namespace, name).await {
-        Ok(item) => item.metadata.uid,
-        Err(error) => return Err(get::missing::<WorkloadItem>(session, error, scope, name).await),
-    };
-    if let Err(error) = client.delete_workload(namespace, name, false).await {
-        return Err(get::missing::<WorkloadItem>(session, error, scope, name).await);
-    }
-    if !wait {
-        return console.line(&format!("workload/{name} deleting"));
-    }
-    let target = Target {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
-        uid,
-        generation: 0,
-    };
-    wait::until_gone(session, &target, deadline).await?;
-    console.line(&format!("workload/{name} deleted"))
 }
 
-async fn namespace(
-    session: &Session<'_>,
-    arguments: &Delete,
-    deadline: Instant,
-    name: &str,
-) -> Result<(), CliError> {
-    let (client, console) = (&session.client, session.console);
-    if let Err(error) = client.delete_namespace(name, arguments.cascade).await {
-        if error.status() == Some(409) && !arguments.cascade && error.hint().is_none() {
-            return Err(CliError::failed(error.to_string())
-                .hinted("`--cascade` deletes everything in it too"));
+impl Run<'_> {
+    async fn delete(&self, thing: &Thing) -> Result<(), CliError> {
+        let session = self.session;
+        match thing {
+            Thing::Workload { namespace, name } => self.workload(namespace, name).await?,
+            Thing::Namespace { name } => self.namespace(name).await?,
+            Thing::Volume(named) => {
+                return volume::delete(session, self.arguments, self.deadline, named).await;
+            }
+            Thing::Node { name } => return node(session, name).await,
         }
-        return Err(get::missing::<NamespaceItem>(session, error, None, name).await);
+        let of_it = thing.volumes(&self.present);
+        if !self.arguments.volumes {
+            volumes::say_kept(session.console, of_it);
+        }
+        Ok(())
     }
-    if !arguments.wait {
-        return console.line(&format!("namespace/{name} deleting"));
+
+    async fn workload(&self, namespace: &str, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let scope = Some(namespace);
+        // One that is made anew while this waits is another.
+        let uid = match client.workload(namespace, name).await {
+            Ok(item) => item.metadata.uid,
+            Err(error) => {
+                let error = get::missing::<WorkloadItem>(session, error, scope, name).await;
+                return Err(self.with_kept(error, namespace, name));
+            }
+        };
+        let how = Deletion {
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_workload(namespace, name, how).await {
+            return Err(get::missing::<WorkloadItem>(session, error, scope, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("workload/{name} deleting"));
+        }
+        let target = Target {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid,
+            generation: 0,
+        };
+        wait::until_gone(session, &target, self.deadline).await?;
+        if self.arguments.volumes {
+            let volumes = self.present.of_workload(namespace, name).cloned();
+            wait::until_volumes_gone(session, namespace, volumes, self.deadline).await?;
+        }
+        console.line(&format!("workload/{name} deleted"))
     }
-    wait::until_namespace_gone(session, name, deadline).await?;
-    console.line(&format!("namespace/{name} deleted"))
+
+    /// A workload that is not there may have left data.
+    fn with_kept(&self, error: CliError, namespace: &str, name: &str) -> CliError {
+        let mut kept = self.present.of_workload(namespace, name);
+        match kept.next() {
+            Some(volume) if error.is_not_found() => {
+                let volume = &volume.metadata.name;
+                error.hinted(format!(
+                    "data of it is kept: `katcall delete volume {namespace}/{name}/{volume}` removes it"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let how = Deletion {
+            cascade: self.arguments.cascade,
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_namespace(name, how).await {
+            if error.status() == Some(409) && !how.cascade && error.hint().is_none() {
+                return Err(CliError::failed(error.to_string())
+                    .hinted("`--cascade` deletes everything in it too"));
+            }
+            return Err(get::missing::<NamespaceItem>(session, error, None, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("namespace/{name} deleting"));
+        }
+        wait::until_namespace_gone(session, name, self.deadline).await?;
+        if how.volumes {
+            let volumes = self.present.in_namespace(name).cloned();
+            wait::until_volumes_gone(session, name, volumes, self.deadline).await?;
+        }
+        console.line(&format!("namespace/{name} deleted"))
+    }
+}
+
+/// A machine is gone when this is answered.
+async fn node(session: &Session<'_>, name: &str) -> Result<(), CliError> {
+    let console = session.console;
+    let volumes = session.client.volumes(None).await;
+    if let Err(error) = session.client.delete_node(name).await {
+        return Err(get::missing::<NodeItem>(session, error, None, name).await);
+    }
+    console.line(&format!("node/{name} deleted"))?;
+    if let Ok(list) = volumes {
+        volumes::warn_left_behind(console, name, &list.items);
+    }
+    Ok(())
 }

@@ -11,11 +11,11 @@ use super::{
     Session,
     args::{Describe, DescribedKind},
     errors::CliError,
-    get::{self, Columns},
+    get::{self, Columns, Listed},
 };
 use crate::api::{
     client::{ClientError, EventQuery},
-    types::{Event, NamespaceItem},
+    types::{Event, List, NamespaceItem, VolumeItem},
 };
 use sheet::Sheet;
 
@@ -52,6 +52,36 @@ async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Res
     let found = get::events(session, &query).await;
     events(sheet, found);
     Ok(())
+}
+
+/// Those of the volumes that `wanted` lets through, or why there are none to show.
+fn volumes(
+    sheet: &mut Sheet,
+    found: Result<List<VolumeItem>, ClientError>,
+    namespaces: bool,
+    wanted: impl Fn(&VolumeItem) -> bool,
+) {
+    let mut items = match found {
+        Ok(list) => list.items,
+        // The cluster knows no volumes yet.
+        Err(error) if error.is_not_found() => return,
+        Err(error) => {
+            sheet.section("volumes");
+            sheet.line(&format!("cannot be read: {error}"));
+            return;
+        }
+    };
+    items.retain(wanted);
+    items.sort_by(VolumeItem::order);
+    if !items.is_empty() {
+        let columns = Columns {
+            wide: false,
+            namespaces,
+            now: sheet.now,
+        };
+        sheet.section("volumes");
+        sheet.table(&get::table(&items, columns));
+    }
 }
 
 /// The last events of a list, or why there are none to show.

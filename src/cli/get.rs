@@ -15,11 +15,13 @@ use super::{
         json::{self, Items},
         table::{Cell, Table},
     },
-    suggest,
+    suggest, volumes,
 };
 use crate::api::{
     client::{ClientError, EventQuery, Named, Route},
-    types::{Event, InstanceItem, List, NamespaceItem, NodeItem, TokenView, WorkloadItem},
+    types::{
+        Event, InstanceItem, List, NamespaceItem, NodeItem, TokenView, VolumeItem, WorkloadItem,
+    },
 };
 
 /// Which columns.
@@ -70,6 +72,10 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Get) -> Result<(), Cl
         Kind::Instances => show::<InstanceItem>(session, arguments).await,
         Kind::Nodes => show::<NodeItem>(session, arguments).await,
         Kind::Namespaces => show::<NamespaceItem>(session, arguments).await,
+        Kind::Volumes => {
+            let arguments = volumes::located(session, arguments).await?;
+            show::<VolumeItem>(session, &arguments).await
+        }
         Kind::Events => show::<Event>(session, arguments).await,
         Kind::Tokens => show::<TokenView>(session, arguments).await,
     }

@@ -2,14 +2,14 @@
 
 mod state;
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Session, errors::CliError, progress::Progress, time};
+use super::{Session, errors::CliError, output::plain, progress::Progress, time};
 use crate::api::{
-    client::{Change, Route},
-    types::{InstanceItem, NamespaceItem, WorkloadItem},
+    client::{Change, Named, Route},
+    types::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem},
 };
 use state::{State, Verdict};
 
@@ -214,5 +214,68 @@ pub(super) async fn until_namespace_gone(
                 }
             }
         }
+    }
+}
+
+/// Waits until the data of volumes is gone.
+pub(super) async fn until_volumes_gone(
+    session: &Session<'_>,
+    namespace: &str,
+    volumes: impl IntoIterator<Item = VolumeItem>,
+    deadline: Instant,
+) -> Result<(), CliError> {
+    // One that is made anew while this waits is another.
+    let mut left: BTreeMap<String, VolumeItem> = volumes
+        .into_iter()
+        .map(|item| (item.metadata.uid.clone(), item))
+        .collect();
+    if left.is_empty() {
+        return Ok(());
+    }
+    let route = Route::volumes(Some(namespace))?;
+    let mut changes = session.client.follow::<VolumeItem>(route, true);
+    let mut progress = Progress::start(session.console);
+    let mut connection = Connection::default();
+    while !left.is_empty() {
+        progress.update(&format!("{}: removing", few(&left)));
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => {
+                drop(progress);
+                let verb = if left.len() == 1 { "is" } else { "are" };
+                return Err(CliError::deadline(format!("{} {verb} not gone yet", few(&left)))
+                    .hinted(format!("`katcall get volumes -n {namespace}` shows on which machine the data lies, and `katcall get nodes` whether that answers")));
+            }
+            change = changes.next() => match change {
+                Ok(change) => {
+                    connection.heard(&change, &progress);
+                    match change {
+                        Change::Listed(items) => left.retain(|uid, _| {
+                            items.iter().any(|item| item.metadata.uid == *uid)
+                        }),
+                        Change::Deleted(item) => {
+                            left.remove(&item.metadata.uid);
+                        }
+                        Change::Changed(item) => left.retain(|uid, before| {
+                            before.key() != item.key() || *uid == item.metadata.uid
+                        }),
+                        Change::Interrupted(_) => {}
+                    }
+                }
+                // The namespace went with the last of them.
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            },
+        }
+    }
+    Ok(())
+}
+
+/// `web/data`, `3 volumes`.
+fn few(left: &BTreeMap<String, VolumeItem>) -> String {
+    let mut values = left.values();
+    match (values.next(), left.len()) {
+        (Some(only), 1) => format!("volume {}", plain(&only.key().1)),
+        (_, count) => format!("{count} volumes"),
     }
 }

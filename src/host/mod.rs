@@ -6,3 +6,4 @@ pub mod commands;
 pub mod facts;
 pub mod files;
 pub mod users;
+pub mod volumes;

@@ -12,8 +12,9 @@ use crate::{
     plan::{
         Allocation, Archived, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers,
         DesiredMeta, EarlierVersion, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord,
-        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, Snapshot, Standing, Stored,
-        TokenRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, RemovalRecord, Snapshot,
+        Standing, Stored, TokenRecord, VolumeKey, VolumeRecord, WorkloadEntry, WorkloadKey,
+        WorkloadMeta, WorkloadStatusRecord,
     },
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
@@ -72,6 +73,14 @@ impl SnapshotBuilder {
                 "ip" => service.address = self.json(entry),
                 "balance" => service.balance = self.json(entry),
                 _ => {}
+            }
+        }
+        for (name, entry) in below(entries, keys::VOLUMES) {
+            let Some(key) = VolumeKey::parse(name) else {
+                continue;
+            };
+            if let Some(value) = self.json::<VolumeRecord>(entry) {
+                snapshot.volumes.insert(key, value);
             }
         }
         for (name, entry) in below(entries, keys::INDEXES) {
@@ -166,6 +175,14 @@ impl SnapshotBuilder {
         }
         let mut kept = BTreeMap::new();
         for (name, entry) in below(entries, keys::NODE_DESIRED) {
+            if let Some((node, volume)) = name.split_once("/removals/")
+                && let Some(key) = VolumeKey::parse(volume)
+                && let Some(wish) = self.json::<RemovalRecord>(entry)
+            {
+                let wishes = snapshot.removals.entry(node.to_owned()).or_default();
+                wishes.insert(key, wish.value);
+                continue;
+            }
             let Some((node, instance)) = name.split_once("/instances/") else {
                 continue;
             };

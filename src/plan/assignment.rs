@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadType};
+use crate::resource::{
+    Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
+};
 
 /// Everything an agent needs to run one instance; it reads no other key for it.
 ///
@@ -59,6 +61,9 @@ pub struct Assignment {
     /// What its machine does with it while it reaches no leader.
     #[serde(default, skip_serializing_if = "runs_on")]
     pub on_partition: OnPartition,
+    /// The volumes that its container mounts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<AssignedVolume>,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,
@@ -70,6 +75,21 @@ pub struct Assignment {
 
 fn runs_on(on_partition: &OnPartition) -> bool {
     *on_partition == OnPartition::Keep
+}
+
+/// A volume as an instance has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedVolume {
+    /// As `workload.kat` says.
+    pub definition: Volume,
+    /// Of simple cluster storage: its folder below the machine's volume base path,
+    /// `<namespace>/<workload>/<volume>`, and `.<slot>` where each replica has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// Its data has been there: nothing empty must take its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made: bool,
 }
 
 /// Whether an instance is to run.
@@ -149,6 +169,20 @@ impl Assignment {
             WorkloadType::Job => 0,
         };
         Duration::from_secs(seconds.into())
+    }
+
+    /// It may change data that outlives it, so no other instance may have that meanwhile, and its machine asks
+    /// before it starts it (ARCHITECTURE.md, invariant 11).
+    pub fn writes_data(&self) -> bool {
+        let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
+        volumes.any(|volume| volume.keeps_data() && self.container.writes_to(&volume.name))
+    }
+
+    /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have
+    /// the paths of the machine that it mounts.
+    pub fn asks_first(&self) -> bool {
+        let mut volumes = self.volumes.iter();
+        self.writes_data() || volumes.any(|volume| volume.definition.host_mount.is_some())
     }
 
     /// It is to run here, and this version knows how.

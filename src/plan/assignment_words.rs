@@ -3,17 +3,20 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
 use serde_json::{Map, Value, json};
 
-use super::{Assignment, Wanted};
+use super::{AssignedVolume, Assignment, Wanted};
 use crate::resource::{
     Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 3;
+pub const ASSIGNMENT_SCHEMA: u32 = 4;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {
+        return 4;
+    }
     match (health_check, spec.on_partition) {
         (Some(_), _) => 3,
         (None, OnPartition::Stop) => 2,
@@ -43,6 +46,7 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
                 replace::<OnPartition>(fields, "onPartition", &json!("keep"));
                 replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
+                replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
                 replace::<Wanted>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
@@ -83,6 +87,7 @@ mod tests {
             "ports": [{"name": "web", "containerPort": 80}],
             "restartPolicy": {"condition": "Never"},
             "healthCheck": {"tcp": {"port": "web"}},
+            "volumes": [{"definition": {"name": "data", "simpleClusterStorage": {}}}],
         })
     }
 
@@ -111,6 +116,7 @@ mod tests {
             ("/wanted", json!("Hibernating")),
             ("/onPartition", json!("ask")),
             ("/healthCheck/periodSeconds", json!("seldom")),
+            ("/volumes/0/definition/reclaim", json!("Archive")),
         ] {
             let mut newer = stored();
             let (parent, name) = pointer.rsplit_once('/').unwrap();
@@ -140,7 +146,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 4"), "{why}");
+        assert!(why.contains("its schema is 5"), "{why}");
     }
 
     #[test]

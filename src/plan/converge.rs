@@ -1,16 +1,15 @@
 //! Instances of a Service: one live instance for each slot, its successor beside it or after it, and
 //! a growing delay before a failed one is replaced (RFC001-KAT 4.5).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Assignment, ParsedWorkload,
     rollout::{Strategy, replicas},
     service::Pass,
     slot::{Live, Slot},
+    turn::Turn,
+    volumes::writes_data,
 };
 use crate::api::types::InstancePhase;
 
@@ -20,57 +19,6 @@ const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 /// After so long without a failure the delay starts anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
-
-/// What is known while the slots of a workload are gone through.
-struct Turn<'l> {
-    strategy: Strategy,
-    /// Nothing new is to take the place of an older version.
-    paused: bool,
-    /// The same, or the new version goes nowhere: what fails is replaced by its own version.
-    held: bool,
-    /// A new instance has shown that the version works.
-    proven: bool,
-    /// Slots whose instance of the new version does not work yet.
-    busy: usize,
-    /// Slots whose instance moves to another machine.
-    moving: usize,
-    /// Where what is replaced stops first: slots that have been emptied, and whose next instance is on its
-    /// way, or whose machine is away.
-    down: usize,
-    /// Slots in which something is still to end.
-    ending: BTreeSet<u32>,
-    /// An instance of another version runs where its machine answers.
-    other_runs: bool,
-    /// Slots in which an instance of the wanted version ends.
-    ended: BTreeSet<u32>,
-    /// Nothing is left of any version.
-    bare: bool,
-    /// By slot, an instance of another version, also one that has just ended.
-    others: BTreeMap<u32, &'l Assignment>,
-}
-
-impl Turn<'_> {
-    fn is_full(&self) -> bool {
-        let moving = if self.held { 0 } else { self.moving };
-        self.busy + self.down + moving >= self.strategy.at_once
-    }
-
-    /// As many slots as may are busy with the new version, beside one that is empty.
-    fn is_full_beside_one_down(&self) -> bool {
-        self.busy + self.down > self.strategy.at_once
-    }
-
-    /// A version that goes nowhere keeps nothing from moving. Where what moves stops first, that it does
-    /// has to be certain: while a rollout is only paused, its new instance may be about to work.
-    fn may_move(&self) -> bool {
-        let apart = match self.strategy.stops_first {
-            true => self.held && !self.paused,
-            false => self.held,
-        };
-        let busy = if apart { 0 } else { self.busy };
-        self.moving + self.down + busy < self.strategy.at_once
-    }
-}
 
 impl Pass<'_, '_, '_> {
     pub(super) fn converge(&mut self, parsed: &ParsedWorkload, all: &[Live<'_>]) {
@@ -83,12 +31,15 @@ impl Pass<'_, '_, '_> {
                 false => surplus.push(live),
             }
         }
-        let simultaneous = Strategy::of(&parsed.workload.spec, replicas).simultaneous;
+        let spec = &parsed.workload.spec;
+        let writes = writes_data(spec) || all.iter().any(|live| live.assignment.writes_data());
+        let strategy = Strategy::of(spec, replicas, writes);
+        let simultaneous = strategy.simultaneous;
         // What is new waits for the end of all of another version, and none of those for what is new.
         let others_end = simultaneous && !self.entry.meta.value.paused;
         self.shrink(replicas, &slots, surplus, others_end);
         self.forgive(all);
-        let mut turn = self.turn(parsed, replicas, all, &slots);
+        let mut turn = self.turn(strategy, replicas, all, &slots);
         let mut waiting = Vec::new();
         for slot in 0..replicas {
             let here = slots.remove(&slot).unwrap_or_default();
@@ -143,15 +94,15 @@ impl Pass<'_, '_, '_> {
 
     fn turn<'l>(
         &mut self,
-        parsed: &ParsedWorkload,
+        strategy: Strategy,
         replicas: u32,
         all: &'l [Live<'_>],
         slots: &BTreeMap<u32, Slot<'l, '_>>,
     ) -> Turn<'l> {
-        let strategy = Strategy::of(&parsed.workload.spec, replicas);
         let ends = |live: &&Live<'_>| {
             let phase = live.record.as_ref().map(|record| record.phase);
-            !live.wanted() && !live.away && phase != Some(InstancePhase::Stopped)
+            let may_run = !live.away || (live.assignment.writes_data() && !live.fenced);
+            !live.wanted() && may_run && phase != Some(InstancePhase::Stopped)
         };
         let other = |live: &&Live<'_>| !live.current;
         let mut others: Vec<_> = all.iter().filter(other).collect();
@@ -174,6 +125,17 @@ impl Pass<'_, '_, '_> {
                 .iter()
                 .filter(|live| !live.wanted() && live.current)
                 .map(|live| live.assignment.slot)
+                .collect(),
+            away: all
+                .iter()
+                .filter(|live| live.away && ends(live))
+                .map(|live| {
+                    let Live { id, node, .. } = live;
+                    let why = format!(
+                        "{id} may still write to its data on {node}, which does not answer"
+                    );
+                    (live.assignment.slot, why)
+                })
                 .collect(),
             other_runs: others.iter().any(|live| live.wanted() && !live.away),
             bare: all.is_empty(),
@@ -314,6 +276,9 @@ impl Pass<'_, '_, '_> {
             false => stops_first && turn.ending.contains(&slot),
         };
         if waits {
+            if let Some(why) = turn.away.get(&slot) {
+                self.unschedulable = Some(why.clone());
+            }
             return;
         }
         if let Some(earlier) = self.entry.earlier.as_ref().filter(|_| turn.bare) {
@@ -414,6 +379,14 @@ impl Pass<'_, '_, '_> {
         lost: &Live<'_>,
         like: Option<&Assignment>,
     ) {
+        if lost.assignment.writes_data() {
+            // It has ended by now, and must not begin again when its machine is back: its successor comes when
+            // that is written.
+            if self.fits(parsed, slot) {
+                self.stop(lost, "its machine is lost");
+            }
+            return;
+        }
         if let Some(successor) = self.make(parsed, slot, like) {
             let node = lost.node;
             let message = format!("its machine {node} is lost; {successor} takes its place");

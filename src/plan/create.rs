@@ -4,7 +4,7 @@ use super::{
     Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
     needed_schema, schedule::seed_of, service::Pass,
 };
-use crate::resource::{HealthCheck, Port, WorkloadSpec};
+use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
 /// What an instance is made from.
 #[derive(Clone, Copy)]
@@ -58,8 +58,10 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         };
         let ports = ports_of(parsed);
         let demand = version.demand();
-        let node = self.find_place(demand, slot)?;
+        let volumes = (spec.volumes.as_slice(), &spec.container);
+        let node = self.find_place(demand, volumes, slot)?;
         let address = self.draft.free_address(node)?;
+        let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
         let assignment = Assignment {
             schema: demand.schema,
             instance: self.next_id(),
@@ -80,6 +82,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
             on_partition: spec.on_partition,
+            volumes,
             wanted: Wanted::Running,
             not_understood: None,
         };
@@ -103,11 +106,19 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             schema: like.schema,
             ..Demand::of(&spec)
         };
-        let node = self.find_place(demand, slot)?;
+        let volumes: Vec<_> = like
+            .volumes
+            .iter()
+            .map(|one| one.definition.clone())
+            .collect();
+        let node = self.find_place(demand, (&volumes, &like.container), slot)?;
+        let address = self.draft.free_address(node)?;
+        let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
         let assignment = Assignment {
             instance: self.next_id(),
             slot,
-            address: self.draft.free_address(node)?,
+            address,
+            volumes,
             ports: self.machines.ports(node, &like.ports),
             created: Some(self.draft.now),
             wanted: Wanted::Running,
@@ -119,7 +130,9 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
 
     /// An instance of the present version would find a machine now.
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
-        self.find_place(self.present(parsed).demand(), slot)
+        let spec = &parsed.workload.spec;
+        let volumes = (spec.volumes.as_slice(), &spec.container);
+        self.find_place(self.present(parsed).demand(), volumes, slot)
             .is_some()
     }
 
@@ -136,10 +149,23 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         }
     }
 
-    fn find_place(&mut self, demand: Demand<'_>, slot: u32) -> Option<&'a str> {
+    fn find_place(
+        &mut self,
+        demand: Demand<'_>,
+        (volumes, container): (&[Volume], &Container),
+        slot: u32,
+    ) -> Option<&'a str> {
         let replaces = self.replaced(slot);
+        let held = match self.held(volumes, container, slot) {
+            Ok(held) => held,
+            Err(reason) => {
+                self.unschedulable = Some(reason);
+                return None;
+            }
+        };
         let demand = Demand {
             replaces: &replaces,
+            held,
             ..demand
         };
         let candidates = self.machines.candidates(self.key, self.draft);
@@ -149,7 +175,10 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             Err(reason) => {
                 let waiting = self.around.losses.waiting();
                 let waiting = waiting.map_or_else(String::new, |why| format!("; {why}"));
-                self.unschedulable = Some(format!("{reason}{waiting}"));
+                let data = held.on.map_or_else(String::new, |node| {
+                    format!("; the data of its volumes lies on {node}")
+                });
+                self.unschedulable = Some(format!("{reason}{data}{waiting}"));
                 None
             }
         }

@@ -10,8 +10,8 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, Wanted, WorkloadKey,
-    balance::ServiceAddresses, event::EventLog,
+    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, VolumeKey, VolumeRecord, Wanted,
+    WorkloadKey, balance::ServiceAddresses, event::EventLog,
 };
 use crate::{
     api::types::ObjectReference,
@@ -65,6 +65,8 @@ pub(super) struct Draft<'a> {
     instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
     /// Instances that this plan has placed.
     placed: BTreeSet<String>,
+    /// Volumes as this plan leaves them.
+    volumes: BTreeMap<VolumeKey, VolumeRecord>,
     /// Instances that this plan stops.
     stopped: BTreeSet<String>,
     changes: Vec<Change>,
@@ -123,6 +125,7 @@ impl<'a> Draft<'a> {
             requested,
             instances,
             placed: BTreeSet::new(),
+            volumes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             changes: Vec::new(),
         }
@@ -181,6 +184,34 @@ impl<'a> Draft<'a> {
     /// An instance of this id exists, or this plan has placed one.
     pub(super) fn is_taken(&self, instance: &str) -> bool {
         self.snapshot.instances.contains_key(instance) || self.placed.contains(instance)
+    }
+
+    /// Where the data of a volume lies.
+    pub(super) fn volume(&self, key: &VolumeKey) -> Option<&VolumeRecord> {
+        let stored = self.snapshot.volumes.get(key).map(|stored| &stored.value);
+        self.volumes.get(key).or(stored)
+    }
+
+    /// This plan has written where the data of a volume lies.
+    pub(super) fn has_placed(&self, key: &VolumeKey) -> bool {
+        self.volumes.contains_key(key)
+    }
+
+    /// The volumes of a workload.
+    pub(super) fn volumes_of(&self, workload: &WorkloadKey) -> Vec<(VolumeKey, VolumeRecord)> {
+        let stored = self.snapshot.volumes.iter();
+        let mut all: BTreeMap<_, _> = stored.map(|(key, one)| (key, &one.value)).collect();
+        all.extend(&self.volumes);
+        all.into_iter()
+            .filter(|(key, _)| key.workload == *workload)
+            .map(|(key, record)| (key.clone(), record.clone()))
+            .collect()
+    }
+
+    /// Writes where the data of a volume lies.
+    pub(super) fn put_volume(&mut self, group: &mut Group, key: &VolumeKey, record: VolumeRecord) {
+        group.put(keys::volume(&key.to_string()), &record);
+        self.volumes.insert(key.clone(), record);
     }
 
     /// This plan stops the instance.

@@ -45,6 +45,7 @@ impl<'a> Machines<'a> {
                 // Agents of before this was said understand 1.
                 assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
                 architecture: &registration.architecture,
+                volume_shared: status.is_some_and(|status| status.volume_shared),
             }
         });
         let mut machines = Self {

@@ -22,6 +22,7 @@ mod machines;
 mod members;
 mod node;
 mod records;
+mod removals;
 mod rollback;
 mod rollout;
 mod schedule;
@@ -33,7 +34,9 @@ mod spread;
 mod status;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod upkeep;
+mod volumes;
 
 use jiff::Timestamp;
 
@@ -51,11 +54,13 @@ pub use loss::fence_after;
 pub use members::*;
 pub use node::reported_status;
 pub use records::*;
+pub use removals::{RemovalRecord, removal_id};
 pub use rollout::in_words as rollout_in_words;
 pub use schedule::*;
 pub use serving::{Part, Parts};
 pub use snapshot::*;
 pub use upkeep::*;
+pub use volumes::{Held, VolumeKey, users_of};
 
 /// What every leader seeds its plans with, and who looks ahead: so what is shown is what then comes.
 pub const SEED: u64 = 0;
@@ -91,6 +96,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     // Not all may fit into one transaction, and the leader may die between two: what is to stop has lost
     // its callers by then.
     draft.put_before(workloads, callers);
+    removals::plan_removals(&mut draft, &statuses);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);

@@ -132,6 +132,9 @@ pub fn reported_status(
         conditions: report.conditions.clone(),
         assignment_schema: report.assignment_schema,
         data_path: report.data_path,
+        volume_shared: report.volume_shared,
+        made_volumes: report.made_volumes.clone(),
+        removed_volumes: report.removed_volumes.clone(),
         ..before.clone()
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     api::types::{
         Condition, Health, InstancePhase, NodePhase, Scope, Taint, WorkloadStatus, newer,
     },
-    resource::ResourceList,
+    resource::{ReclaimPolicy, ResourceList},
 };
 
 /// `/kat/namespaces/{ns}`.
@@ -133,6 +133,15 @@ pub struct NodeStatusRecord {
     pub assignment_schema: u32,
     /// Number of its `packaging/data-path`; 0 is one from before this was said.
     pub data_path: u32,
+    /// Its volume base path is storage that it shares with all machines that say so.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub volume_shared: bool,
+    /// Folders of volumes that it has made and not removed, where these are not shared.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub made_volumes: Vec<String>,
+    /// Volumes that it was to remove, and of which nothing is left on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub removed_volumes: Vec<String>,
 }
 
 /// One instance within a [`NodeStatusRecord`].
@@ -188,6 +197,9 @@ pub struct WorkloadMeta {
     /// It goes as soon as the agents confirm that nothing of it is left.
     #[serde(default)]
     pub deleting: bool,
+    /// And the data of its volumes goes with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deletes_volumes: bool,
     /// Its rollout moves nothing new.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
@@ -307,6 +319,34 @@ pub fn with_restart(files: &str, restarted: Option<Timestamp>) -> String {
         None => files.to_owned(),
         Some(at) => format!("{files}-{:x}", at.as_millisecond()),
     }
+}
+
+/// `/kat/volumes/{ns}/{workload}/{volume}`: where the data of a volume lies, from the first placement on,
+/// and after its workload is gone (RFC001-KAT 4.7). See [`super::VolumeKey`] for the last part of the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct VolumeRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Index of the workload user that owns the data: nobody else gets it meanwhile.
+    pub index: u32,
+    /// The machine; nothing where the data is on storage that machines share.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Of a path of the machine: the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<String>,
+    /// An instance has run with it.
+    #[serde(default)]
+    pub made: bool,
+    /// What becomes of the data when the workload is deleted.
+    #[serde(default, deserialize_with = "newer::word")]
+    pub reclaim: ReclaimPolicy,
+    /// The data is to be removed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deleting: bool,
+    /// When it was placed.
+    pub created: Timestamp,
 }
 
 /// `/kat/indexes/{index}`: who has a workload index.

@@ -14,6 +14,7 @@ use super::{
     EventKind, ParsedWorkload, RolloutRecord, WorkloadStatusRecord, loss,
     service::Pass,
     slot::{Live, Slot},
+    volumes::writes_data,
 };
 use crate::{
     api::types::{Health, WorkloadPhase},
@@ -45,7 +46,8 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    pub(super) fn of(spec: &WorkloadSpec, replicas: u32) -> Self {
+    /// `writes` says that an instance, or what it is to replace, may change data that both have.
+    pub(super) fn of(spec: &WorkloadSpec, replicas: u32, writes: bool) -> Self {
         let surge = match spec.update_strategy.rolling.max_surge {
             MaxSurge::Count(count) => u64::from(count),
             MaxSurge::Percent(percent) => (u64::from(replicas) * u64::from(percent)).div_ceil(100),
@@ -53,7 +55,7 @@ impl Strategy {
         let simultaneous = spec.update_strategy.kind == UpdateStrategyType::Simultaneous;
         Self {
             at_once: usize::try_from(surge.max(1)).unwrap_or(usize::MAX),
-            stops_first: simultaneous || surge == 0,
+            stops_first: simultaneous || surge == 0 || writes,
             simultaneous,
         }
     }
@@ -66,7 +68,7 @@ pub fn in_words(spec: &WorkloadSpec) -> String {
         at_once,
         stops_first,
         simultaneous,
-    } = Strategy::of(spec, replicas(spec));
+    } = Strategy::of(spec, replicas(spec), writes_data(spec));
     let how = match (simultaneous, stops_first) {
         (true, _) => "all old ones stop before any new one starts".to_owned(),
         (_, true) => "one after the other, each stops before its successor starts".to_owned(),

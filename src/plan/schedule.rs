@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
+    Held,
     devices::{makers, with_host_ports},
     needed_schema,
     spread::Domains,
@@ -46,6 +47,8 @@ pub struct Candidate<'a> {
     pub assignment_schema: u32,
     /// `amd64`, `arm64` ...
     pub architecture: &'a str,
+    /// It has the shared volume base path.
+    pub volume_shared: bool,
 }
 
 /// What an instance asks of its machine.
@@ -62,6 +65,8 @@ pub struct Demand<'a> {
     pub architectures: &'a [String],
     /// Schema of an assignment that its agent must understand at least.
     pub schema: u32,
+    /// Where the data of its volumes lets it be.
+    pub held: Held<'a>,
 }
 
 impl<'a> Demand<'a> {
@@ -73,6 +78,7 @@ impl<'a> Demand<'a> {
             replaces: &[],
             architectures: &[],
             schema: needed_schema(spec, None),
+            held: Held::default(),
         }
     }
 
@@ -201,6 +207,12 @@ pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
     }
     if candidate.draining {
         return Some("being drained");
+    }
+    if demand.held.on.is_some_and(|node| node != candidate.name) {
+        return Some("without its data");
+    }
+    if demand.held.shared && !candidate.volume_shared {
+        return Some("without the shared volumes");
     }
     if candidate.assignment_schema < demand.schema {
         return Some("with a version of KAT that is too old for it");

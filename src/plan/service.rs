@@ -11,10 +11,11 @@ use super::{
     machines::Machines,
     slot::Live,
     status::{self, Tally},
+    volumes,
 };
 use crate::{
     api::types::{InstancePhase, NodePhase, ObjectReference},
-    resource::OnNodeLoss,
+    resource::{OnNodeLoss, OnPartition},
     store::{Compare, keys},
 };
 
@@ -50,14 +51,23 @@ pub(super) fn plan_workload<'a>(
             let status = statuses.get(&instance.node);
             let away = status.is_some_and(|status| status.phase == NodePhase::NotReady);
             let drained = !away && machines.is_drained(&instance.node);
+            let assignment = &instance.assignment.value;
+            let lost = losses.is_replaced(&instance.node);
+            let fenced = lost && assignment.on_partition == OnPartition::Stop;
+            // Of what writes data nobody can say that it ended, unless its machine has stopped it; and what has
+            // its data on that machine is nothing without it.
+            let waits = (assignment.writes_data() && !fenced)
+                || volumes::is_pinned(draft, key, assignment, statuses);
             Live {
                 id,
                 node: &instance.node,
-                assignment: &instance.assignment.value,
+                assignment,
                 record: status.and_then(|status| status.instances.get(id)).cloned(),
-                current: instance.assignment.value.template_hash == meta.template_hash,
+                current: assignment.template_hash == meta.template_hash,
                 away,
-                leaves: drained || (losses.is_replaced(&instance.node) && !keeps),
+                leaves: drained || (lost && !waits && !keeps),
+                waits,
+                fenced,
             }
         })
         .collect();
@@ -81,6 +91,7 @@ pub(super) fn plan_workload<'a>(
     };
 
     pass.confirm_stopped(&all);
+    pass.note_volumes(&all);
     let wanted: Vec<&Live<'_>> = all.iter().filter(|live| live.wanted()).collect();
     if meta.deleting {
         for live in &wanted {
@@ -161,12 +172,15 @@ impl<'a> Pass<'_, 'a, '_> {
         if !all.is_empty() || !self.left.is_empty() {
             return;
         }
+        let has_data = self.give_up_volumes();
         let WorkloadKey { namespace, name } = self.key;
         let mut group = std::mem::take(&mut self.group);
         group.delete_prefix(keys::workload(namespace, name));
         group.delete_prefix(keys::archive(namespace, name));
         group.delete(keys::workload_status(namespace, name));
-        group.delete(keys::index(index));
+        if !has_data {
+            group.delete(keys::index(index));
+        }
         let object = self.object("Workload", name.clone());
         self.draft.event(
             &mut group,

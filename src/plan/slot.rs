@@ -21,6 +21,10 @@ pub(super) struct Live<'a> {
     pub(super) away: bool,
     /// It is to be replaced on another machine: its own is lost, or being drained.
     pub(super) leaves: bool,
+    /// It has data, and is replaced nowhere else while its machine is lost.
+    pub(super) waits: bool,
+    /// Its machine is lost, and has stopped it by itself.
+    pub(super) fenced: bool,
 }
 
 impl Live<'_> {

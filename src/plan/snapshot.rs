@@ -7,7 +7,8 @@ use ipnet::Ipv4Net;
 use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
     GENERATIONS, GenerationRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
-    NodeStatusRecord, ServiceEntry, TokenRecord, WorkloadMeta, WorkloadStatusRecord,
+    NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
+    removals::RemovalRecord, volumes::VolumeKey,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
@@ -199,6 +200,10 @@ pub struct Snapshot {
     pub allocations: BTreeMap<String, Stored<Allocation>>,
     /// What is stored of services' addresses.
     pub services: BTreeMap<WorkloadKey, ServiceEntry>,
+    /// Where the data of volumes lies.
+    pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
+    /// By machine, the volumes that it is to remove.
+    pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

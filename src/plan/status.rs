@@ -118,11 +118,19 @@ impl Tally {
 
     /// An instance is on a machine that is away; `why` nothing is moved from there.
     pub(super) fn is_away(&mut self, live: &Live<'_>, why: Option<&str>) {
+        let waits = live
+            .waits
+            .then_some("it has data of its own, and waits for its machine");
+        let why = why.or(waits);
         let why = why.map_or_else(String::new, |why| format!("; {why}"));
         let Live { id, node, .. } = live;
         let message = format!("{id}: its machine {node} does not answer{why}");
+        let reason = match live.waits {
+            true => "WaitsForItsData",
+            false => "NodeNotReady",
+        };
         self.trouble = Some(Trouble {
-            reason: "NodeNotReady".to_owned(),
+            reason: reason.to_owned(),
             message,
             current: live.current,
         });

@@ -3,7 +3,9 @@
 use serde::Serialize;
 
 use super::{
-    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, environment_files, quote,
+    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, environment_files,
+    mounts::{MountValues, mounts_of},
+    quote,
 };
 use crate::{
     network::state::ANNOTATION,
@@ -67,6 +69,11 @@ struct InstanceValues<'a> {
     stop_timeout: u32,
     memory_max: Option<u64>,
     cpu_quota: Option<String>,
+    mounts: Vec<MountValues>,
+    /// Programs in it get no more privileges than they begin with.
+    keeps_privileges: bool,
+    /// Keys that are passed through.
+    quadlet: Vec<Pair>,
     /// Without the agent; what must ask first is started by it.
     starts_at_boot: bool,
 }
@@ -231,6 +238,7 @@ fn values_of<'a>(
         restart_policy: _,
         created: _,
         on_partition,
+        volumes: _,
         wanted: _,
         not_understood: _,
     } = assignment;
@@ -256,7 +264,7 @@ fn values_of<'a>(
         host_network,
         image_pull_policy: _,
         quadlet,
-        volume_mounts,
+        volume_mounts: _,
         resources:
             Resources {
                 requests: _,
@@ -268,8 +276,6 @@ fn values_of<'a>(
         ("devices", !devices.is_empty()),
         ("groups", !groups.is_empty()),
         ("hostNetwork", *host_network),
-        ("quadlet", !quadlet.is_empty()),
-        ("volumeMounts", !volume_mounts.is_empty()),
         ("resources.gpu", gpu.is_some()),
     ];
     if let Some((field, _)) = not_yet.into_iter().find(|(_, present)| *present) {
@@ -317,7 +323,16 @@ fn values_of<'a>(
         stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
         memory_max: memory.map(|size| size.0),
         cpu_quota: cpu.map(cpu_quota),
-        starts_at_boot: *on_partition == OnPartition::Keep,
+        keeps_privileges: !quadlet.contains_key("NoNewPrivileges"),
+        quadlet: quadlet
+            .iter()
+            .map(|(name, value)| Pair {
+                name: name.clone(),
+                value: value.clone(),
+            })
+            .collect(),
+        mounts: mounts_of(assignment, settings)?,
+        starts_at_boot: *on_partition == OnPartition::Keep && !assignment.asks_first(),
     })
 }
 

@@ -7,6 +7,7 @@
 mod environment;
 mod host;
 mod instance;
+mod mounts;
 pub mod quote;
 
 use std::{
@@ -92,6 +93,14 @@ pub enum RenderError {
         /// The field, as in `workload.kat`.
         field: &'static str,
     },
+    /// Nothing is known of what a mount mounts.
+    #[error("{instance}: container.volumeMounts: nothing is known of volume {volume}")]
+    Mount {
+        /// The instance.
+        instance: String,
+        /// Name of the volume.
+        volume: String,
+    },
     /// A variable can't be handed to the container.
     #[error("{instance}: container.env: {source}")]
     Environment {
@@ -123,6 +132,8 @@ pub struct RenderSettings {
     pub hooks_folder: PathBuf,
     /// Program of the container hook.
     pub hook_program: PathBuf,
+    /// Folder below which simple cluster storage lies.
+    pub volumes_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Longest time of a pull, in seconds.
@@ -136,6 +147,7 @@ impl Default for RenderSettings {
             resolv_folder: "/var/lib/kat/resolv".into(),
             hooks_folder: "/var/lib/kat/hooks.d".into(),
             hook_program: "/usr/bin/kat-agent".into(),
+            volumes_folder: "/var/lib/kat/volumes".into(),
             hold_seconds: 60,
             pull_seconds: 3600,
         }

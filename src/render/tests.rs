@@ -34,6 +34,7 @@ fn assignment() -> Assignment {
         },
         created: None,
         on_partition: OnPartition::Keep,
+        volumes: Vec::new(),
         wanted: Wanted::Running,
         not_understood: None,
     }
@@ -197,7 +198,7 @@ fn timeouts_leave_room_for_hold_and_grace() {
 #[test]
 fn what_has_no_effect_yet_is_refused() {
     type Change = fn(&mut Container);
-    let changes: [(&str, Change); 4] = [
+    let changes: [(&str, Change); 3] = [
         ("devices", |container| {
             container.devices.push("/dev/ttyUSB0".to_owned())
         }),
@@ -205,11 +206,6 @@ fn what_has_no_effect_yet_is_refused() {
             container.groups.push("dialout".to_owned())
         }),
         ("hostNetwork", |container| container.host_network = true),
-        ("quadlet", |container| {
-            container
-                .quadlet
-                .insert("UserNS".to_owned(), "auto".to_owned());
-        }),
     ];
     for (field, change) in changes {
         let mut assignment = assignment();
@@ -224,7 +220,11 @@ fn what_has_no_effect_yet_is_refused() {
 
 #[test]
 fn a_value_can_not_add_a_line() {
-    let changes: [fn(&mut Container); 6] = [
+    let changes: [fn(&mut Container); 7] = [
+        |container| {
+            let value = "nofile=1\nPodmanArgs=--privileged".to_owned();
+            container.quadlet.insert("Ulimit".to_owned(), value);
+        },
         |container| container.user = Some("0\nPrivileged=true".to_owned()),
         |container| container.working_dir = Some("/a\n[Service]".to_owned()),
         |container| container.stop_signal = Some("TERM\nX=1".to_owned()),

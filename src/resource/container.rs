@@ -143,6 +143,19 @@ pub enum ImagePullPolicy {
     Never,
 }
 
+impl Container {
+    /// It has a place for this volume.
+    pub fn mounts(&self, volume: &str) -> bool {
+        self.volume_mounts.iter().any(|mount| mount.name == volume)
+    }
+
+    /// It may write to this volume.
+    pub fn writes_to(&self, volume: &str) -> bool {
+        let mut mounts = self.volume_mounts.iter();
+        mounts.any(|mount| mount.name == volume && !mount.read_only)
+    }
+}
+
 /// A volume's place in a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

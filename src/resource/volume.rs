@@ -32,6 +32,16 @@ pub struct Volume {
     pub reclaim: ReclaimPolicy,
 }
 
+impl Volume {
+    /// What it holds outlives the instance: a folder below the volume base path, or a file or folder of the
+    /// machine.
+    pub fn keeps_data(&self) -> bool {
+        let host = self.host_mount.as_ref();
+        let is_data = |host: &HostMount| host.ensure_type != Some(EnsureType::Socket);
+        self.simple_cluster_storage.is_some() || host.is_some_and(is_data)
+    }
+}
+
 /// A folder under the machine's volume base path; it has no settings.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SimpleClusterStorage {}

@@ -51,6 +51,8 @@ pub const DNS: &str = "/kat/dns/";
 pub const TOKENS: &str = "/kat/tokens/";
 /// Authorities and certificates.
 pub const PKI: &str = "/kat/pki/";
+/// Where the data of volumes lies.
+pub const VOLUMES: &str = "/kat/volumes/";
 /// Indexes of workload users.
 pub const INDEXES: &str = "/kat/indexes/";
 /// The index that was handed out last. No number, so no index.
@@ -98,6 +100,21 @@ pub fn desired_instances(node: &str) -> String {
 /// One assignment.
 pub fn desired_instance(node: &str, instance: &str) -> String {
     format!("{NODE_DESIRED}{node}/instances/{instance}")
+}
+
+/// The volumes that a machine is to remove.
+pub fn desired_removals(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/removals/")
+}
+
+/// A volume that a machine is to remove, by [`volume`]'s last three parts.
+pub fn desired_removal(node: &str, volume: &str) -> String {
+    format!("{NODE_DESIRED}{node}/removals/{volume}")
+}
+
+/// Where the data of a volume lies; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
+pub fn volume(volume: &str) -> String {
+    format!("{VOLUMES}{volume}")
 }
 
 /// Everything of one workload's desired state.

@@ -12,6 +12,7 @@ pub(crate) fn ago(seconds: i64) -> String {
 pub(crate) const WORKLOADS: &str = "/v1alpha1/n/default/workloads";
 pub(crate) const INSTANCES: &str = "/v1alpha1/n/default/instances";
 pub(crate) const WEB: &str = "/v1alpha1/n/default/workloads/web";
+pub(crate) const VOLUMES: &str = "/v1alpha1/n/default/volumes";
 pub(crate) const WEB_INSTANCES: &str = "/v1alpha1/n/default/workloads/web/instances";
 
 /// A workload of `replicas`, `ready`, `updated`.
@@ -117,6 +118,34 @@ pub(crate) fn event(
     json!({"id": id, "timestamp": ago(61), "type": kind, "reason": reason,
         "involvedObject": {"kind": about.0, "name": about.1, "namespace": namespace, "uid": "u"},
         "message": message, "count": 3, "firstTimestamp": ago(600)})
+}
+
+/// A volume of `web` or another workload on node `a`.
+pub(crate) fn volume(workload: &str, name: &str, phase: &str) -> Value {
+    let file = name.split(['.', '@']).next().unwrap();
+    json!({
+        "kind": "Volume",
+        "metadata": {"name": name, "namespace": "default",
+            "uid": format!("uid-{workload}-{name}"), "generation": 1, "resourceVersion": "12",
+            "creationTimestamp": ago(130)},
+        "spec": {"workload": workload, "volume": file, "reclaim": "Retain"},
+        "status": {"phase": phase, "node": "a", "shared": false,
+            "path": format!("/var/lib/kat/volumes/default/{workload}/{name}"), "usedBy": []}
+    })
+}
+
+/// One of each replica's own.
+pub(crate) fn of_slot(mut volume: Value, slot: u32, node: &str) -> Value {
+    volume["spec"]["slot"] = slot.into();
+    volume["status"]["node"] = node.into();
+    volume
+}
+
+/// A path of the machine.
+pub(crate) fn at_path(mut volume: Value, path: &str) -> Value {
+    volume["spec"]["hostPath"] = path.into();
+    volume["status"]["path"] = path.into();
+    volume
 }
 
 /// What an apply answers.

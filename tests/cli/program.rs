@@ -1,7 +1,7 @@
 //! Running katcall.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader, Read, Write},
     os::fd::OwnedFd,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
@@ -81,10 +81,23 @@ impl Program {
         running.end()
     }
 
+    /// Runs to the end with this typed on its terminal.
+    pub(crate) fn run_answering(&self, arguments: &[&str], typed: &str) -> String {
+        let pty = nix::pty::openpty(None, None).unwrap();
+        let mut terminal = std::fs::File::from(pty.master);
+        terminal.write_all(typed.as_bytes()).unwrap();
+        let mut command = self.command(arguments);
+        command.stdin(pty.slave);
+        self.spawned(command).end()
+    }
+
     /// Starts it with stdout and stderr in pipes.
     pub(crate) fn spawn(&self, arguments: &[&str]) -> Running {
-        let mut child = self
-            .command(arguments)
+        self.spawned(self.command(arguments))
+    }
+
+    fn spawned(&self, mut command: Command) -> Running {
+        let mut child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -89,6 +89,7 @@ async fn every_list_and_every_watch_is_understood() {
         "instances",
         "nodes",
         "namespaces",
+        "volumes",
         "events",
         "tokens",
     ] {
@@ -181,5 +182,54 @@ async fn refusals_have_their_codes_and_words() {
     let text = program.run(&["token", "revoke", id]);
     assert!(text.starts_with("exit: 0\n"), "{text}");
     assert!(fresh.run(&["get", "nodes"]).starts_with("exit: 1\n"));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_data_of_a_volume_is_kept_and_removed() {
+    let server = support::Server::start().await;
+    let program = admin(&server);
+    assert!(
+        program
+            .run(&["apply", "-f", "web"])
+            .starts_with("exit: 0\n")
+    );
+    let record = json!({"schema": 1, "index": 0, "node": "n1", "made": true,
+        "reclaim": "Retain", "created": "2026-01-01T00:00:00Z"});
+    let volume = |name: &str| kat::store::keys::volume(name);
+    server
+        .write(&[
+            support::put(volume("shop/web/data.0"), &record),
+            support::put(volume("shop/web/conf@host.0"), &record),
+        ])
+        .await;
+    let names = ["get", "volumes", "-n", "shop", "-o", "name"];
+    assert_snapshot!(program.run(&names), @r"
+    exit: 0
+    --- stdout
+    volume/web/conf@host.0
+    volume/web/data.0
+    ");
+    let delete = ["delete", "volume", "shop/web/conf@host.0", "--yes"];
+    let text = program.run(&delete);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nvolume/web/conf@host.0 deleting\n"),
+        "{text}"
+    );
+    let text = program.run(&["get", "volume", "shop/web/conf@host.0"]);
+    assert!(text.contains("Removing"), "{text}");
+    let with_data = ["delete", "-f", "web", "--volumes", "--yes"];
+    let text = program.run(&with_data);
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nworkload/web deleting\n"),
+        "{text}"
+    );
+    let (_, events) = server
+        .get(&server.admin, "/v1alpha1/events?resourceName=web")
+        .await;
+    assert!(
+        events.to_string().contains("with the data of its volumes"),
+        "{events}"
+    );
     server.stop().await;
 }

@@ -253,7 +253,7 @@ no_request_lost() {
 }
 
 # What lies on the machine, but for what tests put there and what changes by itself.
-trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|network/|backups))'; }
+trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|network/|backups|volumes))'; }
 # no_trace STATUS ID: nothing is left of a workload whose instance had this status and id.
 no_trace() {
     local status=$1 id=$2 user uid address
@@ -274,6 +274,6 @@ not_resolved() { ! n1 getent ahostsv4 "$1.default.$DOMAIN"; }
 delete_all() {
     local namespace name
     while read -r -u 5 namespace name; do
-        kat delete workload "$name" -n "$namespace" --ignore-not-found --wait
+        kat delete workload "$name" -n "$namespace" --ignore-not-found --volumes --yes --wait
     done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
 }

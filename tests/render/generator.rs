@@ -197,7 +197,19 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
     );
     has("--hostname", &assignment.instance);
     has("--sysctl", "net.ipv4.ip_unprivileged_port_start=0");
-    has("--security-opt", "no-new-privileges");
+    match container.quadlet.contains_key("NoNewPrivileges") {
+        true => assert!(!options.iter().any(|one| one.contains("no-new-privileges"))),
+        false => has("--security-opt", "no-new-privileges"),
+    }
+    for mount in &container.volume_mounts {
+        let mut volumes = assignment.volumes.iter();
+        let volume = volumes.find(|one| one.definition.name == mount.name);
+        let folder = volume.and_then(|volume| volume.folder.as_ref());
+        if let (Some(folder), None) = (folder, &mount.sub_path) {
+            let target = mount.mount_path.trim_end_matches('/');
+            has("-v", &format!("/var/lib/kat/volumes/{folder}:{target}"));
+        }
+    }
     has(
         "--stop-timeout",
         &container.termination_grace_seconds.to_string(),

@@ -103,7 +103,7 @@ impl Boot {
             boot.fake.set_linger(*uid, true).await.unwrap();
             manager.reload().await.unwrap();
             for unit in manager.list("kat-*.service").await.unwrap() {
-                if is_container(&unit) {
+                if is_container(&unit) && starts_at_boot(root, *uid, &unit) {
                     let manager = Arc::clone(&manager);
                     tokio::spawn(async move { manager.start(&unit, LIMIT).await });
                 }
@@ -158,6 +158,14 @@ impl Boot {
         });
         Arc::clone(manager)
     }
+}
+
+/// Its unit asks for that.
+fn starts_at_boot(root: &Path, uid: u32, unit: &str) -> bool {
+    let name = unit.replace(".service", ".container");
+    let link = root.join(format!("etc/containers/systemd/users/{uid}/{name}"));
+    let text = std::fs::read_to_string(link);
+    text.is_ok_and(|text| text.contains("\nWantedBy="))
 }
 
 fn is_container(unit: &str) -> bool {

@@ -8,8 +8,8 @@ use std::{
 use kat::{
     api::types::{NodePhase, WorkloadPhase},
     plan::{
-        Assignment, ClusterMembers, DesiredMeta, NodeStatusRecord, Wanted, WorkloadMeta,
-        WorkloadStatusRecord,
+        Assignment, ClusterMembers, DesiredMeta, NodeStatusRecord, VolumeRecord, Wanted,
+        WorkloadMeta, WorkloadStatusRecord,
     },
     store::{KeyValue, keys},
 };
@@ -17,8 +17,8 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    person::{FENCED, NAMESPACE, Wish},
-    world::{LOST_AFTER, World},
+    person::{FENCED, FENCED_WRITER, NAMESPACE, Wish},
+    world::{LOST_AFTER, Machine, World},
 };
 
 /// For so long a slot may have more instances than it should, when a machine is back.
@@ -81,9 +81,11 @@ impl World {
             if silent <= lost + machine.longest_start() {
                 continue;
             }
-            let begin = format!("kat-{NAMESPACE}-{FENCED}-");
-            let fenced =
-                |(unit, on): &(&String, &String)| unit.starts_with(&begin) && **on == machine.name;
+            let begins = [FENCED, FENCED_WRITER].map(|name| format!("kat-{NAMESPACE}-{name}-"));
+            let fenced = |(unit, on): &(&String, &String)| {
+                let mut begins = begins.iter();
+                **on == machine.name && begins.any(|begin| unit.starts_with(begin))
+            };
             if let Some((unit, _)) = live.iter().find(fenced) {
                 self.monitor.violated(format!(
                     "{unit} must not run on {}, of which no leader has heard for {silent:?}",
@@ -102,12 +104,27 @@ impl World {
         let allocations = self.store.peek(keys::ALLOCATIONS).items;
         let allocated: BTreeSet<&str> = allocations.iter().map(|item| item.key.as_str()).collect();
         let mut addresses: BTreeMap<Ipv4Addr, &str> = BTreeMap::new();
+        let mut writers: BTreeMap<String, (&str, bool)> = BTreeMap::new();
         for (unit, machine) in live {
             let Some(known) = self.monitor.assigned(unit) else {
                 self.monitor
                     .violated(format!("{unit} on {machine} was never assigned"));
                 continue;
             };
+            for folder in &known.writes {
+                // That a machine ends it holds where its agent works, and programs end in their time.
+                let mut on = self.machines.iter().filter(|one| one.name == *machine);
+                let may_stay = known.stops && !on.any(Machine::ends_in_time);
+                let before = writers.insert(folder.clone(), (unit, may_stay));
+                if let Some((other, stays)) = before
+                    && !may_stay
+                    && !stays
+                {
+                    self.monitor.violated(format!(
+                        "{unit} on {machine} and {other} both write to {folder}"
+                    ));
+                }
+            }
             if let Some(other) = addresses.insert(known.address, unit) {
                 self.monitor.violated(format!(
                     "{} is twice: {unit} and {other}, the first on {machine}",
@@ -282,7 +299,18 @@ impl World {
             .iter()
             .filter_map(|item| item.key.strip_prefix(keys::INDEXES)?.parse().ok())
             .collect();
-        if owned != *indexes {
+        let volumes = self.store.peek(keys::VOLUMES).items;
+        let gone = format!("{}{NAMESPACE}/{FENCED_WRITER}/", keys::VOLUMES);
+        let absent = self.person.promised(FENCED_WRITER).0 == Wish::Absent;
+        if absent && volumes.iter().any(|item| item.key.starts_with(&gone)) {
+            return Some("data is left over".to_owned());
+        }
+        if count(keys::NODE_DESIRED) != assigned.len() + self.joined().count() {
+            return Some("removals of data are left over".to_owned());
+        }
+        let kept = volumes.iter().map(|item| read::<VolumeRecord>(item).index);
+        let kept: BTreeSet<u32> = kept.chain(indexes.iter().copied()).collect();
+        if owned != kept {
             return Some("indexes are left over".to_owned());
         }
         if count(&format!("{}{NAMESPACE}/", keys::DNS)) != 2 * assigned.len() {

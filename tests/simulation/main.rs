@@ -194,6 +194,11 @@ fn it_is_found_when_a_pause_holds_nothing() {
     finds(Without::Pause, false, 100, "something new takes over");
 }
 
+#[test]
+fn it_is_found_when_two_may_write_to_the_same_data() {
+    finds(Without::OneWriter, false, 50, "both write to");
+}
+
 /// Not the rule itself but what it is for: without it two containers have one address.
 #[test]
 fn an_address_is_had_twice_when_it_is_not_held() {

@@ -10,6 +10,7 @@ use std::{
 use kat::{
     api::types::NodePhase,
     plan::{Assignment, NodeRegistration, NodeStatusRecord, Plan, Snapshot},
+    resource::OnPartition,
     store::{MemoryStore, Operation, keys},
 };
 use tokio::time::Instant;
@@ -21,6 +22,15 @@ use crate::rollouts;
 pub struct Assigned {
     pub instance: String,
     pub address: Ipv4Addr,
+    /// Folders of the data that it writes; here all do that mount any.
+    pub writes: Vec<String>,
+    /// Its machine ends it before a leader replaces it.
+    pub stops: bool,
+}
+
+fn writes(assignment: &Assignment) -> Vec<String> {
+    let volumes = assignment.volumes.iter();
+    volumes.filter_map(|volume| volume.folder.clone()).collect()
 }
 
 pub struct Monitor {
@@ -106,6 +116,8 @@ impl Monitor {
                 let assigned = Assigned {
                     instance: assignment.instance.clone(),
                     address: assignment.address,
+                    writes: writes(&assignment),
+                    stops: assignment.on_partition == OnPartition::Stop,
                 };
                 let before = self.lock().assigned.insert(assignment.unit(), assigned);
                 if let Some(node) = key.strip_prefix(keys::NODE_DESIRED)

@@ -21,6 +21,15 @@ use crate::{joiner, monitor::Monitor, net::Net, rollouts::Pauses};
 pub const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
 pub const FENCED: &str = "db";
+/// A workload that writes data of its own, which stays when it goes.
+pub const WRITER: &str = "store";
+/// Another, which has `onPartition: stop` too, and whose data goes with it.
+pub const FENCED_WRITER: &str = "vault";
+
+/// It writes data of its own.
+pub fn writes(workload: &str) -> bool {
+    [WRITER, FENCED_WRITER].contains(&workload)
+}
 
 /// What was sent can't take effect later than this after its caller gave up.
 pub const AT_LAST: Duration = Duration::from_secs(45);
@@ -40,8 +49,19 @@ impl Wish {
         };
         // One of the workloads must not run on both sides of a cut.
         let (on_partition, grace) = match workload {
-            FENCED => ("stop", 2),
+            FENCED | FENCED_WRITER => ("stop", 2),
             _ => ("keep", 10),
+        };
+        let reclaim = match workload {
+            FENCED_WRITER => "Delete",
+            _ => "Retain",
+        };
+        let (volumes, mounts) = match writes(workload) {
+            true => (
+                json!([{"name": "data", "simpleClusterStorage": {}, "perReplica": true, "reclaim": reclaim}]),
+                json!([{"name": "data", "mountPath": "/data"}]),
+            ),
+            false => (json!([]), json!([])),
         };
         let file = json!({
             "apiVersion": "kat.dws.rip/v1alpha1",
@@ -54,7 +74,8 @@ impl Wish {
                 "restartPolicy": {"condition": "Always"},
                 "onPartition": on_partition,
                 "updateStrategy": strategy(workload, *version),
-                "container": {"terminationGraceSeconds": grace},
+                "container": {"terminationGraceSeconds": grace, "volumeMounts": mounts},
+                "volumes": volumes,
             },
         });
         Some(file.to_string())

@@ -13,7 +13,9 @@ use kat::{
         follow_desired,
         health::probe::Network,
         identity::Identity,
+        removals::Removals,
         supervisor::{Listed, Supervisor},
+        volumes::Volumes,
         worker::Tools,
     },
     api::{
@@ -26,7 +28,7 @@ use kat::{
     plan::InstanceEntry,
     pulse::Pulses,
     render::{RenderSettings, Renderer},
-    resource::{Bytes, MilliCpu, ResourceList},
+    resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
     store::{MemoryStore, Mirror, StateStore, keys},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -61,6 +63,8 @@ pub struct Place {
     pub planner: Planner,
     pub fenced: bool,
     pub stops: bool,
+    /// See [`crate::world::World::shared`].
+    pub shared: bool,
 }
 
 /// A running process.
@@ -114,14 +118,23 @@ impl Process {
         let (lists, mut listed) = watch::channel(stored.clone());
         // Who waits for one channel wakes in no order that a seed decides: each has its own.
         let (for_supervisor, supervised) = watch::channel(stored.clone());
+        let (for_removals, removed) = watch::channel(stored.clone());
         let (for_reporter, reported) = watch::channel(stored);
         let forwarding = async move {
             while listed.changed().await.is_ok() {
                 let newest = listed.borrow_and_update().clone();
                 for_supervisor.send_replace(newest.clone());
+                for_removals.send_replace(newest.clone());
                 for_reporter.send_replace(newest);
             }
         };
+        let removals = Removals {
+            lists: removed,
+            volumes: Arc::clone(&tools.volumes),
+            statuses: statuses.clone(),
+            pulses: Pulses::default(),
+        };
+        let volumes = Arc::clone(&tools.volumes);
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
         let boot = Arc::clone(&place.boot);
         let run = place.root.join("run");
@@ -164,7 +177,10 @@ impl Process {
                 monitor: Arc::clone(&place.monitor),
                 endpoint,
             }),
-            facts: Arc::new(Facts),
+            facts: Arc::new(Facts {
+                shared: place.shared,
+                volumes,
+            }),
             published: watch::channel(Arc::default()).0,
             reached: reached_now,
             clock: Arc::clone(&place.clock),
@@ -184,6 +200,7 @@ impl Process {
             tokio::spawn(forwarding),
             tokio::spawn(fence.run(cancel())),
             tokio::spawn(supervisor.run(fenced, cancel())),
+            tokio::spawn(removals.run(cancel())),
             tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
         ];
     }
@@ -309,6 +326,14 @@ fn tools(place: &Place) -> Tools {
         monotonic: Arc::new(move || boot.monotonic()),
         limits_enforced: true,
         network: Arc::new(Well),
+        volumes: Arc::new(Volumes::new(
+            &place.root,
+            "/var/lib/kat/volumes",
+            &AgentConfig {
+                volume_shared: place.shared,
+                ..AgentConfig::default()
+            },
+        )),
     }
 }
 
@@ -362,10 +387,21 @@ impl ReportSink for Sink {
     }
 }
 
-struct Facts;
+struct Facts {
+    shared: bool,
+    volumes: Arc<Volumes>,
+}
 
 #[async_trait]
 impl MachineFacts for Facts {
+    fn volume_shared(&self) -> bool {
+        self.shared
+    }
+
+    fn made_volumes(&self) -> Vec<String> {
+        self.volumes.all_made()
+    }
+
     fn resources(&self) -> NodeResources {
         let all = ResourceList {
             cpu: Some(MilliCpu(16_000)),

@@ -64,8 +64,11 @@ pub fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
         let (was, is) = (of(&before), of(&after));
         let strategy = &parsed.workload.spec.update_strategy;
         let replicas = parsed.workload.spec.replicas.unwrap_or(1) as usize;
+        // The data of a slot is had by one instance after the other.
+        let writes = !parsed.workload.spec.volumes.is_empty();
         let kept = match (strategy.kind, strategy.rolling.max_surge) {
             (UpdateStrategyType::Simultaneous, _) => 0,
+            _ if writes => replicas.saturating_sub(1),
             (_, MaxSurge::Count(0) | MaxSurge::Percent(0)) => replicas.saturating_sub(1),
             _ => replicas,
         };

@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    person::{AT_LAST, FENCED, Wish},
+    person::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish, writes},
     world::{Without, World},
 };
 
@@ -24,7 +24,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEALED_WITHIN: Duration = Duration::from_secs(900);
 /// So long nothing is written then.
 const REST: Duration = Duration::from_secs(60);
-const WORKLOADS: [&str; 3] = ["web", "db", "queue"];
+const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
 
 /// What came of a run.
 pub struct Outcome {
@@ -321,9 +321,11 @@ impl Scenario {
         } else {
             // The same content as before comes too.
             self.version += u64::from(self.world.random.chance(70));
+            // What has to be where its data is finds no other place where that is full.
+            let most = if writes(workload) { 3 } else { 4 };
             Wish::Present {
                 version: self.version,
-                replicas: u32::try_from(self.world.random.below(4)).unwrap(),
+                replicas: u32::try_from(self.world.random.below(most)).unwrap(),
             }
         };
         let any = self.world.random.index(3);
@@ -400,11 +402,20 @@ impl Scenario {
                 }
             }
             let drains = self.world.person.drains();
+            // Data that lies on a machine keeps it from being empty.
+            let promised = drains.iter().filter(|(_, drain)| drain.promised);
+            let promised: Vec<String> = promised.map(|(machine, _)| machine.clone()).collect();
+            if let (false, Some(leader)) = (self.world.shared, self.world.leader()) {
+                let to = self.world.machines[leader].name.clone();
+                for machine in &promised {
+                    self.world.person.drain(&to, machine, false);
+                }
+            }
             let mut unknown = drains.iter().filter(|(_, drain)| drain.unsure);
             let unknown = unknown.next().map(|(machine, _)| machine.clone());
             if let (Some(machine), Some(leader)) = (&unknown, self.world.leader()) {
                 let to = self.world.machines[leader].name.clone();
-                self.world.person.drain(&to, machine, true);
+                self.world.person.drain(&to, machine, self.world.shared);
             }
             let join = self.world.person.join_state();
             if join.begun && !join.done {

@@ -19,7 +19,7 @@ use kat::{
         WorkloadEntry,
     },
     render::Renderer,
-    resource::{ClusterConfiguration, UpdateStrategyType},
+    resource::{ClusterConfiguration, Container, UpdateStrategyType},
     store::{MemoryStore, Operation, keys},
 };
 use tokio::time::Instant;
@@ -71,6 +71,8 @@ pub enum Without {
     Surge,
     /// Nobody looks at whether a rollout is paused.
     Pause,
+    /// What writes data counts as what only reads it.
+    OneWriter,
 }
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
@@ -123,6 +125,8 @@ pub struct World {
     pub machines: Vec<Machine>,
     pub random: Random,
     pub without: Without,
+    /// The volume base path is one for all machines.
+    pub shared: bool,
     /// Of addresses, only a container's counts that another has too.
     pub addresses_only: bool,
     /// What was last looked at.
@@ -140,11 +144,21 @@ impl World {
         let store = MemoryStore::new();
         let silence = Duration::from_secs(u64::from(LOST_AFTER));
         let monitor = Arc::new(Monitor::new(&store, silence));
+        // So that what writes data is found wherever it may be, and only where it was, in turn.
+        let shared = seed.is_multiple_of(2);
         let machines: Vec<Machine> = MACHINES
             .iter()
             .enumerate()
             .map(|(number, (name, etcd))| machine(number, name, *etcd, folder, &mut random))
             .collect();
+        if shared {
+            let one = folder.join("shared");
+            std::fs::create_dir(&one).unwrap();
+            for machine in &machines {
+                let base = machine.root.join("var/lib/kat/volumes");
+                std::os::unix::fs::symlink(&one, base).unwrap();
+            }
+        }
         store.write_now(&seed_operations(&machines[..THERE]));
         let ways = machines
             .iter()
@@ -166,6 +180,7 @@ impl World {
             machines,
             random,
             without,
+            shared,
             addresses_only: false,
             checked: None,
             crowded: BTreeMap::new(),
@@ -232,6 +247,7 @@ impl World {
             planner,
             fenced,
             stops: self.without != Without::Partition,
+            shared: self.shared,
         };
         machine.processes += 1;
         let name = format!("{}.{}", machine.name, machine.processes);
@@ -257,6 +273,17 @@ impl World {
             if matches!(without, Without::Surge | Without::Pause) {
                 for entry in seen.to_mut().workloads.values_mut() {
                     roll_out_badly(Arc::make_mut(entry), without);
+                }
+            }
+            if without == Without::OneWriter {
+                let seen = seen.to_mut();
+                for entry in seen.workloads.values_mut() {
+                    if let Ok(parsed) = &mut Arc::make_mut(entry).parsed {
+                        only_reads(&mut Arc::make_mut(parsed).workload.spec.container);
+                    }
+                }
+                for entry in seen.instances.values_mut() {
+                    only_reads(&mut Arc::make_mut(&mut entry.assignment.value).container);
                 }
             }
             let mut plan = plan::plan(&seen, &observed, now, seed);
@@ -346,6 +373,12 @@ impl World {
     }
 }
 
+fn only_reads(container: &mut Container) {
+    for mount in &mut container.volume_mounts {
+        mount.read_only = true;
+    }
+}
+
 fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
     if without == Without::Pause {
         entry.meta.value.paused = false;
@@ -376,6 +409,7 @@ fn give_back_early(plan: &mut Plan) {
 fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Random) -> Machine {
     let root = folder.join(name);
     std::fs::create_dir_all(root.join("net")).unwrap();
+    std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
     let number = u8::try_from(number).unwrap();
     let way = Arc::new(Way::default());
     let latency = random.milliseconds(1, 20);
@@ -389,8 +423,8 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
             node_uid: format!("uid of {name}"),
             cluster_uid: "cluster".to_owned(),
             cluster: cluster(),
-            // Five addresses for instances, so that they come round soon.
-            subnet: format!("10.100.0.{}/29", 8 * number).parse().unwrap(),
+            // Thirteen addresses for instances, so that they come round soon.
+            subnet: format!("10.100.0.{}/28", 16 * number).parse().unwrap(),
             advertise: Vec::new(),
             etcd,
             reached: Default::default(),
@@ -415,7 +449,7 @@ fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Ra
 fn cluster() -> ClusterConfiguration {
     let mut cluster = ClusterConfiguration::default();
     // Parts of the size that the machines have.
-    cluster.spec.node_subnet_bits = 13;
+    cluster.spec.node_subnet_bits = 12;
     cluster.spec.agent_tick_seconds = TICK;
     cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
     cluster

@@ -59,6 +59,7 @@ impl Cut {
             assignments: assignments
                 .map(|one| (one.instance.clone(), one.clone()))
                 .collect(),
+            ..Desired::default()
         };
         self.lists.send_replace(Listed {
             known: true,

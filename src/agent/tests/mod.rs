@@ -15,6 +15,7 @@ mod starts;
 mod stops;
 mod stored;
 mod trouble;
+mod volumes;
 mod whole;
 
 use std::{
@@ -38,6 +39,7 @@ use super::{
     desired::Desired,
     health::probe::Network,
     supervisor::{Listed, Supervisor},
+    volumes::Volumes,
     worker::Tools,
 };
 use crate::{
@@ -45,7 +47,9 @@ use crate::{
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
     render::{RenderSettings, Renderer},
-    resource::{Container, OnPartition, RestartCondition, RestartPolicy, WorkloadType},
+    resource::{
+        AgentConfig, Container, OnPartition, RestartCondition, RestartPolicy, WorkloadType,
+    },
     systemd::{
         LogEntries, LogEntry, LogQuery, LogSource, LogStream,
         fake::{Behaviour, FakeMachine, FakeManager},
@@ -238,6 +242,11 @@ impl Bench {
             monotonic: Arc::new(move || microseconds(started)),
             limits_enforced: true,
             network: Arc::<Answers>::clone(&answers),
+            volumes: Arc::new(Volumes::new(
+                root.path(),
+                "/var/lib/kat/volumes",
+                &AgentConfig::default(),
+            )),
         };
         let mut bench = Self {
             root,
@@ -296,6 +305,7 @@ impl Bench {
                 schema: 1,
                 revision: 1,
                 assignments,
+                ..Desired::default()
             }),
             ..Listed::default()
         });
@@ -442,6 +452,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
             reset_seconds: 3600,
         },
         on_partition: OnPartition::Keep,
+        volumes: Vec::new(),
         wanted: Wanted::Running,
         not_understood: None,
     }

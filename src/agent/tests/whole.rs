@@ -69,6 +69,7 @@ fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         deleting,
+        deletes_volumes: false,
         paused: false,
         restarted: None,
         architectures: Vec::new(),

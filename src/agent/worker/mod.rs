@@ -32,6 +32,7 @@ use super::{
     notes::Notes,
     paths::UserFolders,
     restarts::RestartCounts,
+    volumes::Volumes,
 };
 use crate::{
     agent::accounts::UserAccounts,
@@ -75,6 +76,8 @@ pub struct Tools {
     pub limits_enforced: bool,
     /// The way of probes to instances.
     pub network: Arc<dyn Network>,
+    /// What instances mount.
+    pub volumes: Arc<Volumes>,
 }
 
 /// A worker's part of the desired list.
@@ -84,7 +87,7 @@ pub struct UserDesired {
     pub confirmed: bool,
     /// By instance.
     pub assignments: BTreeMap<String, Assignment>,
-    /// Those of them that must not run now: the machine reaches no leader.
+    /// Those of them that must not run now: the machine reaches no leader, or has reached none yet.
     pub fenced: BTreeSet<String>,
 }
 

@@ -1,6 +1,6 @@
 //! A worker's units: stopped and removed, written, judged.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use tokio::time::Instant;
 
@@ -15,12 +15,19 @@ use crate::{
     api::types::InstancePhase,
     plan::{Assignment, Wanted},
     render::UnitFile,
+    resource::OnPartition,
     systemd::UnitStatus,
 };
 
+/// Pause until volumes are looked at again that were not as they should be.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Why an instance is stopped that a cut-off machine must not run.
 const CUT_OFF: &str = "CutOff";
 const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no leader, which may replace it; it starts again when that is over";
+/// Why an instance is not started yet that has data of its own.
+const UNCONFIRMED: &str = "Unconfirmed";
+const UNCONFIRMED_MEANS: &str =
+    "it writes data: since its machine started no leader has confirmed that it belongs there";
 
 impl Worker {
     /// Stops what should not run and takes its files away once it has stopped.
@@ -93,6 +100,9 @@ impl Worker {
             // One that may start again has not stopped for good, which would give its address back.
             let (phase, reason, message) = match assignment.wanted {
                 Wanted::Stopped => (InstancePhase::Stopped, "", ""),
+                Wanted::Running if assignment.on_partition == OnPartition::Keep => {
+                    (InstancePhase::Scheduled, UNCONFIRMED, UNCONFIRMED_MEANS)
+                }
                 Wanted::Running => (InstancePhase::Scheduled, CUT_OFF, CUT_OFF_MEANS),
             };
             self.report(assignment, &status, phase, reason, message.to_owned());
@@ -218,7 +228,7 @@ impl Worker {
             self.report_verdict(assignment, &status, &verdict);
             return Ok(());
         }
-        if !self.image_ready(assignment, &status) {
+        if !self.image_ready(assignment, &status) || !self.volumes_ready(assignment, &status) {
             return Ok(());
         }
         self.report_verdict(assignment, &status, &verdict);
@@ -232,6 +242,17 @@ impl Worker {
         }
         self.spawn_start(assignment, unit, verdict.action == Action::StartUncounted);
         Ok(())
+    }
+
+    /// Whether all is there that an instance mounts; makes what may be made.
+    fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+        let Err(trouble) = self.tools.volumes.prepare(assignment) else {
+            return true;
+        };
+        let phase = InstancePhase::Starting;
+        self.report(assignment, status, phase, trouble.reason, trouble.message);
+        self.wake = self.wake.min(LOOK_AGAIN);
+        false
     }
 
     /// Whether to reload for a missing unit: each reload makes another pass, so not every time.

@@ -78,6 +78,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
                 created: Timestamp::UNIX_EPOCH,
                 updated: Timestamp::UNIX_EPOCH,
                 deleting,
+                deletes_volumes: false,
                 paused: false,
                 restarted: None,
                 architectures: Vec::new(),
@@ -338,6 +339,7 @@ fn a_deletion_marks_once() {
         key: WorkloadKey::new("default", "web"),
         precondition: Precondition::Nothing,
         dry_run: false,
+        volumes: false,
         caller: &caller,
         now: Timestamp::UNIX_EPOCH,
     };

@@ -65,6 +65,30 @@ impl EventQuery {
     }
 }
 
+/// How a workload or a namespace is deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// Only what would happen.
+    pub dry_run: bool,
+    /// Of a namespace: its workloads too.
+    pub cascade: bool,
+    /// The data of volumes too, for good.
+    pub volumes: bool,
+}
+
+impl Deletion {
+    fn of(self, route: Route) -> Route {
+        [
+            ("dryRun", self.dry_run),
+            ("cascade", self.cascade),
+            ("volumes", self.volumes),
+        ]
+        .into_iter()
+        .filter(|(_, asked)| *asked)
+        .fold(route, |route, (name, _)| route.with(name, "true"))
+    }
+}
+
 /// What an apply did, and whether it was only tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
@@ -133,16 +157,12 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Deletes a namespace; with `cascade` also what is in it.
+    /// Deletes a namespace. It is gone some time after this.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn delete_namespace(&self, name: &str, cascade: bool) -> Result<(), ClientError> {
-        let mut route = Route::namespace(name)?;
-        if cascade {
-            route = route.with("cascade", "true");
-        }
-        self.delete(route).await
+    pub async fn delete_namespace(&self, name: &str, how: Deletion) -> Result<(), ClientError> {
+        self.delete(how.of(Route::namespace(name)?)).await
     }
 
     /// Workloads of a namespace, or of all.
@@ -216,13 +236,9 @@ impl Client {
         &self,
         namespace: &str,
         name: &str,
-        dry_run: bool,
+        how: Deletion,
     ) -> Result<(), ClientError> {
-        let mut route = Route::workload(namespace, name)?;
-        if dry_run {
-            route = route.with("dryRun", "true");
-        }
-        self.delete(route).await
+        self.delete(how.of(Route::workload(namespace, name)?)).await
     }
 
     /// Names of a workload's files.

@@ -6,7 +6,9 @@ use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{Backoff, Client, ClientError, JsonLines, Route};
-use crate::api::types::{Event, Item, List, WatchLine};
+use crate::api::types::{
+    Event, InstanceItem, Item, List, NamespaceItem, NodeItem, VolumeItem, WatchLine, WorkloadItem,
+};
 
 /// Longest pause before the list is asked for again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -19,10 +21,40 @@ pub trait Named {
     fn key(&self) -> (String, String);
 }
 
-impl<Spec, Status> Named for Item<Spec, Status> {
+fn of_metadata<Spec, Status>(item: &Item<Spec, Status>) -> (String, String) {
+    let namespace = item.metadata.namespace.clone().unwrap_or_default();
+    (namespace, item.metadata.name.clone())
+}
+
+impl Named for WorkloadItem {
     fn key(&self) -> (String, String) {
-        let namespace = self.metadata.namespace.clone().unwrap_or_default();
-        (namespace, self.metadata.name.clone())
+        of_metadata(self)
+    }
+}
+
+impl Named for InstanceItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+impl Named for NodeItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+impl Named for NamespaceItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+/// The name of a volume is its own only within its workload: `WORKLOAD/VOLUME`.
+impl Named for VolumeItem {
+    fn key(&self) -> (String, String) {
+        let (namespace, name) = of_metadata(self);
+        (namespace, format!("{}/{name}", self.spec.workload))
     }
 }
 

@@ -158,6 +158,30 @@ impl Route {
         Ok(Self(format!("{instances}/{id}/forward")))
     }
 
+    /// Volumes of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volumes(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/volumes"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/volumes")))
+            }
+        }
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, workload)?;
+        let name = volume_name(name)?;
+        Ok(Self(format!("{workload}/volumes/{name}")))
+    }
+
     /// Machines.
     pub fn nodes() -> Self {
         Self(format!("{VERSION}/nodes"))
@@ -304,6 +328,17 @@ fn instance_id(id: &str) -> Result<&str, ClientError> {
     Ok(id)
 }
 
+/// A volume's name, with the slot where each replica has its own, and with `@host` a path of the machine.
+fn volume_name(name: &str) -> Result<String, ClientError> {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.@".contains(&byte);
+    let begins = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if !begins || name.len() > 128 || !name.bytes().all(plain) {
+        return Err(refuse("a volume", name));
+    }
+    Ok(encode(name))
+}
+
 /// Percent-encodes all but RFC 3986's unreserved characters.
 fn encode(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len());
@@ -339,6 +374,10 @@ mod tests {
             Route::file("a", "b", "../x").unwrap().as_str(),
             "/v1alpha1/n/a/workloads/b/files/..%2Fx"
         );
+        assert_eq!(
+            Route::volume("a", "b", "conf@host.1").unwrap().as_str(),
+            "/v1alpha1/n/a/workloads/b/volumes/conf%40host.1"
+        );
     }
 
     #[test]
@@ -348,6 +387,10 @@ mod tests {
             assert!(Route::workloads(Some(bad)).is_err(), "namespace {bad:?}");
             assert!(Route::instance("default", bad).is_err(), "instance {bad:?}");
             assert!(Route::node(bad).is_err(), "node {bad:?}");
+            assert!(
+                Route::volume("default", "web", bad).is_err(),
+                "volume {bad:?}"
+            );
         }
         assert!(Route::token("../nodes").is_err());
     }

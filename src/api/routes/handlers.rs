@@ -7,7 +7,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, rollouts, sessions, tokens, usage, workloads,
+    node_settings, nodes, rollouts, sessions, tokens, usage, volumes, workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -41,6 +41,10 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::ListAllInstances => on(filter, instances::list_all),
         Operation::ListInstances => on(filter, instances::list),
         Operation::GetInstance => on(filter, instances::get),
+        Operation::ListAllVolumes => on(filter, volumes::list_all),
+        Operation::ListVolumes => on(filter, volumes::list),
+        Operation::GetVolume => on(filter, volumes::get),
+        Operation::DeleteVolume => on(filter, volumes::delete),
         Operation::ListNodes => on(filter, nodes::list),
         Operation::GetNode => on(filter, nodes::get),
         Operation::GetNodeUsage => on(filter, usage::of_node),

@@ -6,8 +6,10 @@ use serde::{
     de::{DeserializeOwned, IntoDeserializer, value},
 };
 
-use super::{Health, InstanceAction, InstancePhase, NodePhase, NodeRole, Taint, WorkloadPhase};
-use crate::resource::TaintEffect;
+use super::{
+    Health, InstanceAction, InstancePhase, NodePhase, NodeRole, Taint, VolumePhase, WorkloadPhase,
+};
+use crate::resource::{ReclaimPolicy, TaintEffect};
 
 /// A set of words that may grow.
 pub trait Words: DeserializeOwned {
@@ -17,6 +19,11 @@ pub trait Words: DeserializeOwned {
 
 impl Words for InstancePhase {
     const NEWER: Self = Self::Unknown;
+}
+
+/// The data is kept.
+impl Words for ReclaimPolicy {
+    const NEWER: Self = Self::Retain;
 }
 
 /// It does not count as healthy, and is no reason to replace the instance.
@@ -31,6 +38,11 @@ impl Words for NodePhase {
 
 impl Words for WorkloadPhase {
     const NEWER: Self = Self::Progressing;
+}
+
+/// Somebody may need it.
+impl Words for VolumePhase {
+    const NEWER: Self = Self::Bound;
 }
 
 /// Something becomes of it.

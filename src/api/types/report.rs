@@ -49,6 +49,12 @@ pub struct NodeReport {
     /// Number of its `packaging/data-path`: what its `kat-net` does to packets. Agents of before this
     /// was said have 0.
     pub data_path: u32,
+    /// Its volume base path is storage that it shares with all machines that say so.
+    pub volume_shared: bool,
+    /// Folders of volumes that it has made and not removed, where these are not shared.
+    pub made_volumes: Vec<String>,
+    /// Volumes that it was to remove, and of which nothing is left on it ([`crate::plan::removal_id`]).
+    pub removed_volumes: Vec<String>,
 }
 
 /// Capacity and allocatable of a machine.

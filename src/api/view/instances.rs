@@ -5,7 +5,8 @@ use crate::{
     api::types::{
         InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase,
     },
-    plan::{InstanceEntry, InstanceRecord, Wanted},
+    plan::{Assignment, InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted},
+    resource::OnPartition,
 };
 
 impl View<'_> {
@@ -35,7 +36,14 @@ impl View<'_> {
             .map_or(0, |status| status.revision)
             .max(entry.assignment.revision);
         let lost = node_status.is_some_and(|status| status.value.phase == NodePhase::NotReady);
-        let (phase, reason, message) = instance_phase(assignment.wanted, record, lost, &entry.node);
+        let (phase, mut reason, mut message) =
+            instance_phase(assignment.wanted, record, lost, &entry.node);
+        if reason == "NodeNotReady"
+            && waits_for_data(assignment, node_status.map(|status| &status.value))
+        {
+            reason = "WaitsForItsData".to_owned();
+            message.push_str("; it has data of its own, and waits for its machine");
+        }
         let report = self.observed.reports.get(&entry.node).and_then(|reported| {
             let instances = reported.report.workload_instances.iter();
             instances
@@ -87,6 +95,15 @@ impl View<'_> {
             },
         }
     }
+}
+
+/// It is replaced nowhere else: it may still write, or its data lies on its machine.
+fn waits_for_data(assignment: &Assignment, machine: Option<&NodeStatusRecord>) -> bool {
+    let here = machine.is_none_or(|machine| !machine.volume_shared);
+    let mut volumes = assignment.volumes.iter();
+    let wanted = assignment.wanted == Wanted::Running;
+    let may_write = assignment.writes_data() && assignment.on_partition == OnPartition::Keep;
+    wanted && (may_write || (here && volumes.any(|volume| volume.folder.is_some())))
 }
 
 fn instance_phase(

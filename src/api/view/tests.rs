@@ -44,6 +44,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 created: Timestamp::UNIX_EPOCH,
                 updated: Timestamp::UNIX_EPOCH,
                 deleting: false,
+                deletes_volumes: false,
                 paused: false,
                 restarted: None,
                 architectures: Vec::new(),

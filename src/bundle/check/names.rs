@@ -176,16 +176,40 @@ pub(super) fn is_login(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// The key of a quadlet: a word of letters and digits that begins with a capital.
+/// Keys of a quadlet's `[Container]` that may be passed through (podman-systemd.unit(5)): those that change nothing
+/// of what KAT sets itself or stands on, such as the network, the image, mounts and names.
+const QUADLET_KEYS: [&str; 15] = [
+    "AddHost",
+    "Mask",
+    "NoNewPrivileges",
+    "PidsLimit",
+    "ReadOnlyTmpfs",
+    "SeccompProfile",
+    "SecurityLabelDisable",
+    "SecurityLabelFileType",
+    "SecurityLabelLevel",
+    "SecurityLabelNested",
+    "SecurityLabelType",
+    "Sysctl",
+    "Timezone",
+    "Ulimit",
+    "Unmask",
+];
+
+/// A key of a quadlet that may be passed through.
 pub(in crate::bundle) fn quadlet_key(text: &str) -> Check {
-    let word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    if word && text.starts_with(|letter: char| letter.is_ascii_uppercase()) && text.len() <= 64 {
+    if QUADLET_KEYS.contains(&text) {
         return Ok(());
     }
-    Err(name_error(format!(
-        "`{}` is not a key of a quadlet, such as `UserNS`",
-        quote(text)
-    )))
+    let complaint = name_error(format!(
+        "`{}` is not a key of a quadlet that is passed through; these are: {}",
+        quote(text),
+        QUADLET_KEYS.join(", ")
+    ));
+    Err(match nearest(text, QUADLET_KEYS) {
+        Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
+        None => complaint,
+    })
 }
 
 /// A key of a secret.

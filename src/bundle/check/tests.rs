@@ -103,8 +103,21 @@ fn names() {
     );
     accepts(secret_key, &["PASSWORD", "tls.crt"]);
     refuses(secret_key, &["", ".a", "a/b", ".."]);
-    accepts(quadlet_key, &["UserNS", "PodmanArgs"]);
-    refuses(quadlet_key, &["", "userns", "User NS", "A=B", "[Service]"]);
+    accepts(quadlet_key, &["Ulimit", "NoNewPrivileges"]);
+    refuses(
+        quadlet_key,
+        &[
+            "",
+            "ulimit",
+            "Network",
+            "PodmanArgs",
+            "Volume",
+            "A=B",
+            "[Service]",
+        ],
+    );
+    let hint = quadlet_key("Ulimits").unwrap_err().hint.unwrap();
+    assert_eq!(hint, "did you mean `Ulimit`?");
     accepts(group, &["dialout", "video"]);
     refuses(group, &["", "0", "a b", "a:b"]);
 }
@@ -130,6 +143,8 @@ fn values() {
     );
     accepts(relative_path, &[".", "./Dockerfile", "a/b"]);
     refuses(relative_path, &["", "/a", "..", "a/../b", "a:b"]);
+    accepts(unit_value, &["nofile=65536", "a b", "100%"]);
+    refuses(unit_value, &["", " a", "a\\", "\"a\"", "a\nb"]);
     accepts(url_path, &["/", "/healthz?full=1"]);
     refuses(url_path, &["", "healthz", "/a b", "/ü"]);
     accepts(signal, &["SIGTERM", "SIGINT", "SIGRTMIN+3"]);

@@ -100,6 +100,18 @@ pub(in crate::bundle) fn url_path(text: &str) -> Check {
     ))
 }
 
+/// A value of a unit's key: one line, with nothing at its ends that the key would lose.
+pub(in crate::bundle) fn unit_value(text: &str) -> Check {
+    one_line(text)?;
+    let lost = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '\\');
+    if text.is_empty() || text.starts_with(lost) || text.ends_with(lost) {
+        return Err(value_error(
+            "found nothing, or a blank, quote or backslash at an end, which a unit's key would lose",
+        ));
+    }
+    Ok(())
+}
+
 /// Signals by name (signal(7)).
 const SIGNALS: [&str; 30] = [
     "SIGHUP",

@@ -63,7 +63,7 @@ pub(super) fn container(
     let host_network = fields.optional(decoder, "hostNetwork", Decoder::boolean);
     let image_pull_policy = fields.optional(decoder, "imagePullPolicy", Decoder::word);
     let quadlet = fields.optional(decoder, "quadlet", |decoder, at| {
-        decoder.text_map(at, check::quadlet_key, check::one_line)
+        decoder.text_map(at, check::quadlet_key, check::unit_value)
     });
     let volume_mounts = fields.optional(decoder, "volumeMounts", |decoder, at| {
         mounts(decoder, at, volumes)

@@ -272,7 +272,7 @@ fn workloads() -> impl Strategy<Value = Workload> {
                         files: None,
                         secret: None,
                         tmpfs: None,
-                        per_replica: flag,
+                        per_replica: true,
                         reclaim: ReclaimPolicy::Delete,
                     }],
                 },

@@ -1,15 +1,12 @@
 //! `--prune -l LABEL`: workloads that have the labels and are in no folder go.
 
-use std::{
-    collections::BTreeSet,
-    io::{self, IsTerminal, Write},
-};
+use std::collections::BTreeSet;
 
 use super::local::{Content, Prepared};
 use crate::{
     api::types::WorkloadItem,
     bundle::{check_label_key, check_label_value},
-    cli::{Session, args::Prune, errors::CliError, output::plain},
+    cli::{Session, args::Prune, confirm, errors::CliError, output::plain},
 };
 
 /// One requirement of a selector.
@@ -97,19 +94,7 @@ pub(in crate::cli) fn confirm(
     if prune.yes {
         return Ok(());
     }
-    if !io::stdin().is_terminal() {
-        return Err(CliError::usage("nobody can be asked whether these may go")
-            .hinted("`--yes` says that they may"));
-    }
-    let _ = write!(io::stderr(), "delete them? [y/N] ");
-    let mut answer = String::new();
-    io::stdin()
-        .read_line(&mut answer)
-        .map_err(|error| CliError::failed(format!("the answer can't be read: {error}")))?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(CliError::failed("nothing was done")),
-    }
+    confirm::ask("delete them?")
 }
 
 /// `shop/web`.

@@ -1,6 +1,6 @@
 //! A machine with what runs on it.
 
-use super::{Sheet, events};
+use super::{Sheet, events, volumes};
 use crate::{
     api::{
         client::EventQuery,
@@ -32,6 +32,7 @@ pub(super) async fn describe(
     let mut instances = client.instances(None).await?.items;
     instances.retain(|instance| instance.status.node.as_deref() == Some(name));
     instances.sort_by(InstanceItem::order);
+    let all_volumes = client.volumes(None).await;
     let query = EventQuery {
         kind: Some("Node".to_owned()),
         name: Some(name.to_owned()),
@@ -50,6 +51,9 @@ pub(super) async fn describe(
         sheet.section("instances");
         sheet.table(&get::table(&instances, columns));
     }
+    volumes(sheet, all_volumes, true, |item| {
+        item.status.node.as_deref() == Some(name)
+    });
     events(sheet, found);
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A workload with its instances.
 
-use super::{Sheet, events, instance};
+use super::{Sheet, events, instance, volumes};
 use crate::{
     api::{
         client::EventQuery,
@@ -33,6 +33,7 @@ pub(super) async fn describe(
     };
     let mut instances = client.workload_instances(namespace, name).await?.items;
     instances.sort_by(InstanceItem::order);
+    let of_namespace = client.volumes(Some(namespace)).await;
     let query = EventQuery {
         namespace: Some(namespace.to_owned()),
         ..EventQuery::default()
@@ -63,6 +64,9 @@ pub(super) async fn describe(
         sheet.section("instances");
         sheet.table(&get::table(&instances, columns));
     }
+    volumes(sheet, of_namespace, false, |item| {
+        item.spec.workload == name
+    });
     reasons(sheet, &instances);
     events(sheet, found);
     for instance in instances.iter().take(WITH_COMMANDS) {

@@ -8,12 +8,12 @@ use crate::{
         client::{ClientError, EventQuery, Named, Route},
         types::{
             Condition, Event, InstanceItem, NamespaceItem, NodeItem, ObjectReference, Scope,
-            TokenView, WorkloadItem, WorkloadPhase,
+            TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
         },
     },
     cli::{
         output::{table::Cell, word},
-        time,
+        time, volumes,
     },
 };
 
@@ -259,6 +259,50 @@ impl Listed for NamespaceItem {
             Cell::new(self.status.workloads.to_string()),
             Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
         ]
+    }
+}
+
+impl Listed for VolumeItem {
+    const SINGULAR: &'static str = "volume";
+    const PLURAL: &'static str = "volumes";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
+        Route::volumes(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
+        let (workload, name) = name.split_once('/').unwrap_or(("", name));
+        Some(Route::volume(namespace, workload, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec![
+            "WORKLOAD", "VOLUME", "SLOT", "NODE", "STATUS", "RECLAIM", "AGE",
+        ];
+        if columns.wide {
+            rest.extend(["PATH", "USED BY"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let slot = spec.slot.map(|slot| slot.to_string());
+        let mut rest = vec![
+            Cell::new(&spec.workload),
+            Cell::new(&self.metadata.name),
+            Cell::new(slot.unwrap_or_default()),
+            Cell::new(volumes::machine(self)),
+            Cell::phase(&word(&status.phase)),
+            Cell::new(word(&spec.reclaim)),
+            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            rest.push(Cell::new(&status.path));
+            rest.push(Cell::new(status.used_by.join(",")));
+        }
+        with_namespace(columns, namespace_of(self), rest)
     }
 }
 

@@ -36,14 +36,13 @@ impl Cell {
 /// What the phases of items mean.
 pub(in crate::cli) fn tone_of(word: &str) -> Tone {
     match word {
-        "Running" | "Ready" | "Active" | "Succeeded" | "healthy" => Tone::Good,
+        "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => Tone::Good,
         "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
             Tone::Bad
         }
         "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
-        | "Stopping" | "Progressing" | "Deleting" | "Draining" | "Joining" | "pending_check" => {
-            Tone::Busy
-        }
+        | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Draining" | "Joining"
+        | "pending_check" => Tone::Busy,
         _ => Tone::Plain,
     }
 }

@@ -43,21 +43,10 @@ impl Which {
             _ => return Err(CliError::usage("expected the name of a workload")),
         };
         Ok(match name.split_once('/') {
-            Some((namespace, name)) => {
-                let namespace = names::namespace(namespace).map_err(CliError::usage)?;
-                let other = &self.namespace;
-                if other.written && other.namespace != namespace {
-                    return Err(CliError::usage(format!(
-                        "`{namespace}/{name}` and `--namespace {}` contradict each other",
-                        other.namespace
-                    ))
-                    .hinted("leave out one of the two namespaces"));
-                }
-                Named {
-                    namespace,
-                    name: name.to_owned(),
-                }
-            }
+            Some((namespace, rest)) => Named {
+                namespace: names::written_before(namespace, name, &self.namespace)?,
+                name: rest.to_owned(),
+            },
             None => Named {
                 namespace: self.namespace.namespace.clone(),
                 name: name.clone(),

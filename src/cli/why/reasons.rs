@@ -56,6 +56,8 @@ pub(super) const REASONS: &[Reason] = &[
     reason("NoneFree", "there is no free service address", "delete a workload that has one, or choose a larger serviceCIDR for a new cluster"),
     // Instances.
     reason("WaitingForAgent", "the agent of {node} has not said anything about it yet", "on {node}: systemctl status kat-agent"),
+    reason("WaitsForItsData", "its machine {node} does not answer; it has data of its own, and waits for its machine, where it may still run",
+        "bring {node} back; for one that is gone for good katcall delete node {node}, and katcall delete volume gives its data up"),
     reason("NodeNotReady", "its machine {node} does not answer, so that nothing is known of it", "katcall why node {node}"),
     reason("ImagePullFailed", "its image {image} can't be pulled",
         "look whether name and tag are right and the registry answers: on {node}, podman pull {image}"),
@@ -78,6 +80,26 @@ pub(super) const REASONS: &[Reason] = &[
     reason("Unhealthy", "it runs, and its health check fails: nobody is sent to it until it is well again", LOGS),
     reason("ConnectionDraining", "names and service addresses have lost it, and it ends what it was asked before; then it is stopped", ""),
     reason("RestartedUnhealthy", "its health check failed, and its file says that it is started again then", LOGS),
+    reason("VolumeMissing", "the data of one of its volumes has been on {node} and is gone, and nothing empty takes its place: a disk may not be mounted",
+        "on {node}: findmnt, and mount the disk or put the data back; for data that is gone for good make an empty folder there, of the user {user}"),
+    reason("VolumeNotRemoved", "the data of a volume that is to be removed is not found, or belongs to somebody else",
+        "mount its disk; for data that is gone for good make an empty folder there, of the workload's user"),
+    reason("VolumeForeign", "the folder of one of its volumes on {node} belongs to somebody else than this workload",
+        "on {node}: ls -ln of the path in the message; move away what lies there, or give it to the user {user}"),
+    reason("VolumeFailed", "{node} could not make one of its volumes ready, or look at it", "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
+    reason("HostPathNotAllowed", "{node} does not allow containers a path that it mounts",
+        "add a folder above it to hostMountAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or change hostPath"),
+    reason("HostPathMissing", "a path that it mounts is not there on {node}",
+        "make it on {node}, or write ensureType: DirectoryOrCreate or FileOrCreate"),
+    reason("HostPathIsLink", "a path that it mounts, or a folder above it, is a symbolic link on {node}, which is not followed",
+        "write the path that the link leads to, as readlink -f on {node} says"),
+    reason("HostPathUnexpected", "a path that it mounts is something else on {node} than ensureType says",
+        "on {node}: ls -ld of the path in the message; then change ensureType or hostPath, or what lies there"),
+    reason("MountsNotReachable", "its user {user} can't reach what it mounts on {node}, or a file of KAT's that it needs is missing there",
+        "on {node}: namei -l of its paths, as katcall get volumes -n {namespace} -o wide shows them: {user} must be able to pass every folder above them"),
+    // The same word is of machines; told, and stored by nobody.
+    reason("UnconfirmedInstance", "it writes data, and since {node} started no leader has confirmed that it belongs there, so that it waits: another machine may have its place",
+        "katcall status says whether a machine leads; katcall why node {node} whether it reaches that one"),
     // Machines.
     reason("NoHeartbeat", "it does not report to the leader: it is off, cut off, or its agent does not run",
         "on {node}: systemctl status kat-agent; katcall delete node {node} if it is gone for good"),
@@ -129,6 +151,8 @@ mod tests {
         "StoreDefragmented",
         "StoreNearlyFull",
         "StoreWasFull",
+        "VolumeDeleted",
+        "VolumesRemoved",
     ];
 
     /// Texts of a source file before its tests that are one word of two capitals or more.

@@ -199,7 +199,7 @@ pub(super) fn of_workload(
             let reason = match condition.kind.as_str() {
                 DRAIN_BLOCKED => DRAIN_BLOCKED,
                 _ if stalled_at_first(&condition.reason, item) => "FirstVersionStalled",
-                _ => &condition.reason,
+                _ => of_instances(&condition.reason),
             };
             story.tell("", reason, &condition.message, &names);
         }
@@ -306,6 +306,14 @@ fn stalled_at_first(reason: &str, item: &WorkloadItem) -> bool {
     reason == "ProgressDeadlineExceeded" && !rollout::has_earlier_good(item)
 }
 
+/// A reason as instances mean it, where the same word of a machine means something else.
+fn of_instances(reason: &str) -> &str {
+    match reason {
+        "Unconfirmed" => "UnconfirmedInstance",
+        other => other,
+    }
+}
+
 fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
     let (namespace, name) = item.key();
     let status = &item.status;
@@ -319,7 +327,8 @@ fn tell_instance(story: &mut Story, item: &InstanceItem, subject: &str) {
         unit: &status.unit,
     };
     if !status.reason.is_empty() {
-        story.tell(subject, &status.reason, &status.message, &names);
+        let reason = of_instances(&status.reason);
+        story.tell(subject, reason, &status.message, &names);
     }
     if status.reason == "UserNotReady" && status.message.contains(" is taken") {
         story.try_next(format!("on {}: sudo kat-agent check", names.node));

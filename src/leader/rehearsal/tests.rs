@@ -78,6 +78,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
         created: now(),
         updated: now(),
         deleting: false,
+        deletes_volumes: false,
         paused: false,
         restarted: None,
         architectures: Vec::new(),

@@ -9,6 +9,7 @@ impl World {
         let mut away = left(&snapshot);
         away.extend(self.left.iter().cloned());
         check_instances(&snapshot, &away);
+        self.check_writers();
         self.check_users(&snapshot);
         self.check_names(&snapshot);
         assert!(snapshot.events.len() <= LIMIT);
@@ -49,6 +50,18 @@ impl World {
                 sum.memory <= resources.memory.unwrap_or_default(),
                 "{name}: {sum:?}"
             );
+        }
+    }
+
+    /// No two that run, wherever, may write to the same data.
+    fn check_writers(&self) {
+        let mut writers: BTreeMap<String, String> = BTreeMap::new();
+        for machine in self.machines.values() {
+            for (folder, id) in machine.written() {
+                if let Some(other) = writers.insert(folder.clone(), id.clone()) {
+                    panic!("{other} and {id} may both write to {folder}");
+                }
+            }
         }
     }
 

@@ -42,6 +42,13 @@ pub(super) struct Machine {
     /// Number of its `packaging/data-path`.
     pub(super) data_path: u32,
 
+    /// Its volume base path is storage that it shares.
+    pub(super) shared: bool,
+    /// Folders of volumes that have data on it.
+    pub(super) data: BTreeSet<String>,
+    /// Removals that it was asked for and has done.
+    removed: Vec<String>,
+
     /// Where its agent says that others reach it.
     pub(super) advertise: Vec<IpAddr>,
     pub(super) endpoints: Vec<String>,
@@ -79,6 +86,9 @@ impl Machine {
             age: Duration::ZERO,
             speaks: true,
             obeys: true,
+            shared: false,
+            data: BTreeSet::new(),
+            removed: Vec::new(),
             advertise: Vec::new(),
             endpoints: Vec::new(),
             schema: 0,
@@ -93,7 +103,7 @@ impl Machine {
             disk: Desired {
                 schema: 1,
                 revision: 1,
-                assignments: BTreeMap::new(),
+                ..Desired::default()
             },
             units: BTreeMap::new(),
             accounts: BTreeMap::new(),
@@ -121,6 +131,28 @@ impl Machine {
             .collect()
     }
 
+    /// Its agent has reached no leader for so long that it has ended what asks for that.
+    pub(super) fn fence(&mut self) {
+        let assigned = &self.disk.assignments;
+        self.units.retain(|id, _| {
+            let assignment = assigned.get(id);
+            assignment.is_none_or(|one| one.on_partition != OnPartition::Stop)
+        });
+    }
+
+    /// The folders to which what runs on it may write, with who that is.
+    pub(super) fn written(&self) -> Vec<(String, String)> {
+        let units = self.units.keys();
+        let assigned = units.filter_map(|id| self.disk.assignments.get(id));
+        let written = assigned.flat_map(|one| {
+            let volumes = one.volumes.iter();
+            let written = volumes.filter(|volume| one.container.writes_to(&volume.definition.name));
+            let folders = written.filter_map(|volume| volume.folder.clone());
+            folders.map(|folder| (folder, one.instance.clone()))
+        });
+        written.collect()
+    }
+
     /// The report as it goes out now, unless it still waits for the first look.
     pub(super) fn report(&self, name: &str) -> Option<NodeReport> {
         (!self.held).then(|| NodeReport {
@@ -135,6 +167,12 @@ impl Machine {
             assignment_schema: self.schema,
             data_path: self.data_path,
             user_indexes: self.users.iter().copied().collect(),
+            volume_shared: self.shared,
+            made_volumes: match self.shared {
+                true => Vec::new(),
+                false => self.data.iter().cloned().collect(),
+            },
+            removed_volumes: self.removed.clone(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
             ..NodeReport::default()
@@ -156,6 +194,13 @@ impl Machine {
         if confirmed {
             self.users.extend(self.accounts.keys());
             self.acted = list.revision;
+            for volume in list.removals.keys() {
+                self.data.remove(volume);
+            }
+            let removals = list.removals.iter();
+            self.removed = removals
+                .map(|(name, wish)| removal_id(name, wish.asked))
+                .collect();
         }
         if self.late > 0 {
             self.late -= 1;
@@ -191,6 +236,18 @@ impl Machine {
         if phase == InstancePhase::Stopped {
             self.units.remove(id);
         } else {
+            if before == InstancePhase::Pending {
+                for volume in &assignment.volumes {
+                    let Some(folder) = &volume.folder else {
+                        continue;
+                    };
+                    let empty = self.data.insert(folder.clone()) && !self.shared;
+                    assert!(
+                        !(volume.made && empty),
+                        "{id} starts with nothing in {folder}"
+                    );
+                }
+            }
             let owner = self
                 .accounts
                 .entry(index)

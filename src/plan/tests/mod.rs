@@ -29,6 +29,7 @@ mod status;
 mod strategies;
 mod users;
 mod versions;
+mod volumes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -49,7 +50,7 @@ use crate::{
         Taint, WorkloadPhase,
     },
     leader::SnapshotBuilder,
-    resource::{Bytes, MilliCpu, ResourceList, TaintEffect},
+    resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},
     store::{Compare, KeyValue, MAX_OPERATIONS, Operation, keys, mirror::Entries},
 };
 

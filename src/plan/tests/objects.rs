@@ -101,9 +101,13 @@ impl World {
             .workloads
             .get(&key)
             .map(|entry| entry.meta.value.clone());
-        let index = before
-            .as_ref()
-            .map_or_else(|| next_index(&snapshot).unwrap(), |meta| meta.index);
+        let kept = snapshot
+            .volumes
+            .iter()
+            .find(|(volume, _)| volume.workload == key);
+        let kept = kept.map(|(_, stored)| stored.value.index);
+        let index = before.as_ref().map(|meta| meta.index).or(kept);
+        let index = index.unwrap_or_else(|| next_index(&snapshot).unwrap());
         if before.is_none() {
             self.write(keys::LAST_INDEX.to_owned(), &LastIndex { schema: 1, index });
         }
@@ -120,6 +124,7 @@ impl World {
             created: self.now,
             updated: self.now,
             deleting: false,
+            deletes_volumes: false,
             paused: before.as_ref().is_some_and(|meta| meta.paused),
             restarted: None,
             architectures: Vec::new(),

@@ -1,7 +1,7 @@
 //! Versions, numbers, strategies, pauses, drains and leaders at random: what serves goes on serving, never
 //! more than the surge beside it, a pause holds, and it ends.
 
-use proptest::prelude::*;
+use proptest::{prelude::*, test_runner::RngSeed};
 
 use super::{strategies::web, *};
 
@@ -152,7 +152,8 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
     // In place one is missing; and where a version that never runs has reached a slot, which waits for another
     // version, a drain or the next version goes on beside that.
     let needed = match (surge, asked.version % 3 == 2 || before.failing) {
-        (0, true) => replicas.saturating_sub(2),
+        // So may more slots be that it was the first to reach.
+        (0, true) => replicas.saturating_sub(2.max(before.new + 1)),
         (0, false) => replicas.saturating_sub(1),
         _ => replicas,
     };
@@ -278,6 +279,8 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 16,
+        // The same in each run; PROPTEST_CASES and PROPTEST_RNG_SEED try others.
+        rng_seed: RngSeed::Fixed(1),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

@@ -109,6 +109,7 @@ fn anew<'s>(
             has_address: next_address(node.subnet.unwrap(), &taken, None).is_some(),
             assignment_schema: ASSIGNMENT_SCHEMA,
             architecture: &node.registration.value.architecture,
+            volume_shared: false,
         }
     });
     candidates.collect()

@@ -253,6 +253,7 @@ fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candida
         has_address: true,
         assignment_schema: ASSIGNMENT_SCHEMA,
         architecture: "amd64",
+        volume_shared: false,
     }
 }
 
@@ -342,7 +343,7 @@ proptest! {
                 false => HostPort::Number(30_000 + number),
             };
             let ports = [port(host_port, protocol)];
-            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[], schema: 1 };
+            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[], schema: 1, held: Held::default() };
             let taken = |machine: &Candidate<'_>| !auto && machine.host_ports.contains(&(30_000 + number, protocol));
             match choose(demand, &machines, 1) {
                 Ok(name) => {

@@ -380,9 +380,9 @@ fn names() {
     );
     only(
         Name,
-        "spec.container.quadlet.userns",
-        &["UserNS"],
-        &[container("quadlet: {§userns: auto}")],
+        "spec.container.quadlet.ulimits",
+        &["did you mean `Ulimit`?"],
+        &[container("quadlet: {§ulimits: nofile=1024}")],
     );
     only(
         Class::Archive,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{Calls, Server, quick};
 use crate::api::{
-    client::{Client, ClientError},
+    client::{Client, ClientError, Deletion},
     types::{Scope, TokenRequest},
 };
 
@@ -104,12 +104,12 @@ async fn a_deletion_that_broke_off_and_is_not_found_again_is_done() {
     let server = Server::start(router);
     let client = server.client();
     client
-        .delete_workload("default", "web", false)
+        .delete_workload("default", "web", Deletion::default())
         .await
         .unwrap();
     // Without the break it is an error.
     let error = client
-        .delete_workload("default", "web", false)
+        .delete_workload("default", "web", Deletion::default())
         .await
         .unwrap_err();
     assert_eq!(

@@ -27,6 +27,15 @@ fn excluded(path: &str) -> &'static [&'static str] {
 
 /// Sets what lies at a path of the table; lists get one item.
 pub(super) fn set(document: &mut Value, field: &Field, value: Value) {
+    if field.path == "spec.volumes[].name" {
+        let mount = document.pointer_mut("/spec/container/volumeMounts/0/name");
+        if let Some(name) = mount {
+            *name = value.clone();
+        }
+        let place = document.pointer_mut("/spec/volumes/0").unwrap();
+        place["name"] = value;
+        return;
+    }
     let mut place = document;
     let parts: Vec<_> = field.path.split('.').collect();
     let (last, parents) = parts.split_last().unwrap();
@@ -106,7 +115,14 @@ pub(super) fn around(field: &Field) -> Value {
             document["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
         }
         path if path.starts_with("spec.container.volumeMounts[]") => {
-            document["spec"]["volumes"] = json!([{"name": "data", "simpleClusterStorage": {}}]);
+            document["spec"]["volumes"] = json!([
+                {"name": "data", "simpleClusterStorage": {}},
+                {"name": "data2", "hostMount": {"hostPath": "/srv/data"}},
+            ]);
+        }
+        path if path.starts_with("spec.volumes[]") => {
+            document["spec"]["container"]["volumeMounts"] =
+                json!([{"name": "data", "mountPath": "/data"}]);
         }
         "spec.source.cacheImage" => {
             document["spec"]["source"] =
@@ -194,6 +210,17 @@ pub(super) fn must(field: &Field, document: &Value) -> (String, Vec<Diagnostic>)
 /// A required field with another value than its example.
 pub(super) fn another(field: &Field, with: &Value) -> Value {
     let mut other = with.clone();
+    if [
+        "spec.volumes[].simpleClusterStorage",
+        "spec.volumes[].tmpfs",
+    ]
+    .contains(&field.path)
+    {
+        other["spec"]["volumes"][0] =
+            json!({"name": "data", "hostMount": {"hostPath": "/srv/other"}});
+        must(field, &other);
+        return other;
+    }
     let value = match (field.value, json_of(field.example)) {
         (FieldType::Word(words), example) => {
             let word = words.iter().find(|word| example != **word).unwrap();

@@ -166,12 +166,22 @@ impl Store {
                 let Assignment {
                     on_partition,
                     health_check,
+                    volumes,
                     ..
                 } = &assignment;
                 let drain = assignment.drain();
-                writeln!(shown, "{key} {on_partition:?} {health_check:?} {drain:?}").unwrap();
+                let hosts = volumes.iter().map(|volume| &volume.definition.host_mount);
+                let hosts: Vec<_> = hosts.collect();
+                writeln!(
+                    shown,
+                    "{key} {on_partition:?} {health_check:?} {drain:?} {hosts:?}"
+                )
+                .unwrap();
                 shown.push_str(&rendered(value));
-            } else if key.starts_with(keys::WORKLOAD_STATUS) || key.ends_with("/base/meta") {
+            } else if key.starts_with(keys::WORKLOAD_STATUS)
+                || key.starts_with(keys::VOLUMES)
+                || key.ends_with("/base/meta")
+            {
                 writeln!(shown, "{key} {}", String::from_utf8_lossy(value)).unwrap();
             }
         }
@@ -227,6 +237,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         created: Timestamp::UNIX_EPOCH,
         updated: Timestamp::UNIX_EPOCH,
         deleting: false,
+        deletes_volumes: false,
         paused: false,
         restarted: None,
         architectures: Vec::new(),
@@ -337,6 +348,7 @@ fn instance(workload: &str) -> Assignment {
         },
         created: None,
         on_partition: OnPartition::Keep,
+        volumes: Vec::new(),
         wanted: Wanted::Running,
         not_understood: None,
     }

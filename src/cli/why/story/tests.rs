@@ -225,3 +225,18 @@ fn a_machine_that_is_silent_and_one_without_limits_are_explained() {
         ["1m ago NodeNotReady of  (3 times): machine n2 is | silent"]
     );
 }
+
+/// The word is of machines too, and means something else there.
+#[test]
+fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
+    let item = instance("web-aaaaa", "Scheduled", "Unconfirmed", "it writes data");
+    let story = of_instance(&item, Vec::new(), now());
+    assert!(
+        story.because[0].starts_with("it writes data, and since n2 started no leader"),
+        "{story:?}"
+    );
+    assert!(
+        story.next.iter().any(|next| next.contains("why node n2")),
+        "{story:?}"
+    );
+}

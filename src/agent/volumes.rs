@@ -1,0 +1,374 @@
+//! What an instance mounts, made ready before it starts (RFC001-KAT 4.7): its folders below the volume base path,
+//! and paths of the machine that its owner allows.
+//!
+//! Data that has been there is never replaced by an empty folder: the leader says of what it knows that (`made`),
+//! and this machine keeps its own list of the folders that it made, apart from them, for a disk may be missing.
+
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    host::{
+        files::{self, Access},
+        volumes::{Base, Owner, VolumeError, remove_folder},
+    },
+    plan::{AssignedVolume, Assignment, RemovalRecord, WorkloadUser},
+    resource::{AgentConfig, Container, EnsureType, HostMount},
+};
+
+/// Largest list of made volumes.
+const LIMIT: u64 = 8 << 20;
+/// Mode of a volume's folder whose user is known: new files get the folder's group.
+const OF_USER: u32 = 0o2770;
+/// Mode where the image decides about the user, below the volume base path: all users of the container may write.
+/// Nobody else comes so far, for the folder above is open to the workload's own group alone.
+const OF_ANY_USER: u32 = 0o2777;
+
+/// Why an instance can't have a volume, for its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeTrouble {
+    /// One word for programs.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// The volumes of this machine.
+#[derive(Debug)]
+pub struct Volumes {
+    /// `/` on a real machine.
+    root: PathBuf,
+    base: PathBuf,
+    shared: bool,
+    allowed: Vec<PathBuf>,
+    made: Mutex<Made>,
+    file: PathBuf,
+}
+
+/// `/var/lib/kat/volumes.json`: the folders of volumes that this machine has made, and not removed.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Made {
+    /// Version of this object's schema, now 1.
+    schema: u32,
+    folders: BTreeSet<String>,
+}
+
+impl Volumes {
+    /// Those of a machine whose files lie below `root`.
+    pub fn new(root: &Path, base: &str, config: &AgentConfig) -> Self {
+        let below = |path: &str| root.join(path.trim_start_matches('/'));
+        let file = below(super::paths::VOLUMES);
+        let made = match files::read_bounded(&file, LIMIT) {
+            Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
+                tracing::error!(path = %file.display(), %error, "the list of volumes can't be read");
+                Made::default()
+            }),
+            Err(error) => {
+                if !error.is_not_found() {
+                    tracing::error!(%error, "the list of volumes can't be read");
+                }
+                Made::default()
+            }
+        };
+        Self {
+            root: root.to_owned(),
+            base: base.into(),
+            shared: config.volume_shared,
+            allowed: config.host_mount_allow.iter().map(PathBuf::from).collect(),
+            made: Mutex::new(made),
+            file,
+        }
+    }
+
+    /// The base path is storage that machines share.
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Makes everything ready that an instance mounts. Blocks for as long as the disk does.
+    ///
+    /// # Errors
+    /// The first volume that it can't have, and why.
+    pub fn prepare(&self, assignment: &Assignment) -> Result<(), VolumeTrouble> {
+        for volume in &assignment.volumes {
+            let name = &volume.definition.name;
+            let trouble = |error| told(name, &error);
+            let owner = owner_of(&assignment.user, &assignment.container);
+            let place = if let Some(folder) = &volume.folder {
+                Some(self.prepare_folder(assignment, volume, folder)?)
+            } else if let Some(host) = &volume.definition.host_mount {
+                let owner = Owner {
+                    mode: OF_USER,
+                    ..owner
+                };
+                self.prepare_host(name, host, owner)?
+            } else {
+                None
+            };
+            let mounts = assignment.container.volume_mounts.iter();
+            for mount in mounts.filter(|mount| mount.name == *name) {
+                let Some(inner) = &mount.sub_path else {
+                    continue;
+                };
+                // From the folder that is open, whatever stands at its path by now.
+                if let Some((base, path)) = &place {
+                    let base = base.enter(path).map_err(trouble)?.with_above(owner);
+                    let made = base.folder(Path::new(inner), Some(owner));
+                    made.map_err(trouble)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder of simple cluster storage.
+    fn prepare_folder(
+        &self,
+        assignment: &Assignment,
+        volume: &AssignedVolume,
+        folder: &str,
+    ) -> Result<(Base, PathBuf), VolumeTrouble> {
+        let owner = owner_of(&assignment.user, &assignment.container);
+        let name = &volume.definition.name;
+        let trouble = |error| told(name, &error);
+        let base = self.below(&self.base);
+        let path = Path::new(folder);
+        let shown = self.base.join(path);
+        let was_made = volume.made || self.has_made(folder);
+        let there = match Base::open(&base) {
+            Ok(open) => match open.owner_of(path) {
+                Ok((uid, _)) => Some(uid),
+                Err(VolumeError::Missing(_)) => None,
+                Err(error) => return Err(trouble(error)),
+            },
+            Err(VolumeError::Missing(_)) => None,
+            Err(error) => return Err(trouble(error)),
+        };
+        if let Some(uid) = there.filter(|uid| !is_of(&assignment.user, *uid)) {
+            return Err(trouble(VolumeError::Foreign { path: shown, uid }));
+        }
+        if there.is_none() && was_made {
+            return Err(VolumeTrouble {
+                reason: "VolumeMissing",
+                message: format!(
+                    "the data of volume {name} has been in {} and is gone; nothing empty takes its place: mount its disk, or put the data back",
+                    shown.display()
+                ),
+            });
+        }
+        let made = || -> Result<Base, VolumeError> {
+            if there.is_none() {
+                std::fs::create_dir_all(&base).map_err(|error| VolumeError::System {
+                    verb: "make the folder",
+                    path: self.base.clone(),
+                    error,
+                })?;
+            }
+            let open = Base::open(&base)?;
+            // Others pass through, and see nothing of the workload's.
+            let mut above = path
+                .ancestors()
+                .skip(1)
+                .filter(|part| part.parent().is_some());
+            let (Some(workload), Some(namespace)) = (above.next(), above.next()) else {
+                return Err(VolumeError::Missing(self.base.join(path)));
+            };
+            let passage = |gid, mode| Owner { uid: 0, gid, mode };
+            open.own_folder(namespace, passage(0, 0o711))?;
+            open.own_folder(workload, passage(assignment.user.uid, 0o710))?;
+            open.folder(path, Some(owner))?;
+            Ok(open)
+        };
+        let open = made().map_err(trouble)?;
+        self.note(folder);
+        Ok((open, path.to_owned()))
+    }
+
+    /// A path of the machine. Nothing of a socket or a file is looked into.
+    fn prepare_host(
+        &self,
+        name: &str,
+        host: &HostMount,
+        owner: Owner,
+    ) -> Result<Option<(Base, PathBuf)>, VolumeTrouble> {
+        let trouble = |error| told(name, &error);
+        let path: PathBuf = Path::new(&host.host_path).components().collect();
+        let allowed = self.allowed.iter().find_map(|folder| {
+            let folder: PathBuf = folder.components().collect();
+            let inner = path.strip_prefix(&folder).ok()?.to_owned();
+            Some((folder, inner))
+        });
+        let volumes: PathBuf = self.base.components().collect();
+        let allowed =
+            allowed.filter(|_| !path.starts_with(&volumes) && !volumes.starts_with(&path));
+        let Some((folder, inner)) = allowed else {
+            let allowed: Vec<_> = self.allowed.iter().map(|path| path.display()).collect();
+            let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
+            return Err(VolumeTrouble {
+                reason: "HostPathNotAllowed",
+                message: format!(
+                    "volume {name}: this machine allows host paths below {} only, and none that holds volumes, so not {}; hostMountAllow in /etc/kat/agent.yaml says which",
+                    allowed.join(", "),
+                    path.display()
+                ),
+            });
+        };
+        let base = self.below(&folder);
+        if host.ensure_type.is_some_and(makes) {
+            std::fs::create_dir_all(&base).map_err(|error| {
+                trouble(VolumeError::System {
+                    verb: "make the folder",
+                    path: folder.clone(),
+                    error,
+                })
+            })?;
+        }
+        let open = Base::open(&base).map_err(trouble)?.with_above(owner);
+        let made = match host.ensure_type {
+            None => open.is_there(&inner),
+            Some(EnsureType::DirectoryOrCreate) => open.folder(&inner, Some(owner)).map(drop),
+            Some(EnsureType::FileOrCreate) => open.file(&inner, Some(owner)).map(drop),
+            Some(kind) => open.is_kind(&inner, kind),
+        };
+        made.map_err(trouble)?;
+        Ok(Some((open, inner)))
+    }
+
+    /// Removes the data of a volume of simple cluster storage, where it is that of the wish's user. Blocks for as
+    /// long as that takes.
+    ///
+    /// # Errors
+    /// [`VolumeError`]; [`VolumeError::Missing`] where there should be data, and its disk may not be there.
+    pub fn remove(&self, folder: &str, wish: RemovalRecord) -> Result<(), VolumeError> {
+        let path = Path::new(folder);
+        let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
+        if path.components().count() != 3 || !path.components().all(normal) {
+            return Err(VolumeError::Missing(self.base.join(path)));
+        }
+        let base = self.below(&self.base);
+        let found = match Base::open(&base) {
+            Ok(open) => open.owner_of(path),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok((uid, _)) => {
+                let user = WorkloadUser::from_index(wish.index, "", "");
+                if !user.is_some_and(|user| is_of(&user, uid)) {
+                    let path = self.base.join(path);
+                    return Err(VolumeError::Foreign { path, uid });
+                }
+                remove_folder(&base.join(path))?;
+            }
+            // Of what was never there nothing is left.
+            Err(VolumeError::Missing(_)) if !wish.made && !self.has_made(folder) => {}
+            Err(error) => return Err(error),
+        }
+        // Folders that hold something else stay.
+        for above in path.ancestors().skip(1).take(2) {
+            if std::fs::remove_dir(base.join(above)).is_err() {
+                break;
+            }
+        }
+        let mut made = self.made();
+        if made.folders.remove(folder) {
+            self.store(&made);
+        }
+        Ok(())
+    }
+
+    fn has_made(&self, folder: &str) -> bool {
+        !self.shared && self.made().folders.contains(folder)
+    }
+
+    /// The folders that this machine has made and not removed.
+    pub fn all_made(&self) -> Vec<String> {
+        match self.shared {
+            true => Vec::new(),
+            false => self.made().folders.iter().cloned().collect(),
+        }
+    }
+
+    fn note(&self, folder: &str) {
+        let mut made = self.made();
+        if !self.shared && made.folders.insert(folder.to_owned()) {
+            self.store(&made);
+        }
+    }
+
+    fn store(&self, made: &Made) {
+        let made = Made {
+            schema: 1,
+            ..made.clone()
+        };
+        // Plain data with text keys, which always serialises.
+        let content = serde_json::to_vec(&made).unwrap_or_default();
+        if let Err(error) = files::write_atomic(&self.file, &content, Access::mode(0o600)) {
+            tracing::error!(%error, "the list of volumes can't be kept");
+        }
+    }
+
+    fn made(&self) -> std::sync::MutexGuard<'_, Made> {
+        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn below(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+fn makes(kind: EnsureType) -> bool {
+    matches!(
+        kind,
+        EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate
+    )
+}
+
+fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
+    let reason = match error {
+        VolumeError::System { .. } => "VolumeFailed",
+        VolumeError::Missing(_) => "HostPathMissing",
+        VolumeError::Link(_) => "HostPathIsLink",
+        VolumeError::Unexpected { .. } => "HostPathUnexpected",
+        VolumeError::Foreign { .. } => "VolumeForeign",
+    };
+    VolumeTrouble {
+        reason,
+        message: format!("volume {name}: {error}"),
+    }
+}
+
+/// The uid is the workload's own or one of its subordinate ones.
+fn is_of(user: &WorkloadUser, uid: u32) -> bool {
+    let subordinate = user.subordinate_start..user.subordinate_start + user.subordinate_count;
+    uid == user.uid || subordinate.contains(&uid)
+}
+
+/// Who owns a new volume: the user of the container, as the machine sees it, where its file names one by numbers;
+/// else the container's root, and whichever user the image names may write.
+pub fn owner_of(user: &WorkloadUser, container: &Container) -> Owner {
+    let written = container.user.as_deref().unwrap_or_default();
+    let (uid, gid) = written.split_once(':').unwrap_or((written, ""));
+    let on_machine = |id: u32| match id.checked_sub(1) {
+        None => user.uid,
+        Some(rest) => user.subordinate_start.saturating_add(rest),
+    };
+    let gid = gid.parse().map_or(user.uid, on_machine);
+    match uid.parse::<u32>() {
+        Ok(uid) => Owner {
+            uid: on_machine(uid),
+            gid,
+            mode: OF_USER,
+        },
+        Err(_) => Owner {
+            uid: user.uid,
+            gid: user.uid,
+            mode: OF_ANY_USER,
+        },
+    }
+}

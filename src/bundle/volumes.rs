@@ -1,0 +1,109 @@
+//! What volumes and their mounts must be to each other (RFC001-KAT 3.2, 4.7).
+
+use super::{
+    cross::Document,
+    diagnostic::{Class, Diagnostic, quote},
+    yaml::item_path,
+};
+use crate::resource::{EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType};
+
+const MOUNTS: &str = "spec.container.volumeMounts";
+
+/// Checks the mounts of the main container.
+pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
+    let mounts = &spec.container.volume_mounts;
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        if let Some(message) = several_writers(spec, volume) {
+            let path = item_path("spec.volumes", index);
+            let message = document.at_value(Class::CrossFile, &format!("{path}.name"), message);
+            found.push(message.hint(match volume.host_mount {
+                None => "write `perReplica: true` for a folder each, mount it with `readOnly: true`, or write `replicas: 1`",
+                Some(_) => "mount it with `readOnly: true`, write `replicas: 1`, or make the path yourself and write `ensureType: Directory`",
+            }));
+        }
+    }
+    for (index, mount) in mounts.iter().enumerate() {
+        let path = item_path(MOUNTS, index);
+        let at = |field: &str, message: String| {
+            document.at_value(Class::CrossFile, &format!("{path}.{field}"), message)
+        };
+        let tmpfs = &spec.container.tmpfs;
+        if tmpfs
+            .iter()
+            .any(|other| same_path(other, &mount.mount_path))
+        {
+            let message = format!("`{}` is in tmpfs too", quote(&mount.mount_path));
+            found.push(at("mountPath", message).hint("leave it out in one of them"));
+        }
+        let Some(sub_path) = &mount.sub_path else {
+            continue;
+        };
+        let volume = spec.volumes.iter().find(|volume| volume.name == mount.name);
+        if let Some(what) = volume.and_then(no_folder) {
+            let name = quote(&mount.name);
+            let message = format!("subPath needs a folder of the machine, and `{name}` is {what}");
+            found.push(at("subPath", message).hint("leave subPath out"));
+        } else if let Some(outer) = mounts.iter().find(|outer| may_replace(outer, mount)) {
+            let message = format!(
+                "the program could put a link in the place of `{}`, for it may write to what is mounted at `{}`",
+                quote(sub_path),
+                quote(&outer.mount_path)
+            );
+            found.push(at("subPath", message).hint(
+                "mount the outer folder with `readOnly: true`, or give each mount a subPath of its own",
+            ));
+        }
+    }
+}
+
+/// More than one replica would write to one and the same folder.
+fn several_writers(spec: &WorkloadSpec, volume: &Volume) -> Option<String> {
+    let replicas = spec.replicas.unwrap_or(1);
+    let host = volume.host_mount.as_ref().and_then(|host| host.ensure_type);
+    let made = matches!(
+        host,
+        Some(EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate)
+    );
+    let one_folder = (volume.simple_cluster_storage.is_some() && !volume.per_replica) || made;
+    let many = spec.kind == WorkloadType::Service && replicas > 1;
+    (one_folder && many && spec.container.writes_to(&volume.name)).then(|| {
+        let name = quote(&volume.name);
+        format!("{replicas} replicas would write to one and the same `{name}`, expected one")
+    })
+}
+
+/// What a volume is that has no folders.
+fn no_folder(volume: &Volume) -> Option<&'static str> {
+    if volume.tmpfs.is_some() {
+        return Some("memory");
+    }
+    match volume.host_mount.as_ref()?.ensure_type? {
+        EnsureType::File | EnsureType::FileOrCreate => Some("a file"),
+        EnsureType::Socket => Some("a socket"),
+        EnsureType::Directory | EnsureType::DirectoryOrCreate => None,
+    }
+}
+
+/// A program that may write through `outer` can replace the folder of `inner` by something else before it is
+/// mounted the next time.
+fn may_replace(outer: &VolumeMount, inner: &VolumeMount) -> bool {
+    let (outer_parts, inner_parts) = (parts(outer), parts(inner));
+    outer.name == inner.name
+        && !outer.read_only
+        && outer_parts.len() < inner_parts.len()
+        && inner_parts.starts_with(&outer_parts)
+}
+
+fn parts(mount: &VolumeMount) -> Vec<&str> {
+    components(mount.sub_path.as_deref().unwrap_or_default())
+}
+
+fn components(path: &str) -> Vec<&str> {
+    path.split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect()
+}
+
+fn same_path(one: &str, other: &str) -> bool {
+    components(one) == components(other)
+}

@@ -1,0 +1,22 @@
+//! Questions that a person answers.
+
+use std::io::{self, IsTerminal, Write};
+
+use super::errors::CliError;
+
+/// Asks whether what was listed before may go. Where nobody can be asked, it takes `--yes`.
+pub(super) fn ask(question: &str) -> Result<(), CliError> {
+    if !io::stdin().is_terminal() {
+        return Err(CliError::usage("nobody can be asked whether these may go")
+            .hinted("`--yes` says that they may"));
+    }
+    let _ = write!(io::stderr(), "{question} [y/N] ");
+    let mut answer = String::new();
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|error| CliError::failed(format!("the answer can't be read: {error}")))?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(CliError::failed("nothing was done")),
+    }
+}

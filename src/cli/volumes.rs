@@ -1,0 +1,261 @@
+//! Volumes: how one is named, and what is said before data goes and where it is kept.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Session,
+    args::{Get, Namespace},
+    confirm,
+    console::Console,
+    errors::CliError,
+    names,
+    output::plain,
+};
+use crate::{
+    api::{
+        client::Named as _,
+        types::{VolumeItem, VolumePhase},
+    },
+    resource::ReclaimPolicy,
+};
+
+/// Volumes that one line names.
+const NAMED: usize = 5;
+
+/// A volume that was named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Named {
+    pub(super) namespace: String,
+    pub(super) workload: String,
+    pub(super) name: String,
+}
+
+impl Named {
+    /// `web/data`.
+    pub(super) fn short(&self) -> String {
+        format!("{}/{}", self.workload, self.name)
+    }
+}
+
+/// Reads `WORKLOAD/VOLUME` or `NAMESPACE/WORKLOAD/VOLUME`.
+pub(super) async fn named(
+    session: &Session<'_>,
+    option: &Namespace,
+    text: &str,
+) -> Result<Named, CliError> {
+    let parts: Vec<&str> = text.split('/').collect();
+    let (namespace, workload, name) = match parts.as_slice() {
+        [workload, name] => (option.namespace.clone(), workload, name),
+        [namespace, workload, name] => {
+            let namespace = names::written_before(namespace, text, option)?;
+            (namespace, workload, name)
+        }
+        _ => return Err(half(session, &option.namespace, text).await),
+    };
+    Ok(Named {
+        namespace,
+        workload: (*workload).to_owned(),
+        name: (*name).to_owned(),
+    })
+}
+
+/// A name without its workload, or a workload without its volume.
+async fn half(session: &Session<'_>, namespace: &str, text: &str) -> CliError {
+    let found = session.client.volumes(Some(namespace)).await;
+    let found = found.map(|list| list.items).unwrap_or_default();
+    let is_meant = |item: &&VolumeItem| {
+        let names = [&item.spec.workload, &item.spec.volume, &item.metadata.name];
+        names.iter().any(|name| *name == text)
+    };
+    let meant: Vec<String> = found
+        .iter()
+        .filter(is_meant)
+        .map(|item| format!("`{}`", plain(&item.key().1)))
+        .collect();
+    let hint = match meant.as_slice() {
+        [] => "`katcall get volumes` lists them".to_owned(),
+        [only] => format!("did you mean {only}?"),
+        more => format!("it is one of {}", few(more)),
+    };
+    CliError::usage(format!(
+        "`{text}` is not the name of a volume, which is WORKLOAD/VOLUME"
+    ))
+    .hinted(hint)
+}
+
+/// The same for the namespace and name that a volume's own name says.
+pub(super) async fn located(session: &Session<'_>, arguments: &Get) -> Result<Get, CliError> {
+    let mut arguments = arguments.clone();
+    if let Some(text) = &arguments.name {
+        let named = named(session, &arguments.namespace, text).await?;
+        arguments.name = Some(named.short());
+        arguments.namespace.namespace = named.namespace;
+    }
+    Ok(arguments)
+}
+
+/// The machine that holds the data, `shared`, or nothing.
+pub(super) fn machine(item: &VolumeItem) -> &str {
+    match &item.status.node {
+        Some(node) => node,
+        None if item.status.shared => "shared",
+        None => "",
+    }
+}
+
+/// `shop/web/data on n1`.
+fn place(item: &VolumeItem) -> String {
+    let (namespace, name) = item.key();
+    let place = match &item.status.node {
+        Some(node) => format!("on {node}"),
+        None => "on shared storage".to_owned(),
+    };
+    plain(&format!("{namespace}/{name} {place}"))
+}
+
+/// The first ones, and how many more there are.
+fn few(all: &[String]) -> String {
+    let shown = all.get(..NAMED).unwrap_or(all).join(", ");
+    match all.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+/// Says of what is to go what becomes of it, and asks. Of paths of a machine nothing is removed, so
+/// that nothing is asked.
+pub(super) fn confirm_removal<'item>(
+    console: &Console,
+    items: impl IntoIterator<Item = &'item VolumeItem>,
+    yes: bool,
+) -> Result<Asked, CliError> {
+    let going = items
+        .into_iter()
+        .filter(|item| item.status.phase != VolumePhase::Removing);
+    let (stay, go): (Vec<_>, Vec<_>) = going.partition(|item| item.spec.host_path.is_some());
+    let list = |title: &str, items: &[&VolumeItem]| {
+        if !items.is_empty() {
+            console.note(title);
+        }
+        for item in items {
+            let path = plain(&item.status.path);
+            console.note(&format!("  volume {}: {path}", place(item)));
+        }
+    };
+    list("data that is to be removed for good:", &go);
+    list(
+        "places that are to be forgotten; the files there stay:",
+        &stay,
+    );
+    if go.is_empty() || yes {
+        return Ok(Asked::Nobody);
+    }
+    confirm::ask("remove it?")?;
+    Ok(Asked::Somebody)
+}
+
+/// Whether a person has answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    Nobody,
+    Somebody,
+}
+
+/// The volumes of namespaces that something of is to be deleted.
+#[derive(Debug, Default)]
+pub(super) struct Present(BTreeMap<String, Vec<VolumeItem>>);
+
+impl Present {
+    /// Lists them once for each namespace.
+    pub(super) async fn of<'name>(
+        session: &Session<'_>,
+        namespaces: impl IntoIterator<Item = &'name str>,
+    ) -> Result<Self, CliError> {
+        let mut present = Self::default();
+        for namespace in namespaces {
+            if present.0.contains_key(namespace) {
+                continue;
+            }
+            let items = match session.client.volumes(Some(namespace)).await {
+                Ok(list) => list.items,
+                // It is gone, or the cluster knows no volumes yet.
+                Err(error) if error.is_not_found() => Vec::new(),
+                Err(error) => return Err(error.into()),
+            };
+            present.0.insert(namespace.to_owned(), items);
+        }
+        Ok(present)
+    }
+
+    /// Those of one namespace.
+    pub(super) fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &VolumeItem> {
+        self.0.get(namespace).into_iter().flatten()
+    }
+
+    /// Those of one workload.
+    pub(super) fn of_workload(
+        &self,
+        namespace: &str,
+        workload: &str,
+    ) -> impl Iterator<Item = &VolumeItem> {
+        self.in_namespace(namespace)
+            .filter(move |item| item.spec.workload == workload)
+    }
+}
+
+/// Says which data stays where a workload or a namespace goes, and how it is removed.
+pub(super) fn say_kept<'item>(
+    console: &Console,
+    items: impl IntoIterator<Item = &'item VolumeItem>,
+) {
+    let kept = items.into_iter().filter(|item| {
+        let stays = match item.status.phase {
+            VolumePhase::Removing => false,
+            VolumePhase::Released => true,
+            VolumePhase::Pending | VolumePhase::Bound => item.spec.reclaim == ReclaimPolicy::Retain,
+        };
+        stays && item.spec.host_path.is_none()
+    });
+    let kept: Vec<&VolumeItem> = kept.collect();
+    let Some(first) = kept.first() else {
+        return;
+    };
+    let (namespace, name) = first.key();
+    let command = plain(&format!("katcall delete volume {namespace}/{name}"));
+    let places: Vec<String> = kept.iter().map(|item| place(item)).collect();
+    console.note(&match kept.len() {
+        1 => format!(
+            "the data of volume {} is kept; `{command}` removes it",
+            few(&places)
+        ),
+        _ => format!(
+            "the data of volumes {} is kept; `{command}` removes that of the first",
+            few(&places)
+        ),
+    });
+}
+
+/// Says which data lies on a machine that has left the cluster.
+pub(super) fn warn_left_behind(console: &Console, node: &str, items: &[VolumeItem]) {
+    let here = |item: &&VolumeItem| item.status.node.as_deref() == Some(node);
+    let left: Vec<String> = items
+        .iter()
+        .filter(here)
+        .map(|item| {
+            let (namespace, name) = item.key();
+            plain(&format!("{namespace}/{name}"))
+        })
+        .collect();
+    if left.is_empty() {
+        return;
+    }
+    console.warning(&format!(
+        "on {} lies the data of {}: {}; workloads that need it wait until the machine joins again, or `katcall delete volume` gives the data up",
+        plain(node),
+        match left.len() {
+            1 => "a volume".to_owned(),
+            count => format!("{count} volumes"),
+        },
+        few(&left)
+    ));
+}

@@ -1,0 +1,431 @@
+//! Folders and files that containers mount, made and looked at without ever following a link.
+//!
+//! A container may write into its volumes, so whatever lies there may be a trap: every name is taken by openat2(2)
+//! with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`, from a folder that only root changes.
+
+use std::{
+    fs::{self, File, Permissions},
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Gid, Mode, OFlags, ResolveFlags, Uid},
+    io::Errno,
+};
+
+use crate::resource::EnsureType;
+
+/// What is wrong with something that a container is to mount.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// The system refused.
+    #[error("{}: can't {verb}: {error}", path.display())]
+    System {
+        /// What was tried.
+        verb: &'static str,
+        /// What it was tried with.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It is not there, and is not to be made.
+    #[error("{}: there is no such file or folder on this machine", .0.display())]
+    Missing(PathBuf),
+    /// It, or a folder that leads to it, is a symbolic link.
+    #[error("{}: it, or a folder above it, is a symbolic link, which is not followed", .0.display())]
+    Link(PathBuf),
+    /// Something else than it should be.
+    #[error("{}: is {found}, expected {expected}", path.display())]
+    Unexpected {
+        /// The path.
+        path: PathBuf,
+        /// What it is.
+        found: &'static str,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// It belongs to somebody else.
+    #[error("{}: belongs to uid {uid}, which is not of this workload", path.display())]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+}
+
+/// Who owns what is made, and its mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Uid on the machine.
+    pub uid: u32,
+    /// Gid on the machine.
+    pub gid: u32,
+    /// Permission bits of a folder.
+    pub mode: u32,
+}
+
+/// Whether something was there or had to be made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It was there.
+    There,
+    /// It was made.
+    Made,
+}
+
+/// A folder from which names are taken, open.
+pub struct Base {
+    path: PathBuf,
+    folder: OwnedFd,
+    /// Of the folders that have to be made on the way to something.
+    above: Owner,
+}
+
+impl Base {
+    /// A folder that an administrator named: links in its own path are followed.
+    ///
+    /// # Errors
+    /// [`VolumeError`] where there is none.
+    pub fn open(path: &Path) -> Result<Self, VolumeError> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let folder = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|error| failed("open", path, error))?;
+        Ok(Self {
+            path: path.to_owned(),
+            folder,
+            above: Owner {
+                uid: 0,
+                gid: 0,
+                mode: 0o755,
+            },
+        })
+    }
+
+    /// The same, where folders on the way to something are to have this owner too.
+    #[must_use]
+    pub fn with_above(self, above: Owner) -> Self {
+        Self { above, ..self }
+    }
+
+    /// A folder below this one, as one of its own. Its own path has no links.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn enter(&self, relative: &Path) -> Result<Self, VolumeError> {
+        Ok(Self {
+            path: self.path.join(relative),
+            folder: self.beneath(relative, OFlags::DIRECTORY)?,
+            above: self.above,
+        })
+    }
+
+    /// A folder that is KAT's own: made, or given this mode and owner.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn own_folder(&self, relative: &Path, owner: Owner) -> Result<(), VolumeError> {
+        let (parent, name) = self.parent_of(relative)?;
+        make_folder(&parent, &name, owner, &self.path.join(relative), true)
+    }
+
+    /// The folder at `relative`. One that is there is left as it is; one that is missing is made with this owner,
+    /// where one is given.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn folder(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
+        match self.beneath(relative, OFlags::DIRECTORY) {
+            Ok(_) => return Ok(Found::There),
+            Err(VolumeError::Missing(_)) if owner.is_some() => {}
+            Err(error) => return Err(error),
+        }
+        let (parent, name) = self.parent_of(relative)?;
+        let path = self.path.join(relative);
+        if let Some(owner) = owner {
+            make_folder(&parent, &name, owner, &path, false)?;
+        }
+        Ok(Found::Made)
+    }
+
+    /// The file at `relative`, made empty where it is missing and `owner` says whose it is to be.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn file(&self, relative: &Path, owner: Option<Owner>) -> Result<Found, VolumeError> {
+        match self.is_kind(relative, EnsureType::File) {
+            Ok(()) => return Ok(Found::There),
+            Err(VolumeError::Missing(_)) if owner.is_some() => {}
+            Err(error) => return Err(error),
+        }
+        let (parent, name) = self.parent_of(relative)?;
+        let path = self.path.join(relative);
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
+        let file = rustix::fs::openat(&parent, &*name, flags | OFlags::CLOEXEC, Mode::from(0o600))
+            .map_err(|error| failed("make the file", &path, error))?;
+        if let Some(owner) = owner {
+            let given = rustix::fs::fchown(&file, Some(uid(owner)), Some(gid(owner)));
+            given.map_err(|error| failed("give the file its owner", &path, error))?;
+        }
+        Ok(Found::Made)
+    }
+
+    /// Something is at `relative`, of this kind if one is named.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn is_kind(&self, relative: &Path, kind: EnsureType) -> Result<(), VolumeError> {
+        let file = self.beneath(relative, OFlags::empty())?;
+        let path = self.path.join(relative);
+        let metadata = File::from(file).metadata();
+        let kind_now = metadata
+            .map_err(|error| system("look at", &path, error))?
+            .file_type();
+        let (fits, expected) = match kind {
+            EnsureType::Directory | EnsureType::DirectoryOrCreate => {
+                (kind_now.is_dir(), "a folder")
+            }
+            EnsureType::File | EnsureType::FileOrCreate => (kind_now.is_file(), "a file"),
+            EnsureType::Socket => (kind_now.is_socket(), "a socket"),
+        };
+        if fits {
+            return Ok(());
+        }
+        let found = match kind_now {
+            kind if kind.is_dir() => "a folder",
+            kind if kind.is_file() => "a file",
+            kind if kind.is_socket() => "a socket",
+            kind if kind.is_block_device() || kind.is_char_device() => "a device",
+            _ => "something else",
+        };
+        Err(VolumeError::Unexpected {
+            path,
+            found,
+            expected,
+        })
+    }
+
+    /// Something is at `relative`.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn is_there(&self, relative: &Path) -> Result<(), VolumeError> {
+        self.beneath(relative, OFlags::empty()).map(drop)
+    }
+
+    /// Uid and gid of what is at `relative`.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn owner_of(&self, relative: &Path) -> Result<(u32, u32), VolumeError> {
+        let file = File::from(self.beneath(relative, OFlags::empty())?);
+        let path = self.path.join(relative);
+        let metadata = file
+            .metadata()
+            .map_err(|error| system("look at", &path, error))?;
+        Ok((metadata.uid(), metadata.gid()))
+    }
+
+    /// Opens what is at `relative`, for its place only.
+    fn beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, VolumeError> {
+        let flags = OFlags::PATH | OFlags::CLOEXEC | flags;
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let relative = match relative.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => relative,
+        };
+        rustix::fs::openat2(&self.folder, relative, flags, Mode::empty(), resolve)
+            .map_err(|error| failed("open", &self.path.join(relative), error))
+    }
+
+    /// The folder in which the last part of `relative` lies, with that part. What is missing is made.
+    fn parent_of(&self, relative: &Path) -> Result<(OwnedFd, PathBuf), VolumeError> {
+        let mut parts: Vec<_> = relative
+            .components()
+            .filter(|part| matches!(part, Component::Normal(_)))
+            .map(|part| PathBuf::from(part.as_os_str()))
+            .collect();
+        let Some(last) = parts.pop() else {
+            return Err(VolumeError::Missing(self.path.join(relative)));
+        };
+        let mut so_far = PathBuf::from(".");
+        for part in parts {
+            let inner = so_far.join(&part);
+            if let Err(VolumeError::Missing(_)) = self.beneath(&inner, OFlags::DIRECTORY) {
+                let outer = self.beneath(&so_far, OFlags::DIRECTORY)?;
+                make_folder(&outer, &part, self.above, &self.path.join(&inner), false)?;
+            }
+            so_far = inner;
+        }
+        Ok((self.beneath(&so_far, OFlags::DIRECTORY)?, last))
+    }
+}
+
+/// Removes a folder with all that is in it; true where there was one. Links in it are removed and not followed.
+///
+/// # Errors
+/// [`VolumeError`].
+pub fn remove_folder(path: &Path) -> Result<bool, VolumeError> {
+    match fs::remove_dir_all(path) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(system("remove", path, error)),
+    }
+}
+
+/// Makes a folder, which gets its mode and owner. One that has come there meanwhile is left as it is, unless it is
+/// KAT's `own`.
+fn make_folder(
+    parent: &OwnedFd,
+    name: &Path,
+    owner: Owner,
+    path: &Path,
+    own: bool,
+) -> Result<(), VolumeError> {
+    let made = |error| failed("make the folder", path, error);
+    match rustix::fs::mkdirat(parent, name, Mode::from(0o700)) {
+        Ok(()) => {}
+        Err(Errno::EXIST) if own => {}
+        Err(Errno::EXIST) => return Ok(()),
+        Err(error) => return Err(made(error)),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::openat(parent, name, flags, Mode::empty()).map_err(made)?;
+    rustix::fs::fchown(&folder, Some(uid(owner)), Some(gid(owner)))
+        .map_err(|error| failed("give the folder its owner", path, error))?;
+    // After the owner: a change of owner clears bits.
+    let folder = File::from(folder);
+    folder
+        .set_permissions(Permissions::from_mode(owner.mode))
+        .and_then(|()| folder.sync_all())
+        .map_err(|error| system("give the folder its mode", path, error))
+}
+
+fn uid(owner: Owner) -> Uid {
+    Uid::from_raw(owner.uid)
+}
+
+fn gid(owner: Owner) -> Gid {
+    Gid::from_raw(owner.gid)
+}
+
+fn failed(verb: &'static str, path: &Path, error: Errno) -> VolumeError {
+    match error {
+        Errno::NOENT => VolumeError::Missing(path.to_owned()),
+        Errno::LOOP | Errno::XDEV => VolumeError::Link(path.to_owned()),
+        Errno::NOTDIR => VolumeError::Unexpected {
+            path: path.to_owned(),
+            found: "something else",
+            expected: "a folder",
+        },
+        error => system(verb, path, error.into()),
+    }
+}
+
+fn system(verb: &'static str, path: &Path, error: io::Error) -> VolumeError {
+    VolumeError::System {
+        verb,
+        path: path.to_owned(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    const OWNER: Owner = Owner {
+        uid: 20_003,
+        gid: 20_003,
+        mode: 0o2770,
+    };
+
+    fn base() -> (tempfile::TempDir, Base) {
+        let folder = tempfile::tempdir().unwrap();
+        let base = Base::open(folder.path()).unwrap();
+        (folder, base)
+    }
+
+    #[test]
+    fn a_folder_is_made_once_and_then_left_alone() {
+        let (folder, base) = base();
+        let path = Path::new("default/db/data");
+        assert!(matches!(
+            base.folder(path, None),
+            Err(VolumeError::Missing(_))
+        ));
+        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), Found::Made);
+        let made = fs::metadata(folder.path().join(path)).unwrap();
+        assert_eq!((made.uid(), made.gid()), (20_003, 20_003));
+        assert_eq!(made.mode() & 0o7777, 0o2770);
+        let above = fs::metadata(folder.path().join("default/db")).unwrap();
+        assert_eq!((above.uid(), above.mode() & 0o7777), (0, 0o755));
+        fs::set_permissions(folder.path().join(path), Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(base.folder(path, Some(OWNER)).unwrap(), Found::There);
+        let kept = fs::metadata(folder.path().join(path)).unwrap();
+        assert_eq!(kept.mode() & 0o7777, 0o700);
+        assert_eq!(base.owner_of(path).unwrap(), (20_003, 20_003));
+    }
+
+    #[test]
+    fn no_link_is_followed_wherever_it_stands() {
+        let (folder, base) = base();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::create_dir(elsewhere.path().join("in")).unwrap();
+        symlink(elsewhere.path(), folder.path().join("link")).unwrap();
+        symlink("/etc/passwd", folder.path().join("file")).unwrap();
+        for path in ["link", "link/in", "link/new", "file"] {
+            let path = Path::new(path);
+            let error = base.folder(path, Some(OWNER)).unwrap_err();
+            assert!(matches!(error, VolumeError::Link(_)), "{error}");
+            let error = base.file(path, Some(OWNER)).unwrap_err();
+            assert!(matches!(error, VolumeError::Link(_)), "{error}");
+            assert!(base.is_there(path).is_err());
+        }
+        assert!(base.folder(Path::new("../up"), Some(OWNER)).is_err());
+        assert!(!elsewhere.path().join("new").exists());
+        assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_file_is_made_and_another_kind_is_told() {
+        let (folder, base) = base();
+        let path = Path::new("conf/app.ini");
+        assert_eq!(base.file(path, Some(OWNER)).unwrap(), Found::Made);
+        assert_eq!(base.file(path, None).unwrap(), Found::There);
+        let made = fs::metadata(folder.path().join(path)).unwrap();
+        assert_eq!((made.uid(), made.mode() & 0o7777), (20_003, 0o600));
+        let error = base.folder(path, Some(OWNER)).unwrap_err();
+        assert!(error.to_string().ends_with("expected a folder"), "{error}");
+        let error = base.is_kind(path, EnsureType::Socket).unwrap_err();
+        assert!(
+            error.to_string().ends_with("is a file, expected a socket"),
+            "{error}"
+        );
+        let error = base.file(Path::new("conf"), Some(OWNER)).unwrap_err();
+        assert!(
+            error.to_string().ends_with("is a folder, expected a file"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn what_a_link_in_it_leads_to_is_not_removed_with_a_folder() {
+        let (folder, base) = base();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("kept"), "kept").unwrap();
+        base.folder(Path::new("data"), Some(OWNER)).unwrap();
+        symlink(elsewhere.path(), folder.path().join("data/link")).unwrap();
+        assert!(remove_folder(&folder.path().join("data")).unwrap());
+        assert!(!remove_folder(&folder.path().join("data")).unwrap());
+        assert!(elsewhere.path().join("kept").exists());
+    }
+}

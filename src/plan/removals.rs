@@ -1,0 +1,171 @@
+//! Data of volumes that is to go: its machine is asked to remove it, and it is forgotten when that is done.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    EventKind, NodeStatusRecord, Snapshot, Stored, VolumeKey, VolumeRecord,
+    draft::{Draft, Group},
+    users_of,
+};
+use crate::{
+    api::types::{NodePhase, ObjectReference},
+    store::{Compare, keys},
+};
+
+/// `/kat/nodes/desired/{node}/removals/{ns}/{workload}/{volume}`: data that a machine is to remove.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RemovalRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// When it was asked for: tells one removal from an earlier one of the same name.
+    pub asked: Timestamp,
+    /// Index of the workload user whose data it is: nobody else's is removed.
+    pub index: u32,
+    /// It has been there: where it is not found, its disk may be missing.
+    #[serde(default)]
+    pub made: bool,
+}
+
+/// A removal as a machine confirms it.
+pub fn removal_id(volume: &str, asked: Timestamp) -> String {
+    format!("{volume} {asked}")
+}
+
+/// Has data removed that is to go, by the machine that holds it, and forgets it when that confirms.
+pub(super) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+    let snapshot = draft.snapshot;
+    let mut gone = Vec::new();
+    for (key, stored) in snapshot
+        .volumes
+        .iter()
+        .filter(|(_, one)| one.value.deleting)
+    {
+        let record = &stored.value;
+        let mut group = Group::default();
+        if users_of(snapshot, key).next().is_some() {
+            // It was asked for too late.
+            continue;
+        }
+        let Some(node) = remover(snapshot, statuses, key, record) else {
+            // What lies at a path of the machine is the person's, and what is on a machine that is no part of
+            // the cluster is out of reach. Shared data waits for one of those that share it.
+            if record.node.is_some() {
+                let conditions = forget(draft, &mut group, key, stored, &mut gone);
+                draft.commit(group, format!("volume {key} is forgotten"), conditions);
+            }
+            continue;
+        };
+        let volume = key.to_string();
+        let wish = snapshot.removals.get(node).and_then(|all| all.get(key));
+        match wish {
+            None => {
+                let wish = RemovalRecord {
+                    schema: 1,
+                    asked: draft.now,
+                    index: record.index,
+                    made: record.made,
+                };
+                group.put(keys::desired_removal(node, &volume), &wish);
+                draft.commit(group, format!("volume {key} is to be removed"), Vec::new());
+            }
+            Some(wish) => {
+                let id = removal_id(&volume, wish.asked);
+                let status = statuses.get(node);
+                if status.is_some_and(|status| status.removed_volumes.contains(&id)) {
+                    group.delete(keys::desired_removal(node, &volume));
+                    let object = ObjectReference {
+                        kind: "Workload".to_owned(),
+                        name: key.workload.name.clone(),
+                        namespace: key.workload.namespace.clone(),
+                        uid: String::new(),
+                    };
+                    let told = format!("the data of volume {} is gone from {node}", key.volume);
+                    draft.event(&mut group, EventKind::Normal, "VolumeDeleted", object, told);
+                    let conditions = forget(draft, &mut group, key, stored, &mut gone);
+                    draft.commit(group, format!("volume {key} is gone"), conditions);
+                }
+            }
+        }
+    }
+    plan_needless(draft);
+}
+
+/// The machine that is to remove the data, if there is one.
+fn remover<'s>(
+    snapshot: &'s Snapshot,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    key: &VolumeKey,
+    record: &VolumeRecord,
+) -> Option<&'s str> {
+    if record.host_path.is_some() {
+        return None;
+    }
+    if let Some(node) = &record.node {
+        return snapshot
+            .nodes
+            .get_key_value(node)
+            .map(|(name, _)| name.as_str());
+    }
+    let mut asked = snapshot.removals.iter();
+    let asked =
+        asked.find(|(node, all)| all.contains_key(key) && snapshot.nodes.contains_key(*node));
+    let mut sharing = snapshot.nodes.keys().filter(|node| {
+        let status = statuses.get(node.as_str());
+        status.is_some_and(|status| status.volume_shared && status.phase == NodePhase::Ready)
+    });
+    let asked = asked.map(|(node, _)| node);
+    asked.or_else(|| sharing.next()).map(String::as_str)
+}
+
+/// Takes a volume's record away, and the index that nobody else has any more. Gives back what must not have
+/// changed: an apply may be about to make a workload with that index.
+fn forget<'s>(
+    draft: &Draft<'s>,
+    group: &mut Group,
+    key: &'s VolumeKey,
+    stored: &Stored<VolumeRecord>,
+    gone: &mut Vec<&'s VolumeKey>,
+) -> Vec<Compare> {
+    let record = &stored.value;
+    gone.push(key);
+    let name = keys::volume(&key.to_string());
+    let mut conditions = vec![Compare::ModRevision(name.clone(), stored.revision)];
+    group.delete(name);
+    let snapshot = draft.snapshot;
+    let mut others = snapshot.volumes.iter();
+    let kept =
+        others.any(|(other, stored)| stored.value.index == record.index && !gone.contains(&other));
+    let mut workloads = snapshot.workloads.values();
+    let used = workloads.any(|entry| entry.meta.value.index == record.index);
+    let index = snapshot.indexes.get(&record.index);
+    if let Some(index) = index.filter(|_| !kept && !used) {
+        let name = keys::index(record.index);
+        conditions.push(Compare::ModRevision(name.clone(), index.revision));
+        group.delete(name);
+    }
+    conditions
+}
+
+/// Wishes whose volume is known no more.
+fn plan_needless(draft: &mut Draft<'_>) {
+    let snapshot = draft.snapshot;
+    for (node, all) in &snapshot.removals {
+        for key in all.keys() {
+            let record = snapshot.volumes.get(key);
+            if record.is_some_and(|stored| stored.value.deleting) {
+                continue;
+            }
+            let mut group = Group::default();
+            group.delete(keys::desired_removal(node, &key.to_string()));
+            draft.commit(
+                group,
+                format!("volume {key} is not to be removed"),
+                Vec::new(),
+            );
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! How far the slots of a workload are, while a plan goes through them: what may begin beside it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Assignment, rollout::Strategy};
+
+/// What is known while the slots of a workload are gone through.
+pub(super) struct Turn<'l> {
+    pub(super) strategy: Strategy,
+    /// Nothing new is to take the place of an older version.
+    pub(super) paused: bool,
+    /// The same, or the new version goes nowhere: what fails is replaced by its own version.
+    pub(super) held: bool,
+    /// A new instance has shown that the version works.
+    pub(super) proven: bool,
+    /// Slots whose instance of the new version does not work yet.
+    pub(super) busy: usize,
+    /// Slots whose instance moves to another machine.
+    pub(super) moving: usize,
+    /// Where what is replaced stops first: slots that have been emptied, and whose next instance is on its
+    /// way, or whose machine is away.
+    pub(super) down: usize,
+    /// Slots in which something is still to end.
+    pub(super) ending: BTreeSet<u32>,
+    /// Of those, why nobody can tell whether it has.
+    pub(super) away: BTreeMap<u32, String>,
+    /// An instance of another version runs where its machine answers.
+    pub(super) other_runs: bool,
+    /// Slots in which an instance of the wanted version ends.
+    pub(super) ended: BTreeSet<u32>,
+    /// Nothing is left of any version.
+    pub(super) bare: bool,
+    /// By slot, an instance of another version, also one that has just ended.
+    pub(super) others: BTreeMap<u32, &'l Assignment>,
+}
+
+impl Turn<'_> {
+    pub(super) fn is_full(&self) -> bool {
+        // Where what moves stops first, it is away for that while.
+        let beside = self.held && !self.strategy.stops_first;
+        let moving = if beside { 0 } else { self.moving };
+        self.busy + self.down + moving >= self.strategy.at_once
+    }
+
+    /// As many slots as may are busy with the new version, beside one that is empty.
+    pub(super) fn is_full_beside_one_down(&self) -> bool {
+        self.busy + self.down > self.strategy.at_once
+    }
+
+    /// A version that goes nowhere keeps nothing from moving. Where what moves stops first, that it does
+    /// has to be certain: while a rollout is only paused, its new instance may be about to work.
+    pub(super) fn may_move(&self) -> bool {
+        let apart = match self.strategy.stops_first {
+            true => self.held && !self.paused,
+            false => self.held,
+        };
+        let busy = if apart { 0 } else { self.busy };
+        self.moving + self.down + busy < self.strategy.at_once
+    }
+}

@@ -1,0 +1,362 @@
+//! Which machine holds the data of a volume (RFC001-KAT 4.7): an instance goes where its data is, or waits.
+//!
+//! The place is written down with the first instance and stays when that ends, is replaced, or its workload is
+//! deleted, until somebody asks for the data's removal. A volume base path that machines share pins nothing.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::{
+    AssignedVolume, Assignment, NodeStatusRecord, Snapshot, VolumeRecord, Wanted, WorkloadKey,
+    draft::Draft, service::Pass, slot::Live,
+};
+use crate::{
+    api::types::InstancePhase,
+    resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
+};
+
+/// A volume whose place is known: `NAMESPACE/WORKLOAD/VOLUME`.
+///
+/// `VOLUME` is the name in the file, with `.SLOT` where each replica has its own, and for a path of the machine
+/// that KAT makes there `NAME@host.SLOT`. No name of a volume has these characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VolumeKey {
+    /// Whose it is; that workload may be gone.
+    pub workload: WorkloadKey,
+    /// Which one of it.
+    pub volume: String,
+}
+
+impl VolumeKey {
+    /// Reads what [`fmt::Display`] writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, rest) = text.split_once('/')?;
+        let (workload, volume) = rest.split_once('/')?;
+        let whole = !namespace.is_empty() && !workload.is_empty() && !volume.is_empty();
+        (whole && !volume.contains('/')).then(|| Self {
+            workload: WorkloadKey::new(namespace, workload),
+            volume: volume.to_owned(),
+        })
+    }
+
+    /// Its name in `workload.kat`.
+    pub fn name(&self) -> &str {
+        let end = self.volume.find(['.', '@']);
+        end.and_then(|end| self.volume.get(..end))
+            .unwrap_or(&self.volume)
+    }
+
+    /// The slot, where each replica has its own.
+    pub fn slot(&self) -> Option<u32> {
+        self.volume.rsplit_once('.')?.1.parse().ok()
+    }
+}
+
+impl fmt::Display for VolumeKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.workload, self.volume)
+    }
+}
+
+/// Where the data of an instance's volumes lets it be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Held<'a> {
+    /// The only machine, where it is one.
+    pub on: Option<&'a str>,
+    /// Only a machine that has the shared volume base path.
+    pub shared: bool,
+}
+
+/// An instance of this workload may change data that outlives it.
+pub(super) fn writes_data(spec: &WorkloadSpec) -> bool {
+    let mut volumes = spec.volumes.iter();
+    volumes.any(|volume| volume.keeps_data() && spec.container.writes_to(&volume.name))
+}
+
+/// The volume of a slot whose place is written down; nothing for what is not mounted, and for what is the
+/// machine's own.
+fn tracked(
+    workload: &WorkloadKey,
+    volume: &Volume,
+    container: &Container,
+    slot: u32,
+) -> Option<VolumeKey> {
+    let name = &volume.name;
+    if !container.mounts(name) {
+        return None;
+    }
+    let made_here = |kind: &EnsureType| {
+        matches!(
+            kind,
+            EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate
+        )
+    };
+    let host = volume.host_mount.as_ref();
+    let host = host.and_then(|host| host.ensure_type.as_ref());
+    let part = if volume.simple_cluster_storage.is_some() {
+        match volume.per_replica {
+            true => format!("{name}.{slot}"),
+            false => name.clone(),
+        }
+    } else if host.is_some_and(made_here) && container.writes_to(name) {
+        format!("{name}@host.{slot}")
+    } else {
+        return None;
+    };
+    Some(VolumeKey {
+        workload: workload.clone(),
+        volume: part,
+    })
+}
+
+/// The record is of this very volume: its file may name another path now.
+fn is_of(record: &VolumeRecord, volume: &Volume) -> bool {
+    let path = volume.host_mount.as_ref().map(|host| &host.host_path);
+    record.host_path.as_ref() == path
+}
+
+fn is_shared(statuses: &BTreeMap<String, NodeStatusRecord>, node: &str) -> bool {
+    statuses
+        .get(node)
+        .is_some_and(|status| status.volume_shared)
+}
+
+/// Its data lies on its machine and nowhere else.
+pub(super) fn is_pinned(
+    draft: &Draft<'_>,
+    workload: &WorkloadKey,
+    assignment: &Assignment,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+) -> bool {
+    let volumes = assignment.volumes.iter().map(|volume| &volume.definition);
+    let mut keys = volumes.filter_map(|volume| {
+        let key = tracked(workload, volume, &assignment.container, assignment.slot)?;
+        Some((volume, key))
+    });
+    keys.any(|(volume, key)| {
+        let record = draft.volume(&key).filter(|record| is_of(record, volume));
+        let node = record.and_then(|record| record.node.as_deref());
+        node.is_some_and(|node| volume.host_mount.is_some() || !is_shared(statuses, node))
+    })
+}
+
+impl<'a> Pass<'_, 'a, '_> {
+    /// Where an instance of a slot may be. An error is the reason why it can be nowhere now.
+    pub(super) fn held(
+        &self,
+        volumes: &[Volume],
+        container: &Container,
+        slot: u32,
+    ) -> Result<Held<'a>, String> {
+        let snapshot = self.draft.snapshot;
+        let mut held = Held::default();
+        let mut first: Option<&str> = None;
+        for volume in volumes {
+            let Some(key) = tracked(self.key, volume, container, slot) else {
+                continue;
+            };
+            let name = &volume.name;
+            let record = self.draft.volume(&key);
+            let Some(record) = record.filter(|record| is_of(record, volume)) else {
+                continue;
+            };
+            let place = record.node.as_deref();
+            let made = record.made || place.is_some_and(|node| self.has_made(&key, node));
+            if !made && !record.deleting && !self.is_claimed(&key, slot) {
+                // No instance has run with it: there is nothing that it could return to.
+                continue;
+            }
+            if record.deleting {
+                let place = place.map_or_else(String::new, |node| format!(" from {node}"));
+                return Err(format!(
+                    "the data of its volume {name} is being removed{place}"
+                ));
+            }
+            let shares = volume.simple_cluster_storage.is_some();
+            let own = place.filter(|node| !(shares && is_shared(self.around.statuses, node)));
+            let Some(node) = own else {
+                held.shared = true;
+                continue;
+            };
+            let Some((node, _)) = snapshot.nodes.get_key_value(node) else {
+                return Err(format!(
+                    "the data of its volume {name} lies on {node}, which is no machine of the cluster; `katcall delete volume {key}` gives it up"
+                ));
+            };
+            match (held.on, first) {
+                (Some(other), Some(before)) if other != node => {
+                    return Err(format!(
+                        "the data of its volume {before} lies on {other}, and that of {name} on {node}"
+                    ));
+                }
+                _ => {
+                    held.on = Some(node);
+                    first = Some(name);
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// This plan has placed it, or an instance of another slot is to have it.
+    fn is_claimed(&self, key: &VolumeKey, slot: u32) -> bool {
+        let mut instances = self.draft.instances_of(self.key).iter();
+        let another = instances.any(|(_, entry)| {
+            let assignment = &entry.assignment.value;
+            let apart = assignment.slot != slot && assignment.wanted == Wanted::Running;
+            apart && has(assignment, key)
+        });
+        another || self.draft.has_placed(key)
+    }
+
+    /// The volumes of an instance that is placed on `node`, whose places are written down with it.
+    pub(super) fn assigned_volumes(
+        &mut self,
+        volumes: &[Volume],
+        container: &Container,
+        slot: u32,
+        node: &str,
+    ) -> Vec<AssignedVolume> {
+        let mounted = volumes.iter().filter(|one| container.mounts(&one.name));
+        let assigned = mounted.map(|volume| {
+            let key = tracked(self.key, volume, container, slot);
+            let made = key.as_ref().is_some_and(|key| {
+                self.write_down(key, volume, node, false);
+                self.draft.volume(key).is_some_and(|record| record.made)
+            });
+            let stored = key.filter(|_| volume.simple_cluster_storage.is_some());
+            AssignedVolume {
+                definition: volume.clone(),
+                folder: stored.map(|key| key.to_string()),
+                made,
+            }
+        });
+        assigned.collect()
+    }
+
+    /// What has run has made its data; and what becomes of it in the end may be another thing now.
+    pub(super) fn note_volumes(&mut self, all: &[Live<'_>]) {
+        for live in all.iter().filter(|live| !live.away) {
+            let phase = live.record.as_ref().map(|record| record.phase);
+            let has_run = matches!(
+                phase,
+                Some(
+                    InstancePhase::Running
+                        | InstancePhase::Restarting
+                        | InstancePhase::Stopping
+                        | InstancePhase::Failed
+                        | InstancePhase::Succeeded
+                )
+            );
+            let mut assignment = Assignment::clone(live.assignment);
+            for volume in &mut assignment.volumes {
+                let definition = Volume {
+                    reclaim: self.reclaim_of(&volume.definition.name, volume.definition.reclaim),
+                    ..volume.definition.clone()
+                };
+                let (container, slot) = (&live.assignment.container, live.assignment.slot);
+                let Some(key) = tracked(self.key, &definition, container, slot) else {
+                    continue;
+                };
+                if has_run || self.has_made(&key, live.node) {
+                    self.write_down(&key, &definition, live.node, true);
+                    volume.made = true;
+                }
+            }
+            // Should its folder be gone one day, its machine does not begin with an empty one.
+            if live.wanted() && assignment != **live.assignment {
+                self.draft.update(&mut self.group, live.node, &assignment);
+                self.flush_if_full();
+            }
+        }
+    }
+
+    /// What the file says now becomes of a volume, or this where it says nothing of it.
+    fn reclaim_of(&self, name: &str, otherwise: ReclaimPolicy) -> ReclaimPolicy {
+        let Ok(parsed) = &self.entry.parsed else {
+            return ReclaimPolicy::Retain;
+        };
+        let mut volumes = parsed.workload.spec.volumes.iter();
+        let volume = volumes.find(|volume| volume.name == name);
+        volume.map_or(otherwise, |volume| volume.reclaim)
+    }
+
+    /// A machine says that it has made the folder.
+    fn has_made(&self, key: &VolumeKey, node: &str) -> bool {
+        let status = self.around.statuses.get(node);
+        let name = key.to_string();
+        status.is_some_and(|status| status.made_volumes.contains(&name))
+    }
+
+    /// Writes down where the data of a volume lies, if anything of that is new.
+    fn write_down(&mut self, key: &VolumeKey, volume: &Volume, node: &str, made: bool) {
+        let shares =
+            volume.simple_cluster_storage.is_some() && is_shared(self.around.statuses, node);
+        let before = self.draft.volume(key);
+        let before = before.filter(|record| is_of(record, volume)).cloned();
+        // Data that is there does not move by itself; at most its machine turns out to share it.
+        let there = before.as_ref().filter(|before| before.made);
+        let place = match there {
+            Some(there) if there.node.as_deref() == Some(node) && shares => None,
+            Some(there) => there.node.clone(),
+            None => (!shares).then(|| node.to_owned()),
+        };
+        let record = VolumeRecord {
+            schema: 1,
+            index: self.entry.meta.value.index,
+            node: place,
+            host_path: volume
+                .host_mount
+                .as_ref()
+                .map(|host| host.host_path.clone()),
+            made: made || before.as_ref().is_some_and(|before| before.made),
+            reclaim: volume.reclaim,
+            deleting: before.as_ref().is_some_and(|before| before.deleting),
+            created: before
+                .as_ref()
+                .map_or(self.draft.now, |before| before.created),
+        };
+        if before.as_ref() != Some(&record) {
+            self.draft.put_volume(&mut self.group, key, record);
+            self.flush_if_full();
+        }
+    }
+
+    /// The data of a workload that is going: what is to go with it is marked. True while any is there.
+    pub(super) fn give_up_volumes(&mut self) -> bool {
+        let all = self.entry.meta.value.deletes_volumes;
+        let records: Vec<(VolumeKey, VolumeRecord)> = self.draft.volumes_of(self.key);
+        for (key, record) in &records {
+            let goes = all || self.reclaim_of(key.name(), record.reclaim) == ReclaimPolicy::Delete;
+            if goes && !record.deleting {
+                let record = VolumeRecord {
+                    deleting: true,
+                    ..record.clone()
+                };
+                self.draft.put_volume(&mut self.group, key, record);
+                self.flush_if_full();
+            }
+        }
+        !records.is_empty()
+    }
+}
+
+/// Instances that have a volume, or may have it until their machine confirms that they ended.
+pub fn users_of<'s>(snapshot: &'s Snapshot, key: &'s VolumeKey) -> impl Iterator<Item = &'s str> {
+    let assignments = snapshot.instances_of(&key.workload);
+    let users = assignments.filter(|(_, entry)| has(&entry.assignment.value, key));
+    users.map(|(id, _)| id.as_str())
+}
+
+/// An instance mounts this volume.
+fn has(assignment: &Assignment, key: &VolumeKey) -> bool {
+    let Assignment {
+        volumes,
+        container,
+        slot,
+        ..
+    } = assignment;
+    volumes.iter().any(|volume| {
+        let own = tracked(&key.workload, &volume.definition, container, *slot);
+        own.as_ref() == Some(key)
+    })
+}

@@ -1,0 +1,70 @@
+//! The mounts of an instance's volumes.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{RenderError, RenderSettings};
+use crate::{
+    plan::{AssignedVolume, Assignment},
+    resource::VolumeMount,
+};
+
+/// A volume where the container has it.
+#[derive(Debug, Serialize)]
+pub(super) struct MountValues {
+    /// On the machine; nothing for memory.
+    source: Option<String>,
+    target: String,
+    /// `:ro`, or nothing.
+    options: &'static str,
+}
+
+/// The mounts, in the order in which they are written.
+pub(super) fn mounts_of(
+    assignment: &Assignment,
+    settings: &RenderSettings,
+) -> Result<Vec<MountValues>, RenderError> {
+    let normal = |path: &Path| path.components().collect::<PathBuf>().display().to_string();
+    let mounts = assignment.container.volume_mounts.iter().map(|mount| {
+        let whole = source_of(assignment, mount, settings);
+        // Without it a program would write into its container, and lose that with it.
+        let whole = whole.ok_or_else(|| RenderError::Mount {
+            instance: assignment.instance.clone(),
+            volume: mount.name.clone(),
+        })?;
+        let source = whole.map(|whole| match &mount.sub_path {
+            Some(inner) => whole.join(inner),
+            None => whole,
+        });
+        Ok(MountValues {
+            source: source.as_deref().map(normal),
+            target: normal(Path::new(&mount.mount_path)),
+            options: if mount.read_only { ":ro" } else { "" },
+        })
+    });
+    mounts.collect()
+}
+
+/// What lies behind a mount on the machine; inside `Some`, nothing for memory.
+#[allow(clippy::option_option, reason = "not known, or nothing on the machine")]
+fn source_of(
+    assignment: &Assignment,
+    mount: &VolumeMount,
+    settings: &RenderSettings,
+) -> Option<Option<PathBuf>> {
+    let mut volumes = assignment.volumes.iter();
+    let AssignedVolume {
+        definition, folder, ..
+    } = volumes.find(|one| one.definition.name == mount.name)?;
+    let host = definition.host_mount.as_ref();
+    if definition.tmpfs.is_some() {
+        return Some(None);
+    }
+    let stored = folder
+        .as_ref()
+        .map(|folder| settings.volumes_folder.join(folder));
+    stored
+        .or_else(|| host.map(|host| PathBuf::from(&host.host_path)))
+        .map(Some)
+}

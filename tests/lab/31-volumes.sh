@@ -1,0 +1,100 @@
+# Data stays over crashes, versions, a reboot and a deletion, is never replaced by nothing, and only its owner sees it
+# shellcheck shell=bash
+# It writes a line at each start, and then serves. Its image's user is not root.
+volumes='volumes: [{name: data, simpleClusterStorage: {}}]'
+mounts='volumeMounts: [{name: data, mountPath: /data}]'
+db() {
+    run db --port 80 --spec "$volumes" --container "$mounts" --container 'entrypoint: [/bin/busybox, sh, -c]' \
+        --container 'command: ["echo start $V >>/data/starts && exec /bin/web"]' "$@"
+}
+folder=/var/lib/kat/volumes/default/db/data
+starts() { n1 cat "$folder/starts" | wc -l; }
+started() { equal "$1" "$(starts)" "starts"; }
+db --env V=1
+started 1
+instance=$(field db .metadata.name)
+crash db
+wait_for 30 started 2
+wait_for 30 is db .status.phase Running
+equal "$instance" "$(field db .metadata.name)" "instance after a crash"
+
+# Another version comes when the old one has ended.
+db --env V=2
+started 3
+equal "start 2" "$(n1 tail -n 1 "$folder/starts")" "the last start"
+wait_for 30 really_runs 1
+contains "$(kat get events)" "a newer version takes its place"
+
+# Nobody else on the machine sees it.
+uid=$(field db .status.uid)
+equal "$uid" "$(n1 stat --format %g /var/lib/kat/volumes/default/db)" "group of the workload's folder"
+refused n1 setpriv --reuid=65534 --regid=65534 --clear-groups ls /var/lib/kat/volumes/default/db
+refused n1 setpriv --reuid=65534 --regid=65534 --clear-groups cat "$folder/starts"
+
+# After a boot it asks first, and then has its data.
+lab reboot n1
+wait_for 60 node_is_ready
+# What the leader knows of before the boot is not asked.
+wait_for 60 started 4
+wait_for 60 is db .status.phase Running
+is_called() { page "http://$(service_of db)/" >/dev/null; }
+wait_for 10 is_called
+
+# Its disk is not mounted: nothing empty takes its place, and it goes on when the disk is back.
+kat scale workload db --replicas 0 --wait
+n1 mv "$folder" /var/lib/kat/volumes/default/elsewhere
+kat scale workload db --replicas 1
+wait_for 30 is db .status.reason VolumeMissing
+contains "$(field db .status.message)" "$folder"
+contains "$(kat why workload db)" "VolumeMissing"
+refused n1 test -e "$folder"
+n1 mv /var/lib/kat/volumes/default/elsewhere "$folder"
+wait_for 30 is db .status.phase Running
+started 5
+
+# It outlives its workload, for the next one of that name.
+kat delete workload db --wait
+started 5
+db --env V=3
+started 6
+equal "$uid" "$(field db .status.uid)" "uid of the workload that came back"
+contains "$(kat get volumes)" "Bound"
+equal n1 "$(kat get volume db/data -o jsonpath='{.status.node}')" "machine of a volume"
+
+# It goes when that is said, and not while somebody has it.
+output=$(kat delete volume db/data --yes 2>&1) && exit 1
+contains "$output" "is in use by db-"
+output=$(kat delete workload db --wait 2>&1)
+contains "$output" "katcall delete volume"
+kat delete volume db/data --yes
+refused n1 test -e /var/lib/kat/volumes/default/db
+equal '[]' "$(kat get volumes -o json | jq -c '[.items[] | select(.spec.workload == "db")]')" "volumes after the removal"
+db --env V=4
+started 1
+kat delete workload db --volumes --yes --wait
+refused n1 test -e /var/lib/kat/volumes/default/db
+
+# A folder within it, and one that only reads.
+run reader --port 80 --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' \
+    --container 'volumeMounts: [{name: data, mountPath: /a, subPath: one/two}, {name: data, mountPath: /b, subPath: three, readOnly: true}]'
+inside reader sh -c 'echo here >/a/row'
+refused inside reader sh -c 'echo here >/b/row'
+equal here "$(n1 cat /var/lib/kat/volumes/default/reader/data/one/two/row)" "a row below subPath"
+
+# Paths of the machine: those that its owner allows, and no link on the way.
+n1 sh -c 'mkdir -p /srv/web && ln -sfn /etc /srv/web/link && echo hello >/srv/web/hello'
+host() {
+    workload host --port 80 --spec "volumes: [{name: conf, hostMount: {$1}}]" --container "volumeMounts: [{name: conf, mountPath: /conf}]"
+}
+kat apply -f "$(host 'hostPath: /etc/kat')"
+wait_for 30 is host .status.reason HostPathNotAllowed
+kat apply -f "$(host 'hostPath: /srv/web/link, ensureType: Directory')"
+wait_for 30 is host .status.reason HostPathIsLink
+kat apply -f "$(host 'hostPath: /srv/web/none')"
+wait_for 30 is host .status.reason HostPathMissing
+contains "$(kat why workload host)" "/srv/web/none"
+kat apply --wait -f "$(host 'hostPath: /srv/web, ensureType: Directory')"
+equal hello "$(inside host cat /conf/hello)" "a file of the machine"
+kat apply --wait -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
+equal "$(field host .status.uid)" "$(n1 stat --format %u /srv/web/made/here)" "owner of a folder that was made"
+n1 rm -rf /srv/web

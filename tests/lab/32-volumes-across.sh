@@ -1,0 +1,82 @@
+# What writes data stays with it: over a drain, the loss and return of its machine and a cut, with every row and never twice
+# machines: 3
+# settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# shellcheck shell=bash
+wait_for 30 nodes_are_ready
+wait_for 60 members_are_well 3
+folder=/var/lib/kat/volumes/default/db/data
+# Rows with a number each, written to disk one by one; and who began when.
+write='echo "$$ began" >>/data/starts; n=$(wc -l </data/rows 2>/dev/null || echo 0); while n=$((n + 1)); do echo "$n" >>/data/rows; sync /data/rows; sleep PAUSE; done'
+files() {
+    local pause=$1
+    shift
+    workload db --container 'entrypoint: [/bin/busybox, sh, -c]' --container "command: ['${write/PAUSE/$pause}']" \
+        --container 'terminationGraceSeconds: 1' --container 'volumeMounts: [{name: data, mountPath: /data}]' \
+        --spec 'volumes: [{name: data, simpleClusterStorage: {}}]' "$@"
+}
+rows() { on n3 cat "$folder/rows" | wc -l; }
+# Each row is the one after the last, so nobody else wrote, and none is lost.
+rows_are_whole() { on n3 awk '$1 != NR { print "row " NR " is " $1; exit 1 }' "$folder/rows"; }
+more_than() { (($(rows) > $1)); }
+only_on_n3() { equal '["n3"]' "$(machines_with db)" "machines" && equal 1 "$(instances db | jq length)" "instances"; }
+
+kat label node n3 place=here
+kat apply --wait -f "$(files 0.2 --spec 'nodeSelector: {place: here}')"
+wait_for 20 more_than 3
+# It stays with its data when nothing else holds it there.
+kat apply --wait -f "$(files 0.2)"
+kat label node n3 place-
+only_on_n3
+instance=$(field db .metadata.name)
+
+code=0
+output=$(kat drain n3 --timeout 5s 2>&1) || code=$?
+equal 5 "$code" "exit code of a drain that is not done"
+contains "$output" "the data of its volumes lies on n3"
+only_on_n3
+contains "$(kat why workload db)" "the data of its volumes lies on n3"
+equal "node/n3 uncordoned" "$(kat uncordon n3)" "uncordon"
+
+# The machine is lost: nothing starts empty elsewhere, however long that takes, and it goes on where it was.
+before=$(rows)
+lab kill n3
+is_lost() { kat get nodes n3 -o json | jq -e '.status.phase == "NotReady"'; }
+wait_for 40 is_lost
+says_why() { kat get workload db -o json | jq -e '.status.conditions[] | select(.message | contains("it has data of its own, and waits for its machine"))'; }
+wait_for 20 says_why
+equal 1 "$(instances db | jq length)" "instances while its machine is away"
+for node in n1 n2; do refused on "$node" test -e "$folder"; done
+contains "$(kat why workload db)" "it has data of its own, and waits for its machine"
+lab start n3
+wait_for 60 nodes_are_ready
+wait_for 60 more_than "$before"
+wait_for 30 is_whole db 1
+equal "$instance" "$(field db .metadata.name)" "instance after the loss of its machine"
+only_on_n3
+rows_are_whole
+
+# Cut off it writes on, and is left alone for it.
+before=$(rows)
+lab cut n3
+wait_for 40 is_lost
+wait_for 20 more_than $((before + 10))
+equal 1 "$(instances db | jq length)" "instances during a cut"
+lab heal n3
+wait_for 60 nodes_are_ready
+wait_for 30 is_whole db 1
+equal "$instance" "$(field db .metadata.name)" "instance after a cut"
+rows_are_whole
+
+# While it is cut off, another version waits for it to end.
+lab cut n3
+wait_for 40 is_lost
+kat apply -f "$(files 0.1)"
+before=$(rows)
+wait_for 20 more_than $((before + 10))
+for node in n1 n2; do refused on "$node" test -e "$folder"; done
+lab heal n3
+wait_for 60 nodes_are_ready
+replaced() { is_whole db 1 && [[ $(field db .metadata.name) != "$instance" ]]; }
+wait_for 60 replaced
+only_on_n3
+rows_are_whole
