@@ -10,6 +10,8 @@
 
 #[path = "api/agent_port.rs"]
 mod agent_port;
+#[path = "api/files.rs"]
+mod files_of_folder;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/preview.rs"]

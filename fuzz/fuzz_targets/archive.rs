@@ -1,7 +1,10 @@
 //! Any bytes as an archive, and as the tar in one: no panic, and what is read keeps to the limits.
 #![no_main]
 
-use kat::bundle::{MAX_BUNDLE, MAX_FILE, MAX_FILES, Mode, pack, parse, read_archive};
+use kat::bundle::{
+    CARRIED, MAX_BUNDLE, MAX_CARRIED, MAX_CARRIED_FILES, MAX_FILE, MAX_FILES, Mode, pack, parse,
+    read_archive, unpack_carried,
+};
 use kat_fuzz::{bundle::check_diagnostics, peak_of, survive_overflow, tar};
 use libfuzzer_sys::fuzz_target;
 
@@ -20,10 +23,25 @@ fn read(bytes: &[u8]) {
         Ok(files) => files,
         Err(found) => return check_diagnostics(&found, None),
     };
-    assert!((1..=MAX_FILES).contains(&files.len()));
+    let carried = files.iter().find(|file| file.name == CARRIED);
+    if let Some(carried) = carried {
+        let carried = unpack_carried(&carried.text).expect("what was packed is read");
+        assert!((1..=MAX_CARRIED_FILES).contains(&carried.len()));
+        let bytes: usize = carried.iter().map(|file| file.bytes.len()).sum();
+        assert!(bytes <= MAX_CARRIED);
+        for file in &carried {
+            let mut parts = file.path.split('/');
+            assert!(
+                parts.all(|part| !matches!(part, "" | "." | "..")),
+                "{:?}",
+                file.path
+            );
+        }
+    }
+    assert!((1..=MAX_FILES + 1).contains(&files.len()));
     assert!(files.is_sorted_by(|left, right| left.name < right.name));
     for file in &files {
-        assert!(file.text.len() <= MAX_FILE);
+        assert!(file.text.len() <= MAX_FILE || file.name == CARRIED);
         assert!(!file.name.contains(['/', '\\', '\0']) && !file.name.starts_with('.'));
     }
     let packed = pack(&files).expect("a file that was read can be packed");

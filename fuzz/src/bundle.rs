@@ -1,11 +1,11 @@
 //! What every mistake that is shown to a person keeps to.
 
-use kat::bundle::{Diagnostic, MAX_FILES, render};
+use kat::bundle::{Diagnostic, MAX_CARRIED_FILES, MAX_FILES, render};
 
 /// Longest sentence about one mistake, in bytes.
 const SENTENCE: usize = 2000;
 /// Most mistakes: of an archive, one of each entry as an entry and one as a file.
-const MISTAKES: usize = 2 * MAX_FILES + 1;
+const MISTAKES: usize = 2 * (MAX_FILES + MAX_CARRIED_FILES) + 1;
 
 /// Checks mistakes, in a file of this text where there is one: at places that it has, short, and without
 /// what a terminal obeys.

@@ -8,6 +8,7 @@ mod agents;
 mod backoff;
 mod bootstrap;
 mod bus;
+mod carried;
 pub mod desired;
 mod exec;
 pub mod fence;

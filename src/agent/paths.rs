@@ -28,6 +28,8 @@ pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
 pub const PKI: &str = "/var/lib/kat/pki";
 /// Unit files of workload users, one folder for each uid.
 pub const UNITS: &str = "/var/lib/kat/units";
+/// Files of workloads' folders that containers mount ([`super::carried`]), one folder for each uid.
+pub const FILES: &str = "/var/lib/kat/files";
 /// Where Podman's generator finds them, one folder for each uid, linked one by one.
 pub const QUADLETS: &str = "/etc/containers/systemd/users";
 /// resolv.conf of containers, one for each namespace.

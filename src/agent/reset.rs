@@ -167,7 +167,9 @@ fn remove_files() -> anyhow::Result<()> {
         files::remove(Path::new(file))?;
     }
     remove_every_users(Path::new("/"))?;
-    for folder in ["pki", "etcd-pki", "etcd", "network", "resolv", "hooks.d"] {
+    for folder in [
+        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d",
+    ] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
     recovery::forget_unpacked(Path::new(paths::STATE))?;

@@ -2,6 +2,7 @@
 //! plan on a copy of the store, and the difference between before and after.
 
 mod fields;
+mod files;
 mod instances;
 mod units;
 
@@ -98,6 +99,7 @@ fn preview(
         present_generation: old.map(|entry| entry.meta.value.generation),
         template_changed,
         fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+        files: files::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
         units: units::changes(&fates, &before.cluster),
         blocked: fates.blocked.clone(),
         instances: fates.changes(old.is_none()),

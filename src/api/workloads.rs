@@ -22,7 +22,10 @@ use super::{
     view::workload_version,
     watch::{ListQuery, answer},
 };
-use crate::plan::WorkloadKey;
+use crate::{
+    bundle::{CARRIED, unpack_carried},
+    plan::{WorkloadEntry, WorkloadKey},
+};
 
 /// Content type of a workload's archive.
 pub(super) const GZIP: &str = "application/gzip";
@@ -260,12 +263,21 @@ pub(super) async fn files(
         .ok_or_else(|| missing(&snapshot, &key))?;
     let version = workload_version(entry).to_string();
     let list = List {
-        items: entry.files.keys().cloned().collect(),
+        items: names_of(entry),
         metadata: ListMetadata {
             resource_version: version.clone(),
         },
     };
     Ok(item(&list, &version))
+}
+
+/// The `*.kat` files, and then those that volumes mount, with their folders.
+fn names_of(entry: &WorkloadEntry) -> Vec<String> {
+    let written = entry.files.keys().filter(|name| *name != CARRIED).cloned();
+    let packed = entry.files.get(CARRIED);
+    let carried = packed.and_then(|packed| unpack_carried(&packed.value).ok());
+    let carried = carried.into_iter().flatten().map(|file| file.path);
+    written.chain(carried).collect()
 }
 
 pub(super) async fn file(
@@ -278,14 +290,24 @@ pub(super) async fn file(
         .workloads
         .get(&key)
         .ok_or_else(|| missing(&snapshot, &key))?;
-    let stored = entry
-        .files
-        .get(&file)
-        .ok_or_else(|| ApiError::not_found("file", &file))?;
+    let packed = entry.files.get(CARRIED);
+    let (content, kind, revision) = match entry.files.get(&file) {
+        Some(stored) if file != CARRIED => {
+            let content = stored.value.as_bytes().to_vec();
+            (content, "text/plain; charset=utf-8", stored.revision)
+        }
+        _ => {
+            let carried = packed.and_then(|packed| unpack_carried(&packed.value).ok());
+            let found = carried.into_iter().flatten().find(|one| one.path == file);
+            let found = found.ok_or_else(|| ApiError::not_found("file", &file))?;
+            let revision = packed.map_or(0, |packed| packed.revision);
+            (found.bytes, "application/octet-stream", revision)
+        }
+    };
     let headers = [
-        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::CONTENT_TYPE, kind),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
-    let response = (headers, stored.value.to_string()).into_response();
-    Ok(with_etag(response, &stored.revision.to_string()))
+    let response = (headers, content).into_response();
+    Ok(with_etag(response, &revision.to_string()))
 }

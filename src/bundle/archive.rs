@@ -7,10 +7,11 @@
 use std::io::{self, Read};
 
 use flate2::{Compression, GzBuilder, bufread::GzDecoder};
-use tar::{Builder, EntryType, Header};
+use tar::{Builder, EntryType};
 
 use super::{
-    MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile,
+    CARRIED, MAX_BUNDLE, MAX_CARRIED, MAX_CARRIED_FILES, MAX_FILES, SourceFile,
+    carried::{self, CarriedFile},
     diagnostic::{Class, Diagnostic, Position, Span, quote},
     parse::{check_file_name, check_file_size},
 };
@@ -33,7 +34,7 @@ impl Default for Limits {
         Self {
             compressed: MAX_BUNDLE,
             expanded: 4 * MAX_BUNDLE,
-            entries: MAX_FILES,
+            entries: MAX_FILES + MAX_CARRIED_FILES,
             path: 255,
         }
     }
@@ -44,8 +45,8 @@ const ARCHIVE: &str = "archive";
 
 /// Reads an archive within the usual limits.
 ///
-/// The files lie at its top, or all in one folder. Hidden files and backups of editors are
-/// ignored. Errors: everything that is wrong with the archive; the texts are not read as YAML.
+/// The files lie at its top, or all in one folder. What volumes mount of other files is one text in the answer,
+/// [`CARRIED`]. Hidden files and backups of editors are ignored. Errors: everything that is wrong with the archive; the texts are not read as YAML.
 pub fn read_archive(bytes: &[u8]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     read_archive_within(bytes, &Limits::default())
 }
@@ -55,20 +56,7 @@ pub fn read_archive_within(
     bytes: &[u8],
     limits: &Limits,
 ) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
-    let tar = expand(bytes, limits).map_err(|found| vec![found])?;
-    let mut reader = Reader {
-        limits,
-        diagnostics: Vec::new(),
-        entries: Vec::new(),
-    };
-    if let Err(fatal) = reader.run(&tar) {
-        reader.diagnostics.push(fatal);
-    }
-    let Reader {
-        mut diagnostics,
-        entries,
-        ..
-    } = reader;
+    let (entries, mut diagnostics) = entries_of(bytes, limits);
     let files = files(entries, &mut diagnostics);
     if files.is_empty() && diagnostics.is_empty() {
         let message = "no *.kat file is in the archive";
@@ -78,6 +66,23 @@ pub fn read_archive_within(
         true => Ok(files),
         false => Err(diagnostics),
     }
+}
+
+/// The plain files of an archive, and what is wrong with the others.
+pub(super) fn entries_of(bytes: &[u8], limits: &Limits) -> (Vec<Found>, Vec<Diagnostic>) {
+    let tar = match expand(bytes, limits) {
+        Ok(tar) => tar,
+        Err(found) => return (Vec::new(), vec![found]),
+    };
+    let mut reader = Reader {
+        limits,
+        diagnostics: Vec::new(),
+        entries: Vec::new(),
+    };
+    if let Err(fatal) = reader.run(&tar) {
+        reader.diagnostics.push(fatal);
+    }
+    (reader.entries, reader.diagnostics)
 }
 
 fn refuse(class: Class, message: impl Into<String>) -> Diagnostic {
@@ -127,9 +132,13 @@ fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
 }
 
 /// One file of the archive.
-struct Found {
-    path: String,
-    bytes: Vec<u8>,
+pub(super) struct Found {
+    pub(super) path: String,
+    pub(super) executable: bool,
+    /// At most one more than is ever allowed.
+    pub(super) bytes: Vec<u8>,
+    /// Bytes that it has.
+    whole: usize,
 }
 
 struct Reader<'a> {
@@ -163,7 +172,8 @@ impl Reader<'_> {
                 EntryType::Directory => {}
                 EntryType::Regular => {
                     let size = entry.size();
-                    let most = u64::try_from(MAX_FILE).unwrap_or(u64::MAX);
+                    let executable = entry.header().mode().is_ok_and(|mode| mode & 0o100 != 0);
+                    let most = u64::try_from(MAX_CARRIED).unwrap_or(u64::MAX);
                     let mut bytes = Vec::new();
                     entry
                         .by_ref()
@@ -171,14 +181,16 @@ impl Reader<'_> {
                         .read_to_end(&mut bytes)
                         .map_err(damaged)?;
                     let whole = usize::try_from(size).unwrap_or(usize::MAX);
-                    if bytes.len() < whole && bytes.len() <= MAX_FILE {
+                    if bytes.len() < whole && bytes.len() <= MAX_CARRIED {
                         let message = format!("`{}` is cut off", quote(&path));
                         return Err(refuse(Class::Archive, message));
                     }
-                    if !is_ignored(&path) {
-                        self.diagnostics.extend(check_file_size(&path, whole));
-                        self.entries.push(Found { path, bytes });
-                    }
+                    self.entries.push(Found {
+                        path,
+                        executable,
+                        bytes,
+                        whole,
+                    });
                 }
                 other => self.diagnostics.push(Diagnostic::of_file(
                     Class::Archive,
@@ -251,21 +263,20 @@ pub(super) fn is_ignored(path: &str) -> bool {
 fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFile> {
     let folder = common_folder(&entries);
     let mut files: Vec<SourceFile> = Vec::new();
-    for Found { path, bytes } in entries {
+    let mut others: Vec<CarriedFile> = Vec::new();
+    for mut found in entries {
         let name = folder
             .as_deref()
-            .and_then(|folder| path.strip_prefix(folder))
-            .unwrap_or(&path)
+            .and_then(|folder| found.path.strip_prefix(folder))
+            .unwrap_or(&found.path)
             .to_owned();
-        let found = |class, message: &str| Diagnostic::of_file(class, &name, message);
-        if !name.ends_with(".kat") {
-            let message = "not yet: files other than *.kat are not built in this version";
-            diagnostics.push(found(Class::NotYet, message).hint("leave it out of the archive"));
+        if !name.ends_with(".kat") || name.contains('/') || is_ignored(&name) {
+            name.clone_into(&mut found.path);
+            others.push(found.into());
             continue;
         }
-        if name.contains('/') {
-            let message = "lies in a folder, expected *.kat files at the top";
-            diagnostics.push(found(Class::Archive, message));
+        if let Some(bad) = check_file_size(&name, found.whole) {
+            diagnostics.push(bad);
             continue;
         }
         if let Some(bad) = check_file_name(&name) {
@@ -273,19 +284,57 @@ fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFi
             continue;
         }
         if files.iter().any(|file| file.name == name) {
-            diagnostics.push(found(Class::Duplicate, "is in the archive twice"));
+            diagnostics.push(twice(&name));
             continue;
         }
-        if bytes.len() > MAX_FILE {
-            continue;
-        }
-        match text(&name, bytes) {
+        match text(&name, found.bytes) {
             Ok(text) => files.push(SourceFile { name, text }),
             Err(bad) => diagnostics.push(bad),
         }
     }
+    if files.len() > MAX_FILES {
+        let message = format!(
+            "found {} *.kat files, expected at most {MAX_FILES}",
+            files.len()
+        );
+        diagnostics.push(refuse(Class::Oversize, message));
+    }
+    let carried = carried_of(&files, others, diagnostics);
+    if let Err(found) = carried::add(&mut files, &carried) {
+        diagnostics.extend(found);
+    }
     files.sort_by(|left, right| left.name.cmp(&right.name));
     files
+}
+
+/// What volumes mount of the other files. That nothing is there of a volume is found later.
+fn carried_of(
+    files: &[SourceFile],
+    others: Vec<CarriedFile>,
+    diagnostics: &mut Vec<Diagnostic>,
+) -> Vec<CarriedFile> {
+    let folders = carried::folders(files);
+    let mut kept: Vec<CarriedFile> = Vec::new();
+    for file in others {
+        let mounted = folders
+            .iter()
+            .any(|folder| carried::is_in(&file.path, folder));
+        if mounted && carried::is_litter(&file.path) || !mounted && is_ignored(&file.path) {
+            continue;
+        }
+        if !mounted {
+            diagnostics.push(carried::not_mounted(&file.path));
+        } else if kept.iter().any(|other| other.path == file.path) {
+            diagnostics.push(twice(&file.path));
+        } else {
+            kept.push(file);
+        }
+    }
+    kept
+}
+
+fn twice(name: &str) -> Diagnostic {
+    Diagnostic::of_file(Class::Duplicate, name, "is in the archive twice")
 }
 
 /// `folder/`, if every entry lies in the same one and its `*.kat` files lie directly there.
@@ -318,25 +367,29 @@ pub(super) fn text(name: &str, bytes: Vec<u8>) -> Result<String, Diagnostic> {
     })
 }
 
-/// Packs files so that the same files always give the same bytes.
+/// Packs files so that the same files always give the same bytes. Carried ones lie in it as they lay in their folder.
 ///
-/// Errors: a name that tar can't hold.
+/// Errors: a name that tar can't hold, and carried files that can't be read.
 pub fn pack(files: &[SourceFile]) -> io::Result<Vec<u8>> {
-    let mut sorted: Vec<&SourceFile> = files.iter().collect();
-    sorted.sort_by(|left, right| left.name.cmp(&right.name));
+    let mut sorted: Vec<CarriedFile> = Vec::new();
+    for file in files {
+        if file.name == CARRIED {
+            sorted.extend(carried::unpack_carried(&file.text).map_err(io::Error::other)?);
+        } else {
+            sorted.push(CarriedFile {
+                path: file.name.clone(),
+                executable: false,
+                bytes: file.text.clone().into_bytes(),
+            });
+        }
+    }
+    sorted.sort_by(|left, right| left.path.cmp(&right.path));
     let gzip = GzBuilder::new()
         .mtime(0)
         .write(Vec::new(), Compression::default());
     let mut builder = Builder::new(gzip);
-    for file in sorted {
-        let mut header = Header::new_gnu();
-        header.set_entry_type(EntryType::Regular);
-        header.set_mode(0o644);
-        header.set_uid(0);
-        header.set_gid(0);
-        header.set_mtime(0);
-        header.set_size(u64::try_from(file.text.len()).map_err(io::Error::other)?);
-        builder.append_data(&mut header, &file.name, file.text.as_bytes())?;
+    for file in &sorted {
+        carried::append(&mut builder, file)?;
     }
     builder.into_inner()?.finish()
 }

@@ -1,7 +1,7 @@
 //! What the files of a bundle must be to each other (RFC001-KAT 3.4, 3.5 and 4.2).
 
 use super::{
-    Bundle, Mode,
+    Bundle, Mode, carried,
     diagnostic::{Class, Diagnostic, Span},
     kind::Kind,
     volumes,
@@ -83,6 +83,7 @@ pub(super) fn check(
         return;
     };
     volumes::check(workload, &value.spec, diagnostics);
+    carried::check(workload, &value.spec, &bundle.carried, diagnostics);
     let job = of(Kind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {

@@ -9,13 +9,15 @@ use std::{
 use super::{
     MAX_BUNDLE, MAX_FILE, MAX_FILES, SourceFile,
     archive::{is_ignored, text},
+    carried,
     diagnostic::{Class, Diagnostic},
     parse::{check_file_name, check_file_size},
 };
 
 /// Reads the `*.kat` files directly in a folder, or the one file that is named.
 ///
-/// Other files, folders, hidden files and backups of editors are left alone. Errors: everything
+/// Files that its volumes mount are one text in the answer, [`super::CARRIED`]. Other files, folders, hidden files and backups
+/// of editors are left alone. Errors: everything
 /// that is wrong with the folder and its files; the texts are not read as YAML.
 pub fn read_folder(path: &Path) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     let shown = path.display().to_string();
@@ -71,6 +73,12 @@ pub fn read_folder(path: &Path) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
             diagnostics.push(refuse(Class::Oversize, message));
             break;
         }
+    }
+    if metadata.is_dir() {
+        let carried = carried::read_folders(path, &carried::folders(&files));
+        let added = carried.and_then(|carried| carried::add(&mut files, &carried));
+        diagnostics.extend(added.err().into_iter().flatten());
+        files.sort_by(|left, right| left.name.cmp(&right.name));
     }
     match diagnostics.is_empty() {
         true => Ok(files),

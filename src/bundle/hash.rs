@@ -31,7 +31,7 @@ const TEMPLATE: [&str; 7] = [
     "volumes",
 ];
 
-/// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes,
+/// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes, carried files,
 /// restart policy, what a cut does to it, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
@@ -52,6 +52,7 @@ pub fn template_hash(bundle: &Bundle) -> String {
     for name in ["ports", "healthCheck"] {
         take(&mut parts, &balancer, name);
     }
+    carried(&mut parts, bundle);
     let build = part(Kind::BuildDefinition, &bundle.build);
     if !build.is_null() {
         parts.insert("build".to_owned(), build);
@@ -75,7 +76,17 @@ pub fn spec_hash(bundle: &Bundle) -> String {
     ] {
         parts.insert(name.to_owned(), value);
     }
+    carried(&mut parts, bundle);
     digest(&Value::Object(parts))
+}
+
+/// What volumes mount of the workload's folder; a workload without such files has the hash that it always had.
+fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
+    if !bundle.carried.is_empty() {
+        let files = bundle.carried.iter();
+        let marks = files.map(|file| (file.path.clone(), Value::String(file.mark())));
+        parts.insert("files".to_owned(), Value::Object(marks.collect()));
+    }
 }
 
 /// A document without its defaults; null where there is none.

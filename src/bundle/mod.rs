@@ -7,6 +7,7 @@
 //! read.
 
 mod archive;
+mod carried;
 mod check;
 mod cross;
 mod decode;
@@ -26,6 +27,9 @@ mod yaml;
 use serde::{Deserialize, Serialize};
 
 pub use archive::{Limits, pack, read_archive, read_archive_within};
+pub use carried::{
+    CARRIED, CarriedFile, MAX_CARRIED, MAX_CARRIED_FILES, pack_carried, unpack_carried,
+};
 pub use decode::Mode;
 pub use diagnostic::{Class, Diagnostic, Position, render};
 pub use edit::with_replicas;
@@ -81,7 +85,9 @@ pub struct Bundle {
     pub build: Option<BuildDefinition>,
     /// The namespace, where the files define it.
     pub namespace: Option<Namespace>,
-    /// The files as they were written, in the order of their names.
+    /// The files that its volumes mount, in the order of their paths.
+    pub carried: Vec<CarriedFile>,
+    /// The files as they were written, in the order of their names; carried ones are one, [`CARRIED`].
     pub files: Vec<SourceFile>,
 }
 

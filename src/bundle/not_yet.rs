@@ -1,7 +1,7 @@
 //! What is valid and has no effect yet: refused at apply, never accepted in silence.
 
 use super::{
-    Bundle, Kind, SourceFile,
+    Bundle, CARRIED, Kind, SourceFile,
     diagnostic::{Class, Diagnostic, Span, quote, sort},
     fields::{self, Field, Status},
     yaml::{self, Node, Value, item_path, key_path, locate},
@@ -10,7 +10,7 @@ use super::{
 /// Every field of a bundle that has no effect yet; a field with its default is fine.
 pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
     let mut found = Vec::new();
-    for file in &bundle.files {
+    for file in bundle.files.iter().filter(|file| file.name != CARRIED) {
         let SourceFile { name, text } = file;
         for root in yaml::read(name, text, &mut Vec::new()).roots {
             let kind = match locate(&root, "kind").map(|(node, _)| &node.value) {

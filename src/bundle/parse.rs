@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Bundle, MAX_BUNDLE, MAX_FILE, MAX_FILES, Mode, SourceFile,
+    Bundle, CARRIED, CarriedFile, MAX_BUNDLE, MAX_FILE, MAX_FILES, Mode, SourceFile, carried,
     cross::{self, Document},
     decode::{self, At, Decoder},
     diagnostic::{Class, Diagnostic, Span, quote, sort},
@@ -28,8 +28,9 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
         .sort_by(|left, right| left.name.cmp(&right.name));
     let mut complete = check_files(&bundle.files, mode, &mut diagnostics);
     let mut roots: Vec<(&str, Node)> = Vec::new();
+    let carried = carried_of(&bundle.files, &mut diagnostics);
     for file in &bundle.files {
-        if file.text.len() > MAX_FILE {
+        if file.text.len() > MAX_FILE || file.name == CARRIED {
             continue;
         }
         let documents = yaml::read(&file.name, &file.text, &mut diagnostics);
@@ -54,7 +55,10 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
         }
     }
     cross::kinds_once(&documents, &mut diagnostics);
-    let mut decoded = Bundle::default();
+    let mut decoded = Bundle {
+        carried,
+        ..Bundle::default()
+    };
     for document in &documents {
         let mut decoder = Decoder {
             file: document.file,
@@ -86,6 +90,18 @@ pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>
     Err(diagnostics)
 }
 
+/// The files that volumes mount.
+fn carried_of(files: &[SourceFile], diagnostics: &mut Vec<Diagnostic>) -> Vec<CarriedFile> {
+    let packed = files.iter().find(|file| file.name == CARRIED);
+    let carried = packed.map(|file| carried::unpack_carried(&file.text));
+    carried
+        .unwrap_or_else(|| Ok(Vec::new()))
+        .unwrap_or_else(|message| {
+            diagnostics.push(Diagnostic::of_file(Class::Archive, CARRIED, message));
+            Vec::new()
+        })
+}
+
 /// Names, number and sizes of the files; false where a file can't be read at all.
 fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> bool {
     let before = diagnostics.len();
@@ -100,7 +116,9 @@ fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnosti
     }
     let mut seen: BTreeMap<&str, ()> = BTreeMap::new();
     for file in files {
+        let packed = file.name == CARRIED;
         if mode == Mode::Strict
+            && !packed
             && let Some(found) = check_file_name(&file.name)
         {
             diagnostics.push(found);
@@ -109,7 +127,7 @@ fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnosti
             let message = "two files have this name";
             diagnostics.push(Diagnostic::of_file(Class::Duplicate, &file.name, message));
         }
-        if let Some(found) = check_file_size(&file.name, file.text.len()) {
+        if let Some(found) = check_file_size(&file.name, file.text.len()).filter(|_| !packed) {
             diagnostics.push(found);
         }
     }

@@ -43,7 +43,9 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
             let name = quote(&mount.name);
             let message = format!("subPath needs a folder of the machine, and `{name}` is {what}");
             found.push(at("subPath", message).hint("leave subPath out"));
-        } else if let Some(outer) = mounts.iter().find(|outer| may_replace(outer, mount)) {
+        } else if volume.is_none_or(Volume::keeps_data)
+            && let Some(outer) = mounts.iter().find(|outer| may_replace(outer, mount))
+        {
             let message = format!(
                 "the program could put a link in the place of `{}`, for it may write to what is mounted at `{}`",
                 quote(sub_path),

@@ -412,6 +412,10 @@ pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, Strin
             Some(workload) => Ok(Arc::new(ParsedWorkload {
                 workload,
                 load_balancer: bundle.load_balancer,
+                carried: sources
+                    .iter()
+                    .find(|file| file.name == bundle::CARRIED)
+                    .map(|file| file.text.as_str().into()),
             })),
             None => Err("workload.kat is missing".to_owned()),
         },

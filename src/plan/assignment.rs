@@ -1,9 +1,10 @@
 //! The assignment: one instance's complete desired state on one machine.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use crate::resource::{
     Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
@@ -64,6 +65,9 @@ pub struct Assignment {
     /// The volumes that its container mounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<AssignedVolume>,
+    /// The files of the workload's folder that its volumes mount, as one text: a tar.gz in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Arc<str>>,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,
@@ -183,6 +187,16 @@ impl Assignment {
     pub fn asks_first(&self) -> bool {
         let mut volumes = self.volumes.iter();
         self.writes_data() || volumes.any(|volume| volume.definition.host_mount.is_some())
+    }
+
+    /// Names what it carries: 32 hexadecimal digits, the same for the same text alone.
+    pub fn carried_digest(&self) -> Option<String> {
+        let digest = Sha256::digest(self.carried.as_ref()?.as_bytes());
+        let mut name = String::new();
+        for byte in digest.iter().take(16) {
+            let _ = write!(name, "{byte:02x}");
+        }
+        Some(name)
     }
 
     /// It is to run here, and this version knows how.

@@ -83,6 +83,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             created: Some(self.draft.now),
             on_partition: spec.on_partition,
             volumes,
+            carried: parsed.carried.clone(),
             wanted: Wanted::Running,
             not_understood: None,
         };

@@ -120,6 +120,8 @@ pub struct ParsedWorkload {
     pub workload: Workload,
     /// `VirtualLoadBalancer.kat`.
     pub load_balancer: Option<VirtualLoadBalancer>,
+    /// The files that its volumes mount, as one text.
+    pub carried: Option<Arc<str>>,
 }
 
 /// A machine as stored.

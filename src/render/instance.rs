@@ -241,6 +241,7 @@ fn values_of<'a>(
         volumes: _,
         wanted: _,
         not_understood: _,
+        carried: _,
     } = assignment;
     let Container {
         name: _,

@@ -134,6 +134,8 @@ pub struct RenderSettings {
     pub hook_program: PathBuf,
     /// Folder below which simple cluster storage lies.
     pub volumes_folder: PathBuf,
+    /// Folder with one folder for each uid: what its containers mount of the workload's own folder.
+    pub carried_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Longest time of a pull, in seconds.
@@ -148,6 +150,7 @@ impl Default for RenderSettings {
             hooks_folder: "/var/lib/kat/hooks.d".into(),
             hook_program: "/usr/bin/kat-agent".into(),
             volumes_folder: "/var/lib/kat/volumes".into(),
+            carried_folder: "/var/lib/kat/files".into(),
             hold_seconds: 60,
             pull_seconds: 3600,
         }

@@ -40,10 +40,19 @@ pub(super) fn mounts_of(
         Ok(MountValues {
             source: source.as_deref().map(normal),
             target: normal(Path::new(&mount.mount_path)),
-            options: if mount.read_only { ":ro" } else { "" },
+            options: if mount.read_only || is_carried(assignment, mount) {
+                ":ro"
+            } else {
+                ""
+            },
         })
     });
     mounts.collect()
+}
+
+fn is_carried(assignment: &Assignment, mount: &VolumeMount) -> bool {
+    let mut volumes = assignment.volumes.iter().map(|volume| &volume.definition);
+    volumes.any(|volume| volume.name == mount.name && volume.files.is_some())
 }
 
 /// What lies behind a mount on the machine; inside `Some`, nothing for memory.
@@ -60,6 +69,13 @@ fn source_of(
     let host = definition.host_mount.as_ref();
     if definition.tmpfs.is_some() {
         return Some(None);
+    }
+    if let Some(inner) = definition.carried_folder() {
+        let folder = settings
+            .carried_folder
+            .join(assignment.user.uid.to_string());
+        let whole = folder.join(assignment.carried_digest()?);
+        return Some(Some(whole.join(inner)));
     }
     let stored = folder
         .as_ref()

@@ -35,6 +35,7 @@ fn assignment() -> Assignment {
         created: None,
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
+        carried: None,
         wanted: Wanted::Running,
         not_understood: None,
     }

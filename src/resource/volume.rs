@@ -40,6 +40,22 @@ impl Volume {
         let is_data = |host: &HostMount| host.ensure_type != Some(EnsureType::Socket);
         self.simple_cluster_storage.is_some() || host.is_some_and(is_data)
     }
+
+    /// The folder of [`Self::files`] within the workload's own, without `.` and slashes too many; nothing where it
+    /// leads out, or is the workload's own.
+    pub fn carried_folder(&self) -> Option<String> {
+        normal(self.files.as_deref()?)
+    }
+}
+
+/// A path below where it begins, without `.` and slashes too many.
+pub(crate) fn normal(written: &str) -> Option<String> {
+    let parts: Vec<&str> = written
+        .split('/')
+        .filter(|part| !part.is_empty() && *part != ".")
+        .collect();
+    let fits = !written.starts_with('/') && !parts.is_empty() && !parts.contains(&"..");
+    fits.then(|| parts.join("/"))
 }
 
 /// A folder under the machine's volume base path; it has no settings.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::support::{NODE_UID, Server, put, read, registration, web};
 use kat::{
     api::types::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
-    plan::{NodeRegistration, Snapshot, Wanted},
+    plan::{ASSIGNMENT_SCHEMA, NodeRegistration, Snapshot, Wanted},
     resource::{Bytes, MilliCpu, ResourceList},
     store::keys,
 };
@@ -17,7 +17,7 @@ const WEB: &str = "/v1alpha1/n/shop/workloads/web";
 const NODES: [(&str, &str); 2] = [("n1", NODE_UID), ("n2", "node-uid-2")];
 
 /// Two machines that report, and a leader that plans when it is told to.
-async fn cluster() -> Server {
+pub(super) async fn cluster() -> Server {
     let server = Server::start().await;
     let second = NodeRegistration {
         uid: "node-uid-2".to_owned(),
@@ -72,6 +72,7 @@ fn report(server: &Server) {
             },
             workload_instances: instances.collect(),
             desired_revision: 1,
+            assignment_schema: ASSIGNMENT_SCHEMA,
             ..NodeReport::default()
         };
         server.handle.reports.accept(name, report);
@@ -79,7 +80,7 @@ fn report(server: &Server) {
 }
 
 /// Plans and writes until there is nothing left to do.
-async fn settle(server: &Server) {
+pub(super) async fn settle(server: &Server) {
     for _ in 0..50 {
         report(server);
         let snapshot = newest(server);

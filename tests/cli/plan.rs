@@ -24,6 +24,7 @@ fn update() -> Value {
             {"file": "VirtualLoadBalancer.kat", "path": "spec.ports[web]",
                 "before": {"name": "web", "containerPort": 8080}},
         ],
+        "files": [{"path": "conf/a", "diff": "--- conf/a\n+++ conf/a\n@@ -1 +1 @@\n-one\n+t\u{1b}[2Jwo\n"}],
         "instances": [
             {"action": "Restart", "slot": 0, "instance": "web-aaaaa", "node": "n1",
                 "successor": "web-ccccc", "successorNode": "n1", "reason": "what it is made of changes"},

@@ -3,6 +3,7 @@
 //! The unit files get their real owners, so these tests need root.
 
 mod adoption;
+mod carried;
 mod draining;
 mod fence;
 mod health;
@@ -453,6 +454,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         },
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
+        carried: None,
         wanted: Wanted::Running,
         not_understood: None,
     }

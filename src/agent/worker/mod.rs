@@ -27,6 +27,7 @@ use self::jobs::{JobKey, JobOutcome};
 use super::{
     Statuses,
     backoff::Backoff,
+    carried::CarriedError,
     files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
     notes::Notes,
@@ -119,6 +120,9 @@ pub enum WorkerError {
     /// A unit can't be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
+    /// What its containers mounted of the workload's folder can't be removed.
+    #[error(transparent)]
+    Carried(#[from] CarriedError),
 }
 
 /// What is remembered of an instance from pass to pass. Everything can be found out again.

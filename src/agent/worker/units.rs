@@ -8,9 +8,11 @@ use super::{UserDesired, Worker, WorkerError, ignore_missing, jobs::JobKey};
 use crate::{
     agent::{
         backoff::Backoff,
+        carried,
         judge::{Action, CONDITION, Circumstances, judge},
         log_tail::{self, Runs},
         restarts::News,
+        volumes::VolumeTrouble,
     },
     api::types::InstancePhase,
     plan::{Assignment, Wanted},
@@ -134,6 +136,10 @@ impl Worker {
         if self.folder.write(&files, tidy)? {
             self.manager.reload().await?;
         }
+        if tidy {
+            let all = desired.assignments.values();
+            carried::tidy(&self.tools.root, self.user.uid, all);
+        }
         Ok(())
     }
 
@@ -246,7 +252,12 @@ impl Worker {
 
     /// Whether all is there that an instance mounts; makes what may be made.
     fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
-        let Err(trouble) = self.tools.volumes.prepare(assignment) else {
+        let carried =
+            carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
+                reason: "FilesFailed",
+                message: format!("the files of its workload's folder can't be laid out: {error}"),
+            });
+        let Err(trouble) = carried.and_then(|()| self.tools.volumes.prepare(assignment)) else {
             return true;
         };
         let phase = InstancePhase::Starting;

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{
-    agent::{backoff::Backoff, exec, health},
+    agent::{backoff::Backoff, carried, exec, health},
     systemd::{SystemdError, UnitManager},
 };
 
@@ -97,6 +97,7 @@ impl Worker {
                 .await?;
         }
         self.folder.remove_all()?;
+        carried::forget(&self.tools.root, self.user.uid)?;
         // The account is last: it is what a restarted agent finds the rest by.
         if self.folder.remove_delegation(&self.tools.root)? {
             self.tools.managers.system().reload().await?;

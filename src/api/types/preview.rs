@@ -20,6 +20,8 @@ pub struct Preview {
     pub rollout: String,
     /// Fields that change, by file and path.
     pub fields: Vec<FieldChange>,
+    /// How files change that volumes mount from the workload's folder, by path.
+    pub files: Vec<CarriedFileChange>,
     /// What becomes of each instance, by slot.
     pub instances: Vec<InstanceChange>,
     /// How the texts of units change; the same for all instances of a version, and told once.
@@ -42,6 +44,16 @@ pub struct FieldChange {
     pub before: Option<serde_json::Value>,
     /// As it would be; nothing where the field goes.
     pub after: Option<serde_json::Value>,
+}
+
+/// A file of the workload's folder that changes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct CarriedFileChange {
+    /// Within the folder, such as `conf/nginx.conf`.
+    pub path: String,
+    /// A unified diff of texts; a sentence for anything else.
+    pub diff: String,
 }
 
 /// What becomes of an instance.

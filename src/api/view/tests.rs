@@ -54,6 +54,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
             Arc::new(ParsedWorkload {
                 workload,
                 load_balancer: None,
+                carried: None,
             })
         }),
         files: BTreeMap::from([(

@@ -114,7 +114,7 @@ pub(super) const FIELDS: &[Field] = &[
     field("spec.volumes[].hostMount", Mapping, "{hostPath: /srv/web/conf}", "a path of the machine"),
     field("spec.volumes[].hostMount.hostPath", Text, "/srv/web/conf", "absolute path").required(),
     field("spec.volumes[].hostMount.ensureType", Word(&["DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket"]), "Directory", "what the path must be; anything unless written"),
-    field("spec.volumes[].files", Text, "conf/", "a folder of the workload's folder, read-only").not_yet(),
+    field("spec.volumes[].files", Text, "conf/", "a folder of the workload's folder, mounted read-only; 512 KiB in all"),
     field("spec.volumes[].secret", Mapping, "{name: db}", "a secret, as files").not_yet(),
     field("spec.volumes[].secret.name", Text, "db", "name of the secret").required().not_yet(),
     field("spec.volumes[].tmpfs", Mapping, "{}", "memory"),

@@ -1,6 +1,7 @@
 //! Tests of the whole room: the table against the types and the decoder, hashes, archives.
 
 mod archives;
+mod carried;
 mod hashes;
 mod messages;
 mod round_trip;

@@ -55,6 +55,10 @@ pub(super) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String 
 
 fn body(text: &mut String, preview: &Preview, colour: bool) {
     fields(text, &preview.fields);
+    for change in &preview.files {
+        text.push_str(&format!("\n  {}\n", plain(&change.path)));
+        lines(text, &change.diff, colour);
+    }
     if !preview.instances.is_empty() {
         let rollout = match preview.rollout.as_str() {
             "" => String::new(),
@@ -160,7 +164,12 @@ fn unit(text: &mut String, change: &UnitChange, colour: bool) {
         count => format!(", and {} more in the same way", count - 1),
     };
     text.push_str(&format!("\n  unit {}{others}\n", plain(&change.name)));
-    for line in change.diff.lines() {
+    lines(text, &change.diff, colour);
+}
+
+/// The lines of a diff.
+fn lines(text: &mut String, diff: &str, colour: bool) {
+    for line in diff.lines() {
         let style = match line.get(..1) {
             Some("+") => AnsiColor::Green.on_default(),
             Some("-") => AnsiColor::Red.on_default(),

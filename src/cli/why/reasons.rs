@@ -86,6 +86,7 @@ pub(super) const REASONS: &[Reason] = &[
         "mount its disk; for data that is gone for good make an empty folder there, of the workload's user"),
     reason("VolumeForeign", "the folder of one of its volumes on {node} belongs to somebody else than this workload",
         "on {node}: ls -ln of the path in the message; move away what lies there, or give it to the user {user}"),
+    reason("FilesFailed", "{node} could not lay out the files of the workload's folder that it mounts", "on {node}: df -h /var/lib/kat, and journalctl -u kat-agent -e"),
     reason("VolumeFailed", "{node} could not make one of its volumes ready, or look at it", "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
     reason("HostPathNotAllowed", "{node} does not allow containers a path that it mounts",
         "add a folder above it to hostMountAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or change hostPath"),

@@ -152,6 +152,7 @@ pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
             let mut other = workload();
             match kind {
                 Kind::Workload => {
+                    files.extend(carried(document));
                     let git = document.pointer("/spec/source/git").is_some();
                     if git {
                         files.push(file("build.kat", &least(Kind::BuildDefinition)));
@@ -190,6 +191,23 @@ pub(super) fn decode_as(kind: Kind, document: &Value, mode: Mode) -> Decoded {
             Ok((shown, found))
         }
     }
+}
+
+/// A file in each folder that the workload mounts of its own.
+pub(super) fn carried(document: &Value) -> Option<SourceFile> {
+    let volumes = document.pointer("/spec/volumes")?.as_array()?;
+    let folders = volumes.iter().filter_map(|volume| volume["files"].as_str());
+    let carried: Vec<CarriedFile> = folders
+        .map(|folder| CarriedFile {
+            path: format!("{}/a", folder.trim_end_matches('/')),
+            executable: false,
+            bytes: b"1".to_vec(),
+        })
+        .collect();
+    (!carried.is_empty()).then(|| SourceFile {
+        name: CARRIED.to_owned(),
+        text: pack_carried(&carried).unwrap(),
+    })
 }
 
 pub(super) fn decode(field: &Field, document: &Value) -> Decoded {

@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    documents::{another, around, decode, must, remove, set},
+    documents::{another, around, carried, decode, must, remove, set},
     *,
 };
 use crate::{
@@ -349,6 +349,7 @@ fn instance(workload: &str) -> Assignment {
         created: None,
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
+        carried: None,
         wanted: Wanted::Running,
         not_understood: None,
     }
@@ -414,7 +415,9 @@ fn files(field: &Field, document: &Value) -> Vec<SourceFile> {
         Kind::Workload => {
             let mut document = document.clone();
             document["metadata"]["name"] = json!("base");
-            vec![file("workload.kat", &document)]
+            let mut files = vec![file("workload.kat", &document)];
+            files.extend(carried(&document));
+            files
         }
         _ => vec![
             file("workload.kat", &workload()),

@@ -1,0 +1,171 @@
+//! Files of the workload's folder: kept and archived with the rest, shown by name, part of what a rollout is about.
+
+use kat::{
+    bundle::{CARRIED, unpack_carried},
+    plan::{Assignment, WorkloadMeta},
+    store::keys,
+};
+use reqwest::Method;
+use serde_json::json;
+
+use super::{
+    WEB,
+    preview::{cluster, settle},
+    support::{Server, read, web},
+};
+
+/// `web` with a folder `conf/` mounted.
+fn mounting() -> String {
+    web("shop", "web", 1)
+        + "    volumeMounts: [{name: conf, mountPath: /etc/web}]\n  volumes: [{name: conf, files: conf/}]\n"
+}
+
+async fn apply(server: &Server, conf: &[(&str, &str)]) -> u64 {
+    let text = mounting();
+    let files = [&[("workload.kat", text.as_str())], conf].concat();
+    let (status, body) = server.put("shop", "web", &files).await;
+    assert!(status.is_success(), "{body}");
+    body["metadata"]["generation"].as_u64().unwrap()
+}
+
+fn meta(server: &Server) -> WorkloadMeta {
+    let items = server.store.peek(&keys::workload_meta("shop", "web")).items;
+    serde_json::from_slice(&items[0].value).unwrap()
+}
+
+/// Every file that is stored, with what is in it.
+fn stored(server: &Server) -> Vec<(String, String)> {
+    let items = server
+        .store
+        .peek(&keys::manifest("shop", "web", CARRIED))
+        .items;
+    let Some(packed) = items.first() else {
+        return Vec::new();
+    };
+    let text = std::str::from_utf8(&packed.value).unwrap();
+    let files = unpack_carried(text).unwrap().into_iter();
+    files
+        .map(|file| (file.path, String::from_utf8(file.bytes).unwrap()))
+        .collect()
+}
+
+fn pairs(files: &[(&str, &str)]) -> Vec<(String, String)> {
+    let files = files.iter();
+    files
+        .map(|(path, text)| ((*path).to_owned(), (*text).to_owned()))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_changed_file_is_another_version_and_a_rollback_brings_it_back() {
+    let server = Server::start().await;
+    let first = [("conf/a", "one\n"), ("conf/in/b", "two\n")];
+    assert_eq!(apply(&server, &first).await, 1);
+    assert_eq!(stored(&server), pairs(&first));
+    let template = meta(&server).template_hash;
+    assert_eq!(apply(&server, &first).await, 1, "the same files again");
+    assert_eq!(apply(&server, &[("conf/a", "three\n")]).await, 2);
+    assert_eq!(stored(&server), pairs(&[("conf/a", "three\n")]));
+    assert_ne!(meta(&server).template_hash, template);
+
+    let path = format!("{WEB}/rollback");
+    let body = json!({"to": 1});
+    let (status, body) = server
+        .send_json(&server.deploy, Method::POST, &path, &body)
+        .await;
+    assert!(status.is_success(), "{body}");
+    assert_eq!(stored(&server), pairs(&first));
+    assert_eq!(meta(&server).template_hash, template);
+
+    // Without any it has none.
+    let text = web("shop", "web", 1);
+    let (status, body) = server
+        .put("shop", "web", &[("workload.kat", text.as_str())])
+        .await;
+    assert!(status.is_success(), "{body}");
+    assert_eq!(stored(&server), []);
+}
+
+#[tokio::test]
+async fn they_are_read_by_their_paths() {
+    let server = Server::start().await;
+    apply(&server, &[("conf/a", "one\n"), ("conf/in/b", "two\n")]).await;
+    let (status, list) = server.get(&server.admin, &format!("{WEB}/files")).await;
+    assert_eq!(status, 200);
+    assert_eq!(
+        list["items"],
+        json!(["workload.kat", "conf/a", "conf/in/b"])
+    );
+    let path = format!("{WEB}/files/conf%2Fin%2Fb");
+    let response = server.call(&server.admin, Method::GET, &path).await;
+    assert_eq!(response.status(), 200);
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/octet-stream"
+    );
+    assert_eq!(response.text().await.unwrap(), "two\n");
+    for missing in ["conf%2Fc", "conf", CARRIED] {
+        let path = format!("{WEB}/files/{missing}");
+        let (status, _) = server.get(&server.admin, &path).await;
+        assert_eq!(status, 404, "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn what_nothing_mounts_and_what_is_missing_is_refused() {
+    let server = Server::start().await;
+    let text = mounting();
+    for (files, words) in [
+        (
+            vec![("conf/a", "1"), ("notes", "2")],
+            "notes: no volume mounts it",
+        ),
+        (vec![], "no file lies in `conf/`"),
+    ] {
+        let files = [vec![("workload.kat", text.as_str())], files].concat();
+        let (status, body) = server.put("shop", "web", &files).await;
+        assert_eq!(status, 400, "{body}");
+        assert!(body["message"].as_str().unwrap().contains(words), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_plan_shows_how_they_change_and_an_instance_has_them() {
+    let server = cluster().await;
+    apply(&server, &[("conf/a", "one\ntwo\n")]).await;
+    settle(&server).await;
+    let assignments = server.store.peek(keys::NODE_DESIRED).items;
+    let assignments = assignments
+        .iter()
+        .filter(|item| item.key.contains("/instances/"));
+    let assignments: Vec<Assignment> = assignments
+        .map(|item| serde_json::from_slice(&item.value).unwrap())
+        .collect();
+    let [assignment] = &assignments[..] else {
+        panic!("{assignments:?}");
+    };
+    let carried = unpack_carried(assignment.carried.as_ref().unwrap()).unwrap();
+    assert_eq!(carried[0].bytes, b"one\ntwo\n");
+    assert_eq!(assignment.schema, 5);
+
+    let text = mounting();
+    let files = [
+        ("workload.kat", text.as_str()),
+        ("conf/a", "one\nthree\n"),
+        ("conf/b", "new\n"),
+    ];
+    let path = format!("{WEB}?dryRun=true");
+    let response = server
+        .send(&server.admin, Method::PUT, &path, &files, &[])
+        .await;
+    let (status, body) = read(response).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(body["preview"]["templateChanged"], true);
+    let expected = json!([
+        {"path": "conf/a", "diff": "--- conf/a\n+++ conf/a\n@@ -1,2 +1,2 @@\n one\n-two\n+three\n"},
+        {"path": "conf/b", "diff": "--- /dev/null\n+++ conf/b\n@@ -0,0 +1 @@\n+new\n"},
+    ]);
+    assert_eq!(body["preview"]["files"], expected);
+    let replaced = &body["preview"]["instances"][0]["reason"];
+    assert_eq!(replaced, "what it is made of changes");
+}
