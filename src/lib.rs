@@ -26,6 +26,8 @@ pub mod pki;
 pub mod plan;
 pub mod pulse;
 #[cfg(not(fuzzing))]
+pub mod registry;
+#[cfg(not(fuzzing))]
 pub mod render;
 pub mod resource;
 #[cfg(not(fuzzing))]

@@ -12,6 +12,8 @@
 mod agent_port;
 #[path = "api/files.rs"]
 mod files_of_folder;
+#[path = "api/images.rs"]
+mod images;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/preview.rs"]

@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, desired, identity::Identity, keys::Keys, known::Known, network_files, paths,
-    stores, supervisor::Listed,
+    registries, stores, supervisor::Listed,
 };
 use crate::{
     api::types::Connection,
     host::files::{self, Access},
     pulse::Pulses,
-    store::{EtcdStore, Mirror, StateStore, keys},
+    registry::RegistrySettings,
+    store::{EtcdStore, Mirror, StateStore, keys, mirror::Entries},
 };
 
 /// Largest file of a connection.
@@ -134,6 +135,9 @@ pub async fn follow_known(
         .run_until_cancelled(pulse.wait(mirror.changed()))
         .await
     {
+        if state.confirmed {
+            keep_registries(&state.entries);
+        }
         let before = known.borrow().clone();
         let now = Known::read(&state.entries, &before);
         // A list without members would cut this machine off.
@@ -152,6 +156,25 @@ pub async fn follow_known(
             tracing::error!(%error, "the other members of etcd can't be used");
         }
         known.send_replace(Arc::new(now));
+    }
+}
+
+/// What can't be read is told, and the file stays as it is.
+fn keep_registries(entries: &Entries) {
+    let stored = entries.get(keys::REGISTRIES);
+    let settings =
+        match stored.map(|entry| serde_json::from_slice::<RegistrySettings>(&entry.value)) {
+            None => RegistrySettings::default(),
+            Some(Ok(settings)) => settings,
+            Some(Err(error)) => {
+                tracing::error!(%error, "what is set about registries can't be read");
+                return;
+            }
+        };
+    match registries::keep(Path::new("/"), &settings) {
+        Ok(false) => {}
+        Ok(true) => tracing::info!("this machine's Podman reaches registries as the cluster says"),
+        Err(error) => tracing::error!(%error, "what is set about registries can't be written"),
     }
 }
 

@@ -41,6 +41,7 @@ pub mod paths;
 pub mod program;
 pub mod reach;
 mod recovery;
+mod registries;
 pub mod removals;
 mod renewal;
 mod reporter;

@@ -12,7 +12,7 @@ use super::{
     forwarding,
     identity::Identity,
     known::Known,
-    machine, paths, recovery,
+    machine, paths, recovery, registries,
     setup::{Say, read_identity, read_joined, render_settings},
     volumes::Volumes,
     worker::{Tools, UserDesired, Worker},
@@ -161,6 +161,7 @@ fn remove_files() -> anyhow::Result<()> {
         let _ = std::fs::remove_dir(folder);
     }
     for file in [
+        registries::FILE,
         "/etc/systemd/system/kat-etcd.service",
         paths::ADMIN_CONNECTION,
     ] {

@@ -44,6 +44,7 @@ use crate::{
     network::state,
     pki,
     pulse::Pulses,
+    registry::Registries,
     render::Renderer,
     resource::AgentConfig,
     systemd::{Journal, Logind, ManagerSource, Managers},
@@ -179,6 +180,7 @@ pub async fn run() -> anyhow::Result<()> {
         limits: Limits::default(),
         pulses: pulses.clone(),
         joining: member.as_ref().map(|member| member.joining.clone()),
+        images: Some(Arc::new(Registries::new()?)),
     };
     tasks.spawn(api::serve(api_config, listeners, cancel.clone()));
 

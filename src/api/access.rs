@@ -266,6 +266,11 @@ mod tests {
             ),
             (
                 "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/image",
+                "ad",
+            ),
+            (
+                "PUT",
                 "/v1alpha1/n/{namespace}/workloads/{workload}/restart",
                 "ad",
             ),
@@ -329,6 +334,9 @@ mod tests {
             ("POST", "/v1alpha1/join", "j"),
             ("GET", "/v1alpha1/events", "ard"),
             ("GET", "/v1alpha1/config/cluster", "arj"),
+            ("GET", "/v1alpha1/registries", "a"),
+            ("PUT", "/v1alpha1/registries/{host}", "a"),
+            ("DELETE", "/v1alpha1/registries/{host}", "a"),
             ("GET", "/v1alpha1/tokens", "a"),
             ("POST", "/v1alpha1/tokens", "a"),
             ("DELETE", "/v1alpha1/tokens/{token}", "a"),

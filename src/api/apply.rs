@@ -18,9 +18,9 @@ use super::{
 };
 use crate::{
     plan::{
-        EventKind, EventLog, GenerationRecord, INDEX_LIMIT, IndexRecord, LastIndex, Origin,
-        Snapshot, Stored, WorkloadEntry, WorkloadKey, WorkloadMeta, fence_after, next_index,
-        with_restart,
+        EventKind, EventLog, GenerationRecord, INDEX_LIMIT, ImageRecord, IndexRecord, LastIndex,
+        Origin, Snapshot, Stored, WorkloadEntry, WorkloadKey, WorkloadMeta, fence_after,
+        next_index, with_restart,
     },
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
@@ -40,6 +40,8 @@ pub(super) struct Apply<'a> {
     pub(super) uid: String,
     pub(super) now: Timestamp,
     pub(super) cause: Cause,
+    /// What the registry said of its image, where it was asked.
+    pub(super) looked: Option<ImageRecord>,
 }
 
 /// What somebody asked for.
@@ -54,6 +56,8 @@ pub(super) enum Cause {
     },
     /// The same files with so many replicas.
     Scaled { to: u32 },
+    /// The same files with another image.
+    ImageSet,
     /// The same files, and instances that begin anew.
     Restarted { at: Timestamp },
 }
@@ -65,6 +69,7 @@ impl Cause {
             Self::RolledBack { .. } => Origin::RolledBack,
             Self::Scaled { .. } => Origin::Scaled,
             Self::Restarted { .. } => Origin::Restarted,
+            Self::ImageSet => Origin::ImageSet,
         }
     }
 
@@ -86,6 +91,10 @@ impl Cause {
             Self::Scaled { to } => (
                 "Scaled",
                 format!("generation {generation} has {to} replicas, as {caller} asked"),
+            ),
+            Self::ImageSet => (
+                "ImageSet",
+                format!("generation {generation} has another image, as {caller} asked"),
             ),
             Self::Restarted { .. } => (
                 "Restarted",
@@ -233,9 +242,17 @@ impl Apply<'_> {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
-                architectures: Vec::new(),
+                image: self.looked(),
             },
         })
+    }
+
+    /// What was learned of the image, unless that is another one by now.
+    fn looked(&self) -> ImageRecord {
+        let image = self.submission.pulled_image.as_ref();
+        let looked = self.looked.as_ref();
+        let looked = looked.filter(|looked| Some(&looked.reference) == image);
+        looked.cloned().unwrap_or_default()
     }
 
     /// Nothing when the content is the same. Where only comments or layout differ, the texts are
@@ -253,7 +270,7 @@ impl Apply<'_> {
             ));
         }
         let restarted = match self.cause {
-            Cause::Applied | Cause::Scaled { .. } => meta.restarted,
+            Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => meta.restarted,
             Cause::RolledBack { restarted, .. } => restarted,
             Cause::Restarted { at } => Some(at),
         };
@@ -261,7 +278,23 @@ impl Apply<'_> {
         if restarts && meta.restarted == restarted {
             return Ok(None);
         }
-        if meta.spec_hash == self.submission.spec_hash && !restarts {
+        let template_hash = with_restart(&self.submission.template_hash, restarted);
+        let image = match self.cause {
+            Cause::RolledBack { of, .. } => {
+                let archived = entry.archive.get(&of);
+                let record = archived.and_then(|archived| archived.record.as_ref());
+                record
+                    .map(|record| record.image.clone())
+                    .unwrap_or_default()
+            }
+            _ if meta.template_hash == template_hash => meta.image.clone(),
+            _ => self.looked(),
+        };
+        // The same files may have run another image, if their tag meant another one then.
+        let returns = matches!(self.cause, Cause::RolledBack { .. })
+            && image.pinned != meta.image.pinned
+            && template_hash != meta.template_hash;
+        if meta.spec_hash == self.submission.spec_hash && !restarts && !returns {
             let stored = entry
                 .files
                 .iter()
@@ -283,7 +316,6 @@ impl Apply<'_> {
             ));
         }
         let generation = meta.generation.saturating_add(1);
-        let template_hash = with_restart(&self.submission.template_hash, restarted);
         let archive = |generation| keys::archive_generation(&key.namespace, &key.name, generation);
         let outdated = entry.outdated(generation).into_iter();
         let operations = outdated
@@ -294,11 +326,7 @@ impl Apply<'_> {
             meta: WorkloadMeta {
                 generation,
                 spec_hash: self.submission.spec_hash.clone(),
-                // Another image may be made for others.
-                architectures: match restarts || meta.template_hash == template_hash {
-                    true => meta.architectures.clone(),
-                    false => Vec::new(),
-                },
+                image,
                 template_hash,
                 restarted,
                 updated: self.now,
@@ -322,6 +350,7 @@ impl Apply<'_> {
             spec_hash: meta.spec_hash.clone(),
             template_hash: meta.template_hash.clone(),
             restarted: meta.restarted,
+            image: meta.image.clone(),
         }
     }
 

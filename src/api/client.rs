@@ -13,6 +13,7 @@ mod follow;
 mod lines;
 mod nodes;
 mod path;
+mod registries;
 mod retry;
 mod rollouts;
 mod send;

@@ -23,6 +23,7 @@ use crate::{
     leader::{LeaderHandle, StoreReport},
     plan::{Observed, Snapshot},
     pulse::Pulses,
+    registry::ImageSource,
     store::{Committed, Compare, Leadership, Operation},
 };
 
@@ -63,6 +64,8 @@ pub struct ApiConfig {
     pub pulses: Pulses,
     /// What lets machines join; only machines that hold the authorities' keys have it.
     pub joining: Option<Joining>,
+    /// Who knows what images are; without it none is asked for.
+    pub images: Option<Arc<dyn ImageSource>>,
 }
 
 /// Shared by all handlers.

@@ -19,16 +19,20 @@ use super::{
     context::{Api, Decision},
     errors::ApiError,
     extract::{At, Parameters, Precondition},
+    images,
     limits::MAX_JSON,
     namespaces::read_json,
     preview,
     submission::{self, Submission},
-    types::{GenerationView, List, ListMetadata, RestartRequest, RollbackRequest, ScaleRequest},
+    types::{
+        GenerationView, ImageRequest, List, ListMetadata, RestartRequest, RollbackRequest,
+        ScaleRequest,
+    },
     view::{workload_metadata, workload_version},
     workloads::{WriteQuery, Written, check_writable, item, missing},
 };
 use crate::{
-    bundle::{self, Mode, SourceFile, with_replicas},
+    bundle::{self, Mode, SourceFile, with_image, with_replicas},
     plan::{Archived, Snapshot, WorkloadEntry, WorkloadKey, WorkloadMeta},
     store::{Compare, keys},
 };
@@ -118,7 +122,7 @@ fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> 
         let kept = kept.filter(|kept| **good < meta.generation && !kept.files.is_empty());
         kept.is_some_and(|kept| {
             let record = kept.record.as_ref();
-            record.is_none_or(|record| record.spec_hash != meta.spec_hash)
+            record.is_none_or(|record| record.is_another(meta))
         })
     });
     found.copied().ok_or_else(|| {
@@ -176,6 +180,28 @@ pub(super) async fn scale(
     write(&api, &caller, place, query, precondition, change).await
 }
 
+pub(super) async fn set_image(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(place): Place,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let ImageRequest { image } = read_json(&api, request, MAX_JSON).await?;
+    bundle::check_image(&image).map_err(|error| ApiError::invalid(format!("image: {error}")))?;
+    let change = |_: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry| {
+        let files = with_image(&present(entry), &image).ok_or_else(|| {
+            ApiError::conflict(
+                format!("workload.kat of `{key}` has no spec.source.image that could be changed"),
+                "apply its folder with another image",
+            )
+        })?;
+        Ok((submission::of_files(&files)?, Cause::ImageSet))
+    };
+    write(&api, &caller, place, query, precondition, change).await
+}
+
 pub(super) async fn restart(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -219,7 +245,14 @@ async fn write(
             uid: entry.meta.value.uid.clone(),
             now,
             cause,
+            looked: None,
         })
+    };
+    let looked = images::look(api, &apply(&*api.snapshot()?)?).await;
+    let apply = |snapshot: &Snapshot| {
+        let mut apply = apply(snapshot)?;
+        apply.looked.clone_from(&looked);
+        Ok::<_, ApiError>(apply)
     };
     if query.dry_run {
         let apply = apply(&*api.snapshot()?)?;

@@ -26,10 +26,11 @@ use super::{
     metrics::Metrics,
     namespaces::NamespaceRequest,
     types::{
-        ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
-        List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem, NodeLabels,
-        NodeReport, NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest,
-        ScaleRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, WatchLine, WorkloadItem,
+        ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
+        JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
+        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryRequest, RegistryView,
+        RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest, ServerVersion, TokenRequest,
+        TokenView, VolumeItem, WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -109,6 +110,7 @@ pub enum Operation {
     PauseRollout,
     ResumeRollout,
     ScaleWorkload,
+    SetImage,
     RestartWorkload,
     ListFiles,
     GetFile,
@@ -138,6 +140,9 @@ pub enum Operation {
     Join,
     ListEvents,
     GetClusterConfiguration,
+    ListRegistries,
+    SetRegistry,
+    UnsetRegistry,
     ListTokens,
     CreateToken,
     DeleteToken,
@@ -243,6 +248,9 @@ pub static ROUTES: &[Route] = {
         R::new(Put, workload!("/replicas"), A::Deploy, O::ScaleWorkload, APPLIED,
             "Writes another number of replicas into `workload.kat`; no instance that stays is replaced")
             .takes(P::Json(of::<ScaleRequest>), &[200]).query(&["dryRun"]),
+        R::new(Put, workload!("/image"), A::Deploy, O::SetImage, APPLIED,
+            "Writes another image into `workload.kat`, which is a new version")
+            .takes(P::Json(of::<ImageRequest>), &[200]).query(&["dryRun"]),
         R::new(Put, workload!("/restart"), A::Deploy, O::RestartWorkload, APPLIED,
             "Replaces a workload's instances by others like them; the same `restartedAt` twice does it once")
             .takes(P::Json(of::<RestartRequest>), &[200]).query(&["dryRun"]),
@@ -312,6 +320,13 @@ pub static ROUTES: &[Route] = {
             .query(&["watch", "resourceVersion", "resourceType", "resourceName", "namespace"]),
         R::new(Get, "/v1alpha1/config/cluster", A::BeforeJoin, O::GetClusterConfiguration, P::Json(of::<ClusterConfiguration>),
             "Reads the cluster's configuration"),
+        R::new(Get, "/v1alpha1/registries", A::Admin, O::ListRegistries, P::Json(of::<List<RegistryView>>),
+            "Lists what is set about registries"),
+        R::new(Put, "/v1alpha1/registries/{host}", A::Admin, O::SetRegistry, P::Json(of::<RegistryView>),
+            "Sets how a registry is reached")
+            .takes(P::Json(of::<RegistryRequest>), &[200]),
+        R::new(Delete, "/v1alpha1/registries/{host}", A::Admin, O::UnsetRegistry, P::Nothing,
+            "Forgets what was set about a registry"),
         R::new(Get, "/v1alpha1/tokens", A::Admin, O::ListTokens, list_of::<TokenView>(),
             "Lists or watches tokens, without their secrets").query(LIST),
         R::new(Post, "/v1alpha1/tokens", A::Admin, O::CreateToken, P::Json(of::<TokenView>),

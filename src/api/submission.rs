@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::errors::ApiError;
 use crate::{
     bundle::{self, Class, Diagnostic, Mode, SourceFile},
-    resource::OnPartition,
+    resource::{ImagePullPolicy, OnPartition},
 };
 
 /// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
@@ -31,6 +31,8 @@ pub(super) struct Submission {
     pub(super) spec_hash: String,
     /// The same means that no instance is replaced.
     pub(super) template_hash: String,
+    /// The image that machines pull for it; nothing where they only use what they have.
+    pub(super) pulled_image: Option<String>,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
     /// Its namespace is written beside it.
@@ -71,6 +73,9 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
         labels: workload.metadata.labels.clone(),
         spec_hash: bundle::spec_hash(&bundle),
         template_hash: bundle::template_hash(&bundle),
+        pulled_image: (workload.spec.container.image_pull_policy != Some(ImagePullPolicy::Never))
+            .then(|| workload.spec.source.image.clone())
+            .flatten(),
         fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
             .then_some(workload.spec.container.termination_grace_seconds),
         makes_namespace: bundle

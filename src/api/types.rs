@@ -14,6 +14,7 @@ mod membership;
 pub mod newer;
 mod node;
 mod preview;
+mod registry;
 mod report;
 mod rollout;
 mod token;
@@ -24,6 +25,7 @@ pub use join::*;
 pub use membership::*;
 pub use node::*;
 pub use preview::*;
+pub use registry::*;
 pub use report::*;
 pub use rollout::*;
 pub use token::*;
@@ -170,6 +172,8 @@ pub struct WorkloadStatus {
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
 /// Kind of a workload's condition: something of it can't leave a machine that is drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+/// Kind of a workload's condition: it is known which image all of its replicas run.
+pub const IMAGE_PINNED: &str = "ImagePinned";
 
 /// Kind of a workload's condition: it went back to an earlier generation by itself.
 pub const ROLLED_BACK: &str = "RolledBack";

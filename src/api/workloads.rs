@@ -16,6 +16,7 @@ use super::{
     context::Api,
     errors::ApiError,
     extract::{At, Parameters, Precondition},
+    images,
     limits::{MAX_ARCHIVE, check_content_type, read_body},
     preview, submission,
     types::{ApplyResult, List, ListMetadata, Metadata, Preview},
@@ -201,7 +202,7 @@ async fn apply(
             submission.name
         )));
     }
-    let apply = Apply {
+    let mut apply = Apply {
         only_create: name.is_none(),
         submission,
         precondition,
@@ -209,7 +210,9 @@ async fn apply(
         uid: (api.config.new_uid)(),
         now: api.now(),
         cause: Cause::Applied,
+        looked: None,
     };
+    apply.looked = images::look(api, &apply).await;
     if query.dry_run {
         return Ok(preview::of(api, &apply).await?.answer(None));
     }

@@ -7,27 +7,37 @@ use super::{
 
 /// The files with another `spec.replicas` in `workload.kat`; nothing where none is written there.
 pub fn with_replicas(files: &[SourceFile], replicas: u32) -> Option<Vec<SourceFile>> {
+    with_value(files, "spec.replicas", &replicas.to_string())
+}
+
+/// The files with another `spec.source.image` in `workload.kat`; nothing where none is written there. No name of an image
+/// needs quotes.
+pub fn with_image(files: &[SourceFile], image: &str) -> Option<Vec<SourceFile>> {
+    with_value(files, "spec.source.image", image)
+}
+
+fn with_value(files: &[SourceFile], path: &str, value: &str) -> Option<Vec<SourceFile>> {
     let mut files = files.to_vec();
     let (file, node) = files.iter().enumerate().find_map(|(index, file)| {
         let roots = yaml::read(&file.name, &file.text, &mut Vec::new()).roots;
-        let node = roots.iter().find_map(written)?;
+        let node = roots.iter().find_map(|root| written(root, path))?;
         Some((index, node))
     })?;
     let file = files.get_mut(file)?;
     let start = offset(&file.text, node.span.start.line, node.span.start.column)?;
     let end = offset(&file.text, node.span.end.line, node.span.end.column)?;
     let (before, after) = (file.text.get(..start)?, file.text.get(end..)?);
-    file.text = format!("{before}{replicas}{after}");
+    file.text = format!("{before}{value}{after}");
     Some(files)
 }
 
-/// `spec.replicas` of a document, if it is a workload's.
-fn written(root: &Node) -> Option<Node> {
+/// A field of a document, if it is a workload's.
+fn written(root: &Node, path: &str) -> Option<Node> {
     let kind = match &locate(root, "kind")?.0.value {
         Value::Scalar { text, .. } => Kind::from_word(text),
         _ => None,
     };
-    let (node, _) = locate(root, "spec.replicas")?;
+    let (node, _) = locate(root, path)?;
     (kind == Some(Kind::Workload) && !node.is_null()).then(|| node.clone())
 }
 

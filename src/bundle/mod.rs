@@ -32,7 +32,7 @@ pub use carried::{
 };
 pub use decode::Mode;
 pub use diagnostic::{Class, Diagnostic, Position, render};
-pub use edit::with_replicas;
+pub use edit::{with_image, with_replicas};
 pub use folder::read_folder;
 pub use hash::{spec_hash, template_hash, without_defaults};
 pub use kind::Kind;
@@ -105,6 +105,22 @@ pub fn check_label_key(text: &str) -> Result<(), String> {
 /// What was found, and what was expected.
 pub fn check_label_value(text: &str) -> Result<(), String> {
     check::label_value(text).map_err(|complaint| complaint.message)
+}
+
+/// Whether a text can name an image.
+///
+/// # Errors
+/// What was found, and what was expected.
+pub fn check_image(text: &str) -> Result<(), String> {
+    check::image(text).map_err(|complaint| complaint.message)
+}
+
+/// Whether a text can name a registry or a mirror of one: a host, with a port and a path where it has them.
+///
+/// # Errors
+/// What was found, and what was expected.
+pub fn check_registry(text: &str) -> Result<(), String> {
+    check::registry(text).map_err(|complaint| complaint.message)
 }
 
 #[cfg(test)]

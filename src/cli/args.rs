@@ -17,7 +17,7 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, node, rollout, time};
+use super::{apply::prune, node, registry::Registry, rollout, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -99,6 +99,8 @@ pub(super) enum Command {
     Restart(rollout::Restart),
     /// Change how many instances a workload has
     Scale(rollout::Scale),
+    /// Change the image of a workload
+    Set(rollout::Set),
     /// Say whether the cluster is well, and if not why (then exits with 1)
     Status,
     /// Create a namespace
@@ -113,6 +115,8 @@ pub(super) enum Command {
     Taint(Taint),
     /// Create, list and revoke tokens
     Token(Token),
+    /// Say how registries of images are reached
+    Registry(Registry),
     /// Say what a field of the *.kat files means
     Explain(Explain),
     /// Show the cluster's configuration
@@ -139,6 +143,7 @@ impl Command {
             Self::Rollback(arguments) => arguments.waits(),
             Self::Restart(arguments) => arguments.waits(),
             Self::Scale(arguments) => arguments.waits(),
+            Self::Set(arguments) => arguments.waits(),
             Self::Rollout(arguments) => arguments.waits(),
             _ => false,
         }

@@ -167,7 +167,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
     match (path, places) {
         (["drain" | "uncordon"], []) => Some(nodes),
         (["logs" | "exec" | "port-forward" | "events"], []) => Some(Names::WorkloadsAndInstances),
-        (["rollback" | "history" | "restart" | "scale"] | ["rollout", _], []) => {
+        (["rollback" | "history" | "restart" | "scale"] | ["rollout" | "set", _], []) => {
             Some(Names::Of(Kind::Workloads))
         }
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),

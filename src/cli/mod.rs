@@ -30,6 +30,7 @@ mod output;
 mod plan;
 mod port_forward;
 mod progress;
+mod registry;
 mod rollout;
 mod status;
 mod suggest;
@@ -157,6 +158,8 @@ async fn dispatch(
         Command::Uncordon(arguments) => node::uncordon(&session()?, &arguments).await?,
         Command::Label(arguments) => node::label(&session()?, &arguments).await?,
         Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,
+        Command::Set(arguments) => rollout::set(&session()?, &arguments).await?,
+        Command::Registry(arguments) => registry::run(&session()?, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
         Command::Wait(arguments) => wait_for::run(&session()?, &arguments).await?,
         Command::Explain(arguments) => explain::run(console, &arguments)?,

@@ -16,6 +16,7 @@ use crate::{
         Standing, Stored, TokenRecord, VolumeKey, VolumeRecord, WorkloadEntry, WorkloadKey,
         WorkloadMeta, WorkloadStatusRecord,
     },
+    registry::RegistrySettings,
     resource::ClusterConfiguration,
     store::{KeyValue, keys, mirror::Entries},
 };
@@ -127,6 +128,9 @@ impl SnapshotBuilder {
         snapshot.store_epoch = entries
             .get(keys::STORE_EPOCH)
             .and_then(|entry| self.json::<StoreEpoch>(entry));
+        snapshot.registries = entries
+            .get(keys::REGISTRIES)
+            .and_then(|entry| self.json::<RegistrySettings>(entry));
         snapshot.backup = entries
             .get(keys::BACKUP)
             .and_then(|entry| self.json::<BackupRecord>(entry));
@@ -402,6 +406,7 @@ fn earlier(
         generation,
         template_hash: record.template_hash.clone(),
         parsed: parse_stored(&files.collect::<Vec<_>>()).ok()?,
+        image: record.image.clone(),
     })
 }
 

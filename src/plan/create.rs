@@ -1,8 +1,8 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
 use super::{
-    Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
-    needed_schema, schedule::seed_of, service::Pass,
+    Assignment, Demand, EarlierVersion, ImageRecord, ParsedWorkload, Wanted, WorkloadUser, choose,
+    instance_id, needed_schema, schedule::seed_of, service::Pass,
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
@@ -12,8 +12,8 @@ struct Version<'v> {
     parsed: &'v ParsedWorkload,
     generation: u64,
     template_hash: &'v str,
-    /// See [`super::WorkloadMeta::architectures`].
-    architectures: &'v [String],
+    /// What the registry said of its image.
+    image: &'v ImageRecord,
 }
 
 impl<'v> Version<'v> {
@@ -22,7 +22,9 @@ impl<'v> Version<'v> {
         let spec = &self.parsed.workload.spec;
         Demand {
             ports: ports_of(self.parsed),
-            architectures: self.architectures,
+            architectures: self
+                .image
+                .architectures_of(spec.source.image.as_deref().unwrap_or_default()),
             schema: needed_schema(spec, health_check_of(self.parsed)),
             ..Demand::of(spec)
         }
@@ -41,7 +43,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             parsed: &earlier.parsed,
             generation: earlier.generation,
             template_hash: &earlier.template_hash,
-            architectures: &[],
+            image: &earlier.image,
         };
         self.create_version(version, slot)
     }
@@ -50,7 +52,10 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let parsed = version.parsed;
         let spec = &parsed.workload.spec;
         let meta = &self.entry.meta.value;
-        let image = spec.source.image.clone()?;
+        let image = version
+            .image
+            .pinned(spec.source.image.as_deref()?)
+            .to_owned();
         let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
         else {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
@@ -146,7 +151,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             parsed,
             generation: meta.generation,
             template_hash: &meta.template_hash,
-            architectures: &meta.architectures,
+            image: &meta.image,
         }
     }
 

@@ -207,10 +207,50 @@ pub struct WorkloadMeta {
     /// template's hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
-    /// The architectures that its image is made for (`amd64`, `arm64` ...); nothing where that is
-    /// not known, and any machine may try.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// What the registry said of its image.
+    #[serde(default, skip_serializing_if = "ImageRecord::is_empty")]
+    pub image: ImageRecord,
+}
+
+/// What a registry said of a version's image, when that version was applied.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImageRecord {
+    /// The image as the file names it, for which this was asked; empty where nobody was asked.
+    pub reference: String,
+    /// The same by its digest, `registry.example/web@sha256:...`; empty where that is not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub pinned: String,
+    /// The architectures that it is made for (`amd64`, `arm64` ...); empty where that is not known, and
+    /// any machine may try.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub architectures: Vec<String>,
+    /// Why the digest is not known; empty where it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+}
+
+impl ImageRecord {
+    /// Nobody was asked.
+    pub fn is_empty(&self) -> bool {
+        self.reference.is_empty()
+    }
+
+    /// What instances run that are to run this image.
+    pub fn pinned<'a>(&'a self, reference: &'a str) -> &'a str {
+        match self.reference == reference && !self.pinned.is_empty() {
+            true => &self.pinned,
+            false => reference,
+        }
+    }
+
+    /// The architectures of this image.
+    pub fn architectures_of(&self, reference: &str) -> &[String] {
+        match self.reference == reference {
+            true => &self.architectures,
+            false => &[],
+        }
+    }
 }
 
 /// `/kat/workloads/status/{ns}/{workload}`.
@@ -290,6 +330,16 @@ pub struct GenerationRecord {
     /// The restart that is part of the template's hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
+    /// What the registry said of its image.
+    #[serde(default, skip_serializing_if = "ImageRecord::is_empty")]
+    pub image: ImageRecord,
+}
+
+impl GenerationRecord {
+    /// It ran something else than what is wanted now: other files, or another image under the same name.
+    pub fn is_another(&self, meta: &WorkloadMeta) -> bool {
+        self.spec_hash != meta.spec_hash || self.image.pinned != meta.image.pinned
+    }
 }
 
 /// What made a generation.
@@ -306,6 +356,8 @@ pub enum Origin {
     Scaled,
     /// A restart.
     Restarted,
+    /// Another image.
+    ImageSet,
 }
 
 /// No generation of an unknown origin is gone back from by itself.

@@ -26,7 +26,7 @@ impl Pass<'_, '_, '_> {
         let found = found.and_then(|good| {
             let archived = archive.get(&good)?;
             let record = archived.record.as_ref()?;
-            let differs = record.spec_hash != meta.spec_hash;
+            let differs = record.is_another(meta);
             (differs && !archived.files.is_empty()).then_some((good, archived, record))
         });
         let Some((good, archived, record)) = found else {
@@ -46,7 +46,7 @@ impl Pass<'_, '_, '_> {
             spec_hash: record.spec_hash.clone(),
             template_hash: record.template_hash.clone(),
             restarted: record.restarted,
-            architectures: Vec::new(),
+            image: record.image.clone(),
             updated: self.draft.now,
             ..meta.clone()
         };

@@ -6,12 +6,13 @@ use ipnet::Ipv4Net;
 
 use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-    GENERATIONS, GenerationRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
-    NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
-    removals::RemovalRecord, volumes::VolumeKey,
+    GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, NamespaceRecord,
+    NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta,
+    WorkloadStatusRecord, removals::RemovalRecord, volumes::VolumeKey,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
+    registry::RegistrySettings,
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
     store::KeyValue,
 };
@@ -77,17 +78,22 @@ pub struct EarlierVersion {
     pub template_hash: String,
     /// Its files.
     pub parsed: Arc<ParsedWorkload>,
+    /// What the registry said of its image.
+    pub image: ImageRecord,
 }
 
 impl WorkloadEntry {
     /// Kept generations that go when this one is written: all but the last [`GENERATIONS`], the last
-    /// one that was wholly healthy, and the last such one that said something else: whichever content
+    /// one that was wholly healthy, and the last such one that said or ran something else: whichever content
     /// is written, there is one to go back to.
     pub fn outdated(&self, next: u64) -> Vec<u64> {
         let good = self.status.iter().flat_map(|status| &status.value.good);
         let mut good = good.rev().filter_map(|good| {
             let record = self.archive.get(good)?.record.as_ref();
-            Some((*good, record.map(|record| &record.spec_hash)))
+            Some((
+                *good,
+                record.map(|record| (&record.spec_hash, &record.image.pinned)),
+            ))
         });
         let last = good.next();
         let other = last.and_then(|(_, hash)| good.find(|(_, other)| *other != hash));
@@ -212,6 +218,8 @@ pub struct Snapshot {
     pub last_index: Option<Stored<LastIndex>>,
     /// DNS keys (whole), each with its revision.
     pub dns: BTreeMap<String, i64>,
+    /// How registries are reached.
+    pub registries: Option<Stored<RegistrySettings>>,
     /// Tokens by id.
     pub tokens: BTreeMap<String, Stored<TokenRecord>>,
     /// Events by id, oldest first.

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{InstanceRecord, Origin, RolloutRecord, WorkloadEntry, slot::Live};
 use crate::api::types::{
-    Condition, DRAIN_BLOCKED, Health, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS, WorkloadPhase,
-    WorkloadStatus,
+    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS,
+    WorkloadPhase, WorkloadStatus,
 };
 
 /// A workload's instances, counted.
@@ -188,6 +188,7 @@ pub(super) fn workload_status(
             since,
         })
         .chain(rolled_back(entry))
+        .chain(unpinned(entry))
         .collect(),
         service_address: None,
     }
@@ -218,6 +219,21 @@ fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
         reason: "AutoRollback".to_owned(),
         message: record.why.clone(),
         since: record.applied.to_string(),
+    })
+}
+
+/// Says that replicas may run different images under the same name.
+fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
+    let meta = &entry.meta.value;
+    (!meta.image.problem.is_empty()).then(|| Condition {
+        kind: IMAGE_PINNED.to_owned(),
+        status: false,
+        reason: "ImageNotPinned".to_owned(),
+        message: format!(
+            "which image {} is was not learned when it was applied: {}; machines that pull it at different times may run different ones",
+            meta.image.reference, meta.image.problem
+        ),
+        since: meta.updated.to_string(),
     })
 }
 

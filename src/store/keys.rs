@@ -19,6 +19,8 @@ pub const SETTINGS: &str = "/kat/config/settings";
 pub const ENDPOINTS: &str = "/kat/config/endpoints";
 /// The members of etcd.
 pub const MEMBERS: &str = "/kat/config/members";
+/// How registries are reached.
+pub const REGISTRIES: &str = "/kat/config/registries";
 /// How often the store was begun anew.
 pub const STORE_EPOCH: &str = "/kat/config/store_epoch";
 /// The overlay's CIDR.

@@ -19,6 +19,12 @@ const NODES: [(&str, &str); 2] = [("n1", NODE_UID), ("n2", "node-uid-2")];
 /// Two machines that report, and a leader that plans when it is told to.
 pub(super) async fn cluster() -> Server {
     let server = Server::start().await;
+    ready(&server).await;
+    server
+}
+
+/// Gives a cluster its two machines.
+pub(super) async fn ready(server: &Server) {
     let second = NodeRegistration {
         uid: "node-uid-2".to_owned(),
         ..registration()
@@ -36,8 +42,7 @@ pub(super) async fn cluster() -> Server {
             put(keys::desired_meta("n2"), &list),
         ])
         .await;
-    settle(&server).await;
-    server
+    settle(server).await;
 }
 
 fn newest(server: &Server) -> Arc<Snapshot> {

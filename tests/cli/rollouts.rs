@@ -184,3 +184,50 @@ fn waiting_for_a_version_that_is_gone_back_from_fails() {
     let program = Program::of(&fake);
     assert_snapshot!(program.run(&["scale", "web", "--replicas", "3", "--wait"]));
 }
+
+#[test]
+fn another_image_is_set_with_its_workload() {
+    let fake = Fake::start();
+    let mut answer = applied("updated", "web");
+    answer["metadata"]["generation"] = 4.into();
+    fake.reply(&format!("PUT {WEB}/image"), 200, answer);
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&["set", "image", "web=registry.example/web:2"]));
+    assert_eq!(fake.asked(), [format!("PUT {WEB}/image")]);
+    assert_snapshot!(program.run(&[
+        "set",
+        "image",
+        "workload",
+        "default/web=registry.example/web:2"
+    ]));
+    assert_snapshot!(program.run(&["set", "image", "web"]));
+}
+
+#[test]
+fn registries_are_set_and_listed() {
+    let fake = Fake::start();
+    let one = json!({"host": "registry.lab:5000", "insecure": true, "mirrors": ["a.example", "b.example/hub"]});
+    let path = "/v1alpha1/registries";
+    fake.reply(&format!("PUT {path}/registry.lab%3A5000"), 200, one.clone());
+    fake.reply(
+        &format!("DELETE {path}/registry.lab%3A5000"),
+        204,
+        json!({}),
+    );
+    fake.reply(
+        &format!("GET {path}"),
+        200,
+        json!({"items": [one], "metadata": {"resourceVersion": "3"}}),
+    );
+    let program = Program::of(&fake);
+    assert_snapshot!(program.run(&[
+        "registry",
+        "set",
+        "registry.lab:5000",
+        "--insecure",
+        "--mirror",
+        "a.example"
+    ]));
+    assert_snapshot!(program.run(&["registry", "list"]));
+    assert_snapshot!(program.run(&["registry", "unset", "registry.lab:5000"]));
+}

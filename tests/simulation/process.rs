@@ -258,6 +258,7 @@ impl Process {
                 },
                 pulses: Pulses::default(),
                 joining: Some(joiner::joining()),
+                images: None,
             },
             self.cancel.clone(),
         );

@@ -30,6 +30,7 @@ use kat::{
     },
     plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
     pulse::Pulses,
+    registry::ImageSource,
     store::{Leadership, MemoryStore, Mirror, Operation, StateStore, StoreError, keys},
 };
 use reqwest::{Client, Method, Response, StatusCode};
@@ -239,6 +240,11 @@ impl Server {
     }
 
     pub async fn start_with(limits: Limits) -> Self {
+        Self::start_knowing(limits, None).await
+    }
+
+    /// With somebody who knows what images are.
+    pub async fn start_knowing(limits: Limits, images: Option<Arc<dyn ImageSource>>) -> Self {
         let now = Timestamp::now();
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
         let leaf = issue_node(&authority, "n1", now);
@@ -349,6 +355,7 @@ impl Server {
             limits,
             pulses: Pulses::default(),
             joining: Some(joining),
+            images,
         };
         let running = tokio::spawn(serve(api, listeners, cancel.clone()));
         let revision = store.revision();

@@ -72,7 +72,7 @@ fn meta(generation: u64, deleting: bool) -> WorkloadMeta {
         deletes_volumes: false,
         paused: false,
         restarted: None,
-        architectures: Vec::new(),
+        image: Default::default(),
     }
 }
 

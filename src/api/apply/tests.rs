@@ -14,6 +14,7 @@ fn submission(replicas: &str) -> Submission {
         files: BTreeMap::from([("workload.kat".to_owned(), format!("replicas: {replicas}"))]),
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
+        pulled_image: None,
         fenced_grace: None,
         makes_namespace: false,
     }
@@ -36,6 +37,7 @@ fn apply<'a>(caller: &'a Caller, replicas: &str) -> Apply<'a> {
         uid: "new-uid".to_owned(),
         now: Timestamp::UNIX_EPOCH,
         cause: Cause::Applied,
+        looked: None,
     }
 }
 
@@ -81,7 +83,7 @@ fn with_workload(generation: u64, replicas: &str, deleting: bool) -> Snapshot {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
-                architectures: Vec::new(),
+                image: Default::default(),
             },
         },
         parsed: Err("not needed".to_owned()),

@@ -291,6 +291,16 @@ impl Route {
         Ok(Self(format!("{VERSION}/tokens/{id}")))
     }
 
+    /// What is set about registries.
+    pub fn registries() -> Self {
+        Self(format!("{VERSION}/registries"))
+    }
+
+    /// One of them, by its host.
+    pub fn registry(host: &str) -> Self {
+        Self(format!("{VERSION}/registries/{}", encode(host)))
+    }
+
     /// With one more parameter of the query.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {

@@ -4,7 +4,7 @@ use reqwest::Method;
 
 use super::{Client, ClientError, Route, calls::decode, send::Request};
 use crate::api::types::{
-    ApplyResult, GenerationView, List, RestartRequest, RollbackRequest, ScaleRequest,
+    ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest, ScaleRequest,
 };
 
 impl Client {
@@ -65,6 +65,22 @@ impl Client {
     ) -> Result<ApplyResult, ClientError> {
         let route = Route::of_workload(namespace, name, "replicas")?;
         let request = self.json(Method::PUT, route, &ScaleRequest { replicas })?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Writes another image into a workload's file.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_image(
+        &self,
+        namespace: &str,
+        name: &str,
+        image: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::of_workload(namespace, name, "image")?;
+        let image = image.to_owned();
+        let request = self.json(Method::PUT, route, &ImageRequest { image })?;
         decode(&self.send(&request).await?)
     }
 

@@ -7,7 +7,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, rollouts, sessions, tokens, usage, volumes, workloads,
+    node_settings, nodes, registries, rollouts, sessions, tokens, usage, volumes, workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -31,6 +31,7 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::PauseRollout => on(filter, rollouts::pause),
         Operation::ResumeRollout => on(filter, rollouts::resume),
         Operation::ScaleWorkload => on(filter, rollouts::scale),
+        Operation::SetImage => on(filter, rollouts::set_image),
         Operation::RestartWorkload => on(filter, rollouts::restart),
         Operation::ListFiles => on(filter, workloads::files),
         Operation::GetFile => on(filter, workloads::file),
@@ -60,6 +61,9 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::Join => on(filter, joining::join),
         Operation::ListEvents => on(filter, events::list),
         Operation::GetClusterConfiguration => on(filter, config::cluster),
+        Operation::ListRegistries => on(filter, registries::list),
+        Operation::SetRegistry => on(filter, registries::set),
+        Operation::UnsetRegistry => on(filter, registries::unset),
         Operation::ListTokens => on(filter, tokens::list),
         Operation::CreateToken => on(filter, tokens::create),
         Operation::DeleteToken => on(filter, tokens::delete),

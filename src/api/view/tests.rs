@@ -47,7 +47,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
-                architectures: Vec::new(),
+                image: Default::default(),
             },
         },
         parsed: parsed.map(|workload| {

@@ -58,6 +58,22 @@ pub(in crate::bundle) fn repository(text: &str) -> Check {
     ))
 }
 
+/// A registry, or a mirror of one: `host[:port][/path]`.
+pub(in crate::bundle) fn registry(text: &str) -> Check {
+    let (host, path) = match text.split_once('/') {
+        Some((host, path)) => (host, Some(path)),
+        None => (text, None),
+    };
+    let path_fits = path.is_none_or(|path| path.split('/').all(is_component));
+    if text.len() <= 255 && is_host(host) && path_fits {
+        return Ok(());
+    }
+    Err(not(
+        text,
+        "a registry such as `registry.example` or `mirror.lab:5000/hub`",
+    ))
+}
+
 fn is_repository(name: &str) -> bool {
     let (host, path) = match name.split_once('/') {
         Some((first, rest)) if is_host(first) => (Some(first), rest),

@@ -6,7 +6,7 @@ mod names;
 mod values;
 
 pub(super) use cron::cron;
-pub(super) use image::{image, platform, repository, stage};
+pub(super) use image::{image, platform, registry, repository, stage};
 pub(super) use names::*;
 pub(super) use values::*;
 

@@ -88,6 +88,33 @@ impl Scale {
 }
 
 #[derive(Debug, Args)]
+pub(in crate::cli) struct Set {
+    #[command(subcommand)]
+    pub(super) command: SetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum SetCommand {
+    /// Run another image, as a new version
+    Image {
+        /// The workload and its image; the word before it may be left out
+        #[arg(required = true, num_args = 1..=2, value_name = "workload [NAMESPACE/]NAME=IMAGE")]
+        words: Vec<String>,
+        #[command(flatten)]
+        namespace: Namespace,
+        #[command(flatten)]
+        waiting: Waiting,
+    },
+}
+
+impl Set {
+    pub(in crate::cli) fn waits(&self) -> bool {
+        let SetCommand::Image { waiting, .. } = &self.command;
+        waiting.wait
+    }
+}
+
+#[derive(Debug, Args)]
 pub(in crate::cli) struct Rollout {
     #[command(subcommand)]
     pub(super) command: RolloutCommand,

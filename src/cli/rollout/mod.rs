@@ -1,4 +1,4 @@
-//! `katcall rollback`, `history`, `rollout`, `restart` and `scale`.
+//! `katcall rollback`, `history`, `rollout`, `restart`, `scale` and `set image`.
 
 mod args;
 
@@ -21,8 +21,8 @@ use crate::api::{
     types::{ApplyResult, GenerationView, WorkloadItem, WorkloadPhase},
 };
 
-pub(super) use args::{History, Restart, Rollback, Rollout, Scale};
-use args::{RolloutCommand, Waiting, Which};
+pub(super) use args::{History, Restart, Rollback, Rollout, Scale, Set};
+use args::{RolloutCommand, SetCommand, Waiting, Which};
 
 /// A workload that was named.
 struct Named {
@@ -94,6 +94,37 @@ pub(super) async fn scale(session: &Session<'_>, arguments: &Scale) -> Result<()
         ),
     };
     finish(session, named, result, &said, &arguments.waiting).await
+}
+
+pub(super) async fn set(session: &Session<'_>, arguments: &Set) -> Result<(), CliError> {
+    let SetCommand::Image {
+        words,
+        namespace,
+        waiting,
+    } = &arguments.command;
+    let mut words = words.clone();
+    let last = words.pop().unwrap_or_default();
+    let Some((name, image)) = last.split_once('=') else {
+        return Err(CliError::usage(format!(
+            "found `{}`, expected a workload and its image",
+            output::plain(&last)
+        ))
+        .hinted("such as `katcall set image web=registry.example/web:2`"));
+    };
+    words.push(name.to_owned());
+    let which = Which {
+        words,
+        namespace: namespace.clone(),
+    };
+    let named = which.named()?;
+    let Named { namespace, name } = &named;
+    let answer = session.client.set_image(namespace, name, image).await;
+    let result = accepted(session, answer, &named).await?;
+    let said = match result.outcome.as_str() {
+        "unchanged" => "unchanged: it has this image already".to_owned(),
+        _ => format!("image set, as generation {}", result.metadata.generation),
+    };
+    finish(session, named, result, &said, waiting).await
 }
 
 pub(super) async fn rollout(session: &Session<'_>, arguments: &Rollout) -> Result<(), CliError> {
@@ -251,6 +282,7 @@ fn change(one: &GenerationView) -> String {
         "RolledBackItself" => format!("went back{of}"),
         "Scaled" => "scaled".to_owned(),
         "Restarted" => "restarted".to_owned(),
+        "ImageSet" => "image set".to_owned(),
         other => other.to_owned(),
     }
 }

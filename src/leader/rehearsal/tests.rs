@@ -81,7 +81,7 @@ fn applied(image: &str, replicas: u32, generation: u64) -> Vec<Operation> {
         deletes_volumes: false,
         paused: false,
         restarted: None,
-        architectures: Vec::new(),
+        image: Default::default(),
     };
     vec![
         Operation::Put(

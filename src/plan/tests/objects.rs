@@ -127,7 +127,7 @@ impl World {
             deletes_volumes: false,
             paused: before.as_ref().is_some_and(|meta| meta.paused),
             restarted: None,
-            architectures: Vec::new(),
+            image: Default::default(),
         };
         let record = IndexRecord {
             schema: 1,
@@ -145,6 +145,7 @@ impl World {
             spec_hash: meta.spec_hash.clone(),
             template_hash: meta.template_hash.clone(),
             restarted: None,
+            image: Default::default(),
         };
         self.write(keys::index(index), &record);
         self.write(keys::manifest(namespace, name, "workload.kat"), &file);

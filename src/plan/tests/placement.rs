@@ -108,7 +108,7 @@ fn a_machine_of_another_architecture_is_passed_over_and_counted() {
     world.replicas("web", 4);
     let meta = keys::workload_meta(NAMESPACE, "web");
     world.change(&meta, |stored| {
-        stored["architectures"] = json!(["arm64", "riscv64"])
+        stored["image"] = json!({"reference": "registry.example/web:1", "architectures": ["arm64", "riscv64"]})
     });
     world.settle();
     let nodes: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.1).collect();
@@ -120,7 +120,13 @@ fn a_machine_of_another_architecture_is_passed_over_and_counted() {
     assert_eq!(nodes.len(), 3);
     world.replicas("third", 1);
     let meta = keys::workload_meta(NAMESPACE, "third");
-    world.change(&meta, |stored| stored["architectures"] = json!(["s390x"]));
+    world.change(
+        &meta,
+        |stored| {
+            stored["image"] =
+                json!({"reference": "registry.example/third:1", "architectures": ["s390x"]})
+        },
+    );
     world.settle();
     assert_eq!(
         world.status("third").conditions[0].message,

@@ -240,7 +240,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
         deletes_volumes: false,
         paused: false,
         restarted: None,
-        architectures: Vec::new(),
+        image: Default::default(),
     };
     store.put(keys::workload_meta("default", "base"), &meta);
     let mut observed = Observed {

@@ -1,0 +1,64 @@
+//! What an apply learns of its image before it is written: the digest that its tag means now, and for which
+//! architectures it is made, so that every replica of a version runs the same, where it can.
+
+use super::{
+    apply::{Apply, Cause},
+    context::Api,
+};
+use crate::{
+    plan::{ImageRecord, Snapshot, WorkloadKey, with_restart},
+    registry::{Reference, RegistryError},
+};
+
+/// Asks the registry where this apply begins a version; `None` where it does not. Who can't be asked keeps nobody from
+/// applying: it is written down as the problem.
+pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
+    let source = api.config.images.as_ref()?;
+    let image = apply.submission.pulled_image.as_ref()?;
+    let snapshot = api.snapshot().ok()?;
+    if !begins_a_version(apply, &snapshot) {
+        return None;
+    }
+    let record = |pinned: String, architectures, problem| ImageRecord {
+        reference: image.clone(),
+        pinned,
+        architectures,
+        problem,
+    };
+    let Some(reference) = Reference::parse(image) else {
+        let problem = RegistryError::ShortName(image.clone()).to_string();
+        return Some(record(String::new(), Vec::new(), problem));
+    };
+    let settings = snapshot.registries.as_ref();
+    let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
+    match source.resolve(&reference, &settings, None).await {
+        Ok(found) => {
+            let pinned = match reference.is_pinned() {
+                true => String::new(),
+                false => reference.pinned_to(&found.digest),
+            };
+            Some(record(pinned, found.architectures, String::new()))
+        }
+        // It is pinned as it is.
+        Err(_) if reference.is_pinned() => None,
+        Err(error) => Some(record(String::new(), Vec::new(), error.to_string())),
+    }
+}
+
+/// What the workload is made of is another than now.
+fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
+    let submission = &apply.submission;
+    let key = WorkloadKey::new(&submission.namespace, &submission.name);
+    let Some(entry) = snapshot.workloads.get(&key) else {
+        return true;
+    };
+    let meta = &entry.meta.value;
+    match apply.cause {
+        // What it ran is kept with it.
+        Cause::RolledBack { .. } => false,
+        Cause::Restarted { at } => meta.restarted != Some(at),
+        Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => {
+            with_restart(&submission.template_hash, meta.restarted) != meta.template_hash
+        }
+    }
+}

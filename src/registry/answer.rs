@@ -1,0 +1,180 @@
+//! Manifests, indexes and challenges, as registries send them.
+
+use std::collections::BTreeSet;
+
+use serde::Deserialize;
+
+/// Media types of a list of images, one for each platform.
+const INDEXES: [&str; 2] = [
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+];
+/// Media types of one image.
+const IMAGES: [&str; 2] = [
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+];
+
+/// What is asked for.
+pub(super) fn accepted() -> String {
+    [INDEXES, IMAGES].concat().join(", ")
+}
+
+/// What a manifest says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Manifest {
+    /// An index: the architectures of its Linux images, sorted.
+    Index(Vec<String>),
+    /// One image, whose configuration has this digest.
+    Image(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Document {
+    #[serde(default)]
+    media_type: String,
+    #[serde(default)]
+    manifests: Option<Vec<Entry>>,
+    #[serde(default)]
+    config: Option<Described>,
+}
+
+#[derive(Deserialize)]
+struct Entry {
+    #[serde(default)]
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    #[serde(default)]
+    architecture: String,
+    #[serde(default)]
+    os: String,
+}
+
+#[derive(Deserialize)]
+struct Described {
+    digest: String,
+}
+
+impl Manifest {
+    /// Reads a manifest; `kind` is the content type of the answer. The error is what it is instead.
+    pub(super) fn read(kind: &str, body: &[u8]) -> Result<Self, String> {
+        let document: Document = serde_json::from_slice(body)
+            .map_err(|_| "something that is no manifest of an image".to_owned())?;
+        let kind = kind.split(';').next().unwrap_or_default().trim();
+        let kind = match document.media_type.as_str() {
+            "" => kind,
+            written => written,
+        };
+        match (document.manifests, document.config) {
+            (Some(entries), _) if INDEXES.contains(&kind) => {
+                let platforms = entries.into_iter().filter_map(|entry| entry.platform);
+                let linux = platforms.filter(|platform| platform.os == "linux");
+                let found: BTreeSet<String> = linux.map(|platform| platform.architecture).collect();
+                Ok(Self::Index(
+                    found.into_iter().filter(|one| is_word(one)).collect(),
+                ))
+            }
+            (_, Some(config)) if IMAGES.contains(&kind) && is_digest(&config.digest) => {
+                Ok(Self::Image(config.digest))
+            }
+            _ => Err("a manifest of an unknown kind".to_owned()),
+        }
+    }
+}
+
+/// The architecture in an image's configuration.
+pub(super) fn architecture(body: &[u8]) -> Option<String> {
+    let platform: Platform = serde_json::from_slice(body).ok()?;
+    (platform.os == "linux" && is_word(&platform.architecture)).then_some(platform.architecture)
+}
+
+fn is_word(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    (1..=20).contains(&text.len()) && text.bytes().all(letter)
+}
+
+/// `sha256:` and 64 hexadecimal digits.
+pub(super) fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(|digits| {
+        let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        digits.len() == 64 && digits.bytes().all(hexadecimal)
+    })
+}
+
+/// What a registry wants to see first (RFC 9110, 11.6.1).
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Challenge {
+    /// Name and password with each request.
+    Basic,
+    /// A token from this address; with its questions.
+    Bearer {
+        realm: String,
+        questions: Vec<(&'static str, String)>,
+    },
+}
+
+impl Challenge {
+    /// Reads the header `WWW-Authenticate`; of several challenges the first that is known counts.
+    pub(super) fn read(header: &str) -> Option<Self> {
+        let (scheme, rest) = header.trim().split_once(' ').unwrap_or((header.trim(), ""));
+        if scheme.eq_ignore_ascii_case("basic") {
+            return Some(Self::Basic);
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return None;
+        }
+        let parameters = parameters(rest);
+        let find = |name: &str| {
+            let found = parameters
+                .iter()
+                .find(|(key, _)| key.eq_ignore_ascii_case(name));
+            found.map(|(_, value)| value.clone())
+        };
+        let questions = ["service", "scope"];
+        let questions = questions
+            .into_iter()
+            .filter_map(|name| Some((name, find(name)?)));
+        Some(Self::Bearer {
+            realm: find("realm")?,
+            questions: questions.collect(),
+        })
+    }
+}
+
+/// `name="value"` or `name=value`, with commas between.
+fn parameters(mut rest: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    while let Some((name, after)) = rest.split_once('=') {
+        let name = name.trim_matches([' ', ',', '\t']).to_owned();
+        let value = match after.strip_prefix('"') {
+            Some(quoted) => {
+                let mut value = String::new();
+                let mut characters = quoted.char_indices();
+                let mut end = quoted.len();
+                while let Some((place, character)) = characters.next() {
+                    match character {
+                        '"' => {
+                            end = place + 1;
+                            break;
+                        }
+                        '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+                        other => value.push(other),
+                    }
+                }
+                rest = quoted.get(end..).unwrap_or_default();
+                value
+            }
+            None => {
+                let (value, more) = after.split_once(',').unwrap_or((after, ""));
+                rest = more;
+                value.trim().to_owned()
+            }
+        };
+        found.push((name, value));
+    }
+    found
+}

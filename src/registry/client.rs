@@ -1,0 +1,338 @@
+//! Asks registries over HTTP.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use reqwest::{Client, Response, StatusCode, Url, header, redirect};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Credentials, ImageSource, Reference, RegistryError, RegistrySettings, Resolved,
+    answer::{self, Challenge, Manifest},
+};
+
+/// Longest time to a connection.
+const CONNECT: Duration = Duration::from_secs(2);
+/// Longest time of all questions about one image.
+const WHOLE: Duration = Duration::from_secs(5);
+/// Most bytes of a manifest, as the specification advises.
+const MANIFEST: usize = 4 << 20;
+/// Most bytes of an image's configuration.
+const CONFIGURATION: usize = 4 << 20;
+/// Most bytes of an answer with a token.
+const TOKEN: usize = 1 << 20;
+/// Most redirections of one request.
+const REDIRECTS: usize = 5;
+
+/// The registries of the world.
+#[derive(Debug, Clone)]
+pub struct Registries {
+    checked: Client,
+    unchecked: Client,
+}
+
+/// A registry, or a mirror of it, as it is asked.
+struct Place<'a> {
+    client: &'a Client,
+    /// `https://host[:port]`
+    base: String,
+    /// For messages.
+    host: String,
+    repository: String,
+    version: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    #[serde(default)]
+    token: String,
+    #[serde(default)]
+    access_token: String,
+}
+
+impl Registries {
+    /// None is asked yet.
+    ///
+    /// # Errors
+    /// The system's certificates can't be used.
+    pub fn new() -> Result<Self, reqwest::Error> {
+        let builder = || {
+            Client::builder()
+                .connect_timeout(CONNECT)
+                .timeout(WHOLE)
+                .user_agent(concat!("kat/", env!("CARGO_PKG_VERSION")))
+        };
+        let secure = redirect::Policy::custom(|attempt| {
+            if attempt.previous().len() > REDIRECTS {
+                attempt.error("too many redirections")
+            } else if attempt.url().scheme() == "https" {
+                attempt.follow()
+            } else {
+                attempt.error("a redirection to plain HTTP")
+            }
+        });
+        Ok(Self {
+            checked: builder().redirect(secure).build()?,
+            unchecked: builder()
+                .redirect(redirect::Policy::limited(REDIRECTS))
+                .danger_accept_invalid_certs(true)
+                .build()?,
+        })
+    }
+
+    /// Where to ask for an image, in this order: mirrors, then the registry itself; insecure ones by HTTPS first.
+    fn places<'a>(&'a self, image: &'a Reference, settings: &RegistrySettings) -> Vec<Place<'a>> {
+        let mut places = Vec::new();
+        let mut add = |host: &str, repository: String, insecure: bool| {
+            let schemes: &[&str] = if insecure {
+                &["https", "http"]
+            } else {
+                &["https"]
+            };
+            for scheme in schemes {
+                places.push(Place {
+                    client: if insecure {
+                        &self.unchecked
+                    } else {
+                        &self.checked
+                    },
+                    base: format!("{scheme}://{host}"),
+                    host: host.to_owned(),
+                    repository: repository.clone(),
+                    version: image.version(),
+                });
+            }
+        };
+        let of = |host: &str| settings.registries.get(host);
+        for mirror in of(&image.host)
+            .map(|one| one.mirrors.as_slice())
+            .unwrap_or_default()
+        {
+            let (host, above) = mirror.split_once('/').unwrap_or((mirror, ""));
+            let repository = match above {
+                "" => image.repository(),
+                above => format!("{above}/{}", image.repository()),
+            };
+            add(host, repository, of(host).is_some_and(|one| one.insecure));
+        }
+        let insecure = of(&image.host).is_some_and(|one| one.insecure);
+        add(image.api_host(), image.repository(), insecure);
+        places
+    }
+}
+
+#[async_trait]
+impl ImageSource for Registries {
+    async fn resolve(
+        &self,
+        image: &Reference,
+        settings: &RegistrySettings,
+        credentials: Option<&Credentials>,
+    ) -> Result<Resolved, RegistryError> {
+        let ask = async {
+            let mut last = None;
+            for place in self.places(image, settings) {
+                // A password is for the registry, and not for those who stand in for it.
+                let own = place.host == image.api_host();
+                match place.resolve(credentials.filter(|_| own)).await {
+                    Ok(resolved) => return Ok(resolved),
+                    // What it said is worth more than that a later one does not answer.
+                    Err(RegistryError::Unreachable { .. }) if last.is_some() => {}
+                    Err(error) => last = Some(error),
+                }
+            }
+            Err(last.unwrap_or_else(|| RegistryError::ShortName(image.to_string())))
+        };
+        let late = |_| RegistryError::Unreachable {
+            host: image.host.clone(),
+            error: format!("no answer within {} s", WHOLE.as_secs()),
+        };
+        tokio::time::timeout(WHOLE, ask).await.map_err(late)?
+    }
+}
+
+impl Place<'_> {
+    async fn resolve(&self, credentials: Option<&Credentials>) -> Result<Resolved, RegistryError> {
+        let path = format!("manifests/{}", self.version);
+        let accepted = answer::accepted();
+        let mut authorization = None;
+        let response = self
+            .get(&path, &accepted, credentials, &mut authorization)
+            .await?;
+        let text = |name: &str| {
+            let value = response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok());
+            value.unwrap_or_default().to_owned()
+        };
+        let (kind, said) = (text("content-type"), text("docker-content-digest"));
+        let body = self.body(response, MANIFEST).await?;
+        let digest = format!("sha256:{}", hexadecimal(&Sha256::digest(&body)));
+        let wanted = [said.as_str(), self.version];
+        let mut wanted = wanted.into_iter().filter(|one| answer::is_digest(one));
+        if wanted.any(|wanted| wanted != digest) {
+            return Err(self.unexpected("a manifest that has another digest than it says"));
+        }
+        let architectures =
+            match Manifest::read(&kind, &body).map_err(|what| self.unexpected(&what))? {
+                Manifest::Index(architectures) => architectures,
+                Manifest::Image(configuration) => {
+                    let path = format!("blobs/{configuration}");
+                    // Nobody fails for want of it: it only spares machines a try.
+                    let answer = self
+                        .get(&path, "*/*", credentials, &mut authorization)
+                        .await;
+                    let body = match answer {
+                        Ok(response) => self.body(response, CONFIGURATION).await.ok(),
+                        Err(_) => None,
+                    };
+                    let own = |body: &Vec<u8>| {
+                        configuration == format!("sha256:{}", hexadecimal(&Sha256::digest(body)))
+                    };
+                    let body = body.filter(own);
+                    body.and_then(|body| answer::architecture(&body))
+                        .into_iter()
+                        .collect()
+                }
+            };
+        Ok(Resolved {
+            digest,
+            architectures,
+        })
+    }
+
+    /// Asks, once more with what the registry wants to see.
+    async fn get(
+        &self,
+        path: &str,
+        accepted: &str,
+        credentials: Option<&Credentials>,
+        authorization: &mut Option<String>,
+    ) -> Result<Response, RegistryError> {
+        let url = format!("{}/v2/{}/{path}", self.base, self.repository);
+        for attempt in 0..2 {
+            let mut request = self.client.get(&url).header(header::ACCEPT, accepted);
+            if let Some(authorization) = authorization.as_ref() {
+                request = request.header(header::AUTHORIZATION, authorization);
+            }
+            let response = request
+                .send()
+                .await
+                .map_err(|error| self.unreachable(&error))?;
+            match response.status() {
+                status if status.is_success() => return Ok(response),
+                StatusCode::UNAUTHORIZED if attempt == 0 => {
+                    let header = response.headers().get(header::WWW_AUTHENTICATE);
+                    let header = header.and_then(|value| value.to_str().ok());
+                    let challenge = header.and_then(Challenge::read);
+                    *authorization = Some(self.answer(challenge, credentials).await?);
+                }
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => break,
+                StatusCode::NOT_FOUND => {
+                    return Err(RegistryError::NotFound {
+                        host: self.host.clone(),
+                        image: format!("{}:{}", self.repository, self.version),
+                    });
+                }
+                status => {
+                    return Err(RegistryError::Refused {
+                        host: self.host.clone(),
+                        status: status.as_u16(),
+                    });
+                }
+            }
+        }
+        Err(RegistryError::Unauthorized(self.host.clone()))
+    }
+
+    /// The header `Authorization` that answers a challenge.
+    async fn answer(
+        &self,
+        challenge: Option<Challenge>,
+        credentials: Option<&Credentials>,
+    ) -> Result<String, RegistryError> {
+        let unauthorized = || RegistryError::Unauthorized(self.host.clone());
+        match challenge.ok_or_else(unauthorized)? {
+            Challenge::Basic => {
+                use base64::{Engine, engine::general_purpose::STANDARD};
+                let Credentials { username, password } = credentials.ok_or_else(unauthorized)?;
+                Ok(format!(
+                    "Basic {}",
+                    STANDARD.encode(format!("{username}:{password}"))
+                ))
+            }
+            Challenge::Bearer { realm, questions } => {
+                let mut url = Url::parse(&realm)
+                    .map_err(|_| self.unexpected("a realm for tokens that is no address"))?;
+                let plain = self.base.starts_with("http://");
+                if url.scheme() != "https" && !(plain && url.scheme() == "http") {
+                    return Err(self.unexpected("a realm for tokens without TLS"));
+                }
+                url.query_pairs_mut().extend_pairs(questions);
+                let mut request = self.client.get(url);
+                if let Some(Credentials { username, password }) = credentials {
+                    request = request.basic_auth(username, Some(password));
+                }
+                let response = request
+                    .send()
+                    .await
+                    .map_err(|error| self.unreachable(&error))?;
+                if !response.status().is_success() {
+                    return Err(unauthorized());
+                }
+                let body = self.body(response, TOKEN).await?;
+                let Token {
+                    token,
+                    access_token,
+                } = serde_json::from_slice(&body)
+                    .map_err(|_| self.unexpected("something that is no token"))?;
+                let token = if token.is_empty() {
+                    access_token
+                } else {
+                    token
+                };
+                Ok(format!("Bearer {token}"))
+            }
+        }
+    }
+
+    async fn body(&self, mut response: Response, most: usize) -> Result<Vec<u8>, RegistryError> {
+        let mut body = Vec::new();
+        while let Some(part) = response
+            .chunk()
+            .await
+            .map_err(|error| self.unreachable(&error))?
+        {
+            if body.len() + part.len() > most {
+                return Err(self.unexpected("more than an answer may have"));
+            }
+            body.extend_from_slice(&part);
+        }
+        Ok(body)
+    }
+
+    /// The innermost cause says most.
+    fn unreachable(&self, error: &reqwest::Error) -> RegistryError {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(inner) = cause.source() {
+            cause = inner;
+        }
+        RegistryError::Unreachable {
+            host: self.host.clone(),
+            error: cause.to_string(),
+        }
+    }
+
+    fn unexpected(&self, what: &str) -> RegistryError {
+        RegistryError::Unexpected {
+            host: self.host.clone(),
+            what: what.to_owned(),
+        }
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,120 @@
+//! What a registry says of an image (the OCI distribution specification): the digest that its tag means now, and the
+//! architectures that it is made for.
+//!
+//! Only the leader asks, once for each version of a workload, so that every replica runs the same. Nothing is pulled here.
+
+mod answer;
+mod client;
+mod reference;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+pub use client::Registries;
+pub use reference::Reference;
+
+/// `/kat/config/registries`: how registries are reached, by their hosts (`registry.example`, `registry.lab:5000`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RegistrySettings {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Those about which something is said.
+    pub registries: BTreeMap<String, RegistrySetting>,
+}
+
+/// How one registry is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct RegistrySetting {
+    /// Its certificate is not checked, and HTTP without TLS will do.
+    pub insecure: bool,
+    /// Hosts, with paths where they have one, that are asked before it, in this order.
+    pub mirrors: Vec<String>,
+}
+
+/// What a registry said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resolved {
+    /// `sha256:` and 64 hexadecimal digits: of the index of an image for several architectures, else of the image.
+    pub digest: String,
+    /// `amd64`, `arm64` ..., sorted; empty where that is not said.
+    pub architectures: Vec<String>,
+}
+
+/// Name and password for a registry. Debug does not show them.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The name.
+    pub username: String,
+    /// The password, or a token that stands for one.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Credentials(..)")
+    }
+}
+
+/// Why it is not known what an image's tag means.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// It has no host: which registry is meant depends on the machine.
+    #[error("`{0}` names no registry, so which one is meant depends on the machine")]
+    ShortName(String),
+    /// Nobody answers, or not in time.
+    #[error("{host} does not answer: {error}")]
+    Unreachable {
+        /// The registry.
+        host: String,
+        /// Why.
+        error: String,
+    },
+    /// It wants a name and a password, or others than it was given.
+    #[error("{0} wants a name and password, or others than it has")]
+    Unauthorized(String),
+    /// It has no such image.
+    #[error("{host} has no {image}")]
+    NotFound {
+        /// The registry.
+        host: String,
+        /// Repository and tag.
+        image: String,
+    },
+    /// It refuses.
+    #[error("{host} answers with {status}")]
+    Refused {
+        /// The registry.
+        host: String,
+        /// HTTP's status.
+        status: u16,
+    },
+    /// It answers something else than the specification says.
+    #[error("{host} answers with {what}")]
+    Unexpected {
+        /// The registry.
+        host: String,
+        /// What.
+        what: String,
+    },
+}
+
+/// Knows what images are: the registries, or what stands for them in tests.
+#[async_trait]
+pub trait ImageSource: Send + Sync {
+    /// What the image is now. Answers within some seconds.
+    ///
+    /// # Errors
+    /// [`RegistryError`].
+    async fn resolve(
+        &self,
+        image: &Reference,
+        settings: &RegistrySettings,
+        credentials: Option<&Credentials>,
+    ) -> Result<Resolved, RegistryError>;
+}

@@ -1,0 +1,126 @@
+//! Names of images, as Docker and Podman read them.
+
+use std::fmt;
+
+/// Where Docker's own registry really is.
+const DOCKER: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+
+/// `host/path[:tag][@digest]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reference {
+    /// As written, with its port.
+    pub host: String,
+    /// The path below the host, as written.
+    path: String,
+    tag: Option<String>,
+    digest: Option<String>,
+}
+
+impl Reference {
+    /// Reads a name that was checked before; nothing where it names no registry.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (rest, digest) = match text.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest.to_owned())),
+            None => (text, None),
+        };
+        let (host, rest) = rest.split_once('/')?;
+        if !host.contains(['.', ':']) && host != "localhost" {
+            return None;
+        }
+        let slash = rest.rfind('/').map_or(0, |place| place + 1);
+        let (path, tag) = match rest.get(slash..)?.split_once(':') {
+            Some((last, tag)) => (rest.get(..slash + last.len())?, Some(tag.to_owned())),
+            None => (rest, None),
+        };
+        Some(Self {
+            host: host.to_owned(),
+            path: path.to_owned(),
+            tag,
+            digest,
+        })
+    }
+
+    /// It says by itself which image it is.
+    pub fn is_pinned(&self) -> bool {
+        self.digest.is_some()
+    }
+
+    /// Its digest, else its tag, else `latest`.
+    pub fn version(&self) -> &str {
+        let tag = self.tag.as_deref().unwrap_or("latest");
+        self.digest.as_deref().unwrap_or(tag)
+    }
+
+    /// The repository as the registry's own API names it.
+    pub(super) fn repository(&self) -> String {
+        match self.is_dockers() && !self.path.contains('/') {
+            true => format!("library/{}", self.path),
+            false => self.path.clone(),
+        }
+    }
+
+    /// The host whose API is asked.
+    pub(super) fn api_host(&self) -> &str {
+        match self.is_dockers() {
+            true => "registry-1.docker.io",
+            false => &self.host,
+        }
+    }
+
+    fn is_dockers(&self) -> bool {
+        DOCKER.contains(&self.host.as_str())
+    }
+
+    /// The same image by its digest: `host/path@sha256:...`. Podman takes no tag beside it.
+    pub fn pinned_to(&self, digest: &str) -> String {
+        format!("{}/{}@{digest}", self.host, self.path)
+    }
+}
+
+/// Repository and version, without the host.
+impl fmt::Display for Reference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = if self.is_pinned() { '@' } else { ':' };
+        write!(formatter, "{}{mark}{}", self.path, self.version())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_as_podman_reads_them() {
+        let read = |text: &str| {
+            let read = Reference::parse(text)?;
+            Some(format!(
+                "{} {} {}",
+                read.api_host(),
+                read.repository(),
+                read.version()
+            ))
+        };
+        let of = |text: &str| read(text).unwrap();
+        assert_eq!(of("registry.example/web:1"), "registry.example web 1");
+        assert_eq!(
+            of("registry.lab:5000/test/web"),
+            "registry.lab:5000 test/web latest"
+        );
+        assert_eq!(of("localhost/web:1"), "localhost web 1");
+        assert_eq!(
+            of("docker.io/nginx:1.27"),
+            "registry-1.docker.io library/nginx 1.27"
+        );
+        assert_eq!(
+            of("docker.io/grafana/grafana"),
+            "registry-1.docker.io grafana/grafana latest"
+        );
+        assert_eq!(of("quay.io/a/b/c:x@sha256:00"), "quay.io a/b/c sha256:00");
+        for short in ["nginx", "nginx:1", "library/nginx:1"] {
+            assert_eq!(read(short), None, "{short}");
+        }
+        let image = Reference::parse("docker.io/nginx:1.27").unwrap();
+        assert_eq!(image.pinned_to("sha256:00"), "docker.io/nginx@sha256:00");
+        assert_eq!(image.to_string(), "nginx:1.27");
+    }
+}

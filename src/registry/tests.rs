@@ -1,0 +1,286 @@
+//! Against a registry of the test's own, on loopback.
+
+use std::sync::{Arc, Mutex};
+
+use axum::{
+    Router,
+    extract::{Path, Query, State},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use sha2::{Digest, Sha256};
+
+use super::{answer::*, *};
+
+const INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[
+    {"digest":"sha256:1","platform":{"architecture":"arm64","os":"linux","variant":"v8"}},
+    {"digest":"sha256:2","platform":{"architecture":"amd64","os":"linux"}},
+    {"digest":"sha256:3","platform":{"architecture":"amd64","os":"windows"}},
+    {"digest":"sha256:4","platform":{"architecture":"unknown","os":"unknown"}}]}"#;
+const CONFIGURATION: &str = r#"{"architecture":"arm64","os":"linux"}"#;
+
+fn digest(text: &str) -> String {
+    let hash = Sha256::digest(text.as_bytes());
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hash}")
+}
+
+fn single() -> String {
+    let configuration = digest(CONFIGURATION);
+    format!(
+        r#"{{"schemaVersion":2,"config":{{"mediaType":"x","digest":"{configuration}"}},"layers":[]}}"#
+    )
+}
+
+/// A registry: what it wants to see, and what it was asked.
+#[derive(Default)]
+struct Fake {
+    /// `Basic` or `Bearer`, or nothing.
+    wants: &'static str,
+    host: String,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Fake {
+    fn asked(&self) -> Vec<String> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+
+    fn challenge(&self) -> Response {
+        let challenge = match self.wants {
+            "Bearer" => format!(
+                "Bearer realm=\"http://{}/token\",service=\"the \\\"registry\\\"\",scope=\"repository:web:pull\"",
+                self.host
+            ),
+            _ => "Basic realm=\"x\"".to_owned(),
+        };
+        (
+            StatusCode::UNAUTHORIZED,
+            [(header::WWW_AUTHENTICATE, challenge)],
+        )
+            .into_response()
+    }
+}
+
+type TheFake = State<Arc<Fake>>;
+
+async fn start(wants: &'static str) -> Arc<Fake> {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let fake = Arc::new(Fake {
+        wants,
+        host: listener.local_addr().unwrap().to_string(),
+        asked: Mutex::default(),
+    });
+    let router = Router::new()
+        .route("/token", get(token))
+        .route("/v2/{*path}", get(answer))
+        .with_state(Arc::clone(&fake));
+    tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+    fake
+}
+
+fn authorization(headers: &HeaderMap) -> &str {
+    let header = headers.get(header::AUTHORIZATION);
+    header.map_or("", |value| value.to_str().unwrap())
+}
+
+async fn token(
+    State(fake): TheFake,
+    Query(questions): Query<BTreeMap<String, String>>,
+    headers: HeaderMap,
+) -> Response {
+    assert_eq!(questions["scope"], "repository:web:pull");
+    assert_eq!(questions["service"], "the \"registry\"");
+    let who = authorization(&headers).to_owned();
+    fake.asked.lock().unwrap().push(format!("token {who}"));
+    match who.as_str() {
+        "" | "Basic bWU6c2VjcmV0" => r#"{"access_token":"t0ken"}"#.into_response(),
+        _ => StatusCode::FORBIDDEN.into_response(),
+    }
+}
+
+async fn answer(State(fake): TheFake, Path(path): Path<String>, headers: HeaderMap) -> Response {
+    fake.asked.lock().unwrap().push(path.clone());
+    let enough = match fake.wants {
+        "Basic" => authorization(&headers) == "Basic bWU6c2VjcmV0",
+        "Bearer" => authorization(&headers) == "Bearer t0ken",
+        _ => true,
+    };
+    if !enough {
+        return fake.challenge();
+    }
+    let with = |kind: &str, text: String| {
+        let kind = (header::CONTENT_TYPE, kind.to_owned());
+        ([kind], text).into_response()
+    };
+    let image = "application/vnd.docker.distribution.manifest.v2+json";
+    match path.as_str() {
+        "web/manifests/1" => with("text/plain", INDEX.to_owned()),
+        "hub/library/web/manifests/1" => with("text/plain", INDEX.to_owned()),
+        "one/manifests/latest" => with(image, single()),
+        _ if path == format!("one/blobs/{}", digest(CONFIGURATION)) => {
+            with("x", CONFIGURATION.to_owned())
+        }
+        _ if path == format!("web/manifests/{}", digest("other")) => with(image, single()),
+        "lies/manifests/1" => (
+            [("docker-content-digest", digest("other"))],
+            INDEX.to_owned(),
+        )
+            .into_response(),
+        "html/manifests/1" => with("text/html", "<html>".to_owned()),
+        "large/manifests/1" => with(image, "x".repeat((4 << 20) + 1)),
+        "busy/manifests/1" => StatusCode::TOO_MANY_REQUESTS.into_response(),
+        _ => StatusCode::NOT_FOUND.into_response(),
+    }
+}
+
+fn settings(of: &[(&str, bool, &[&str])]) -> RegistrySettings {
+    let registries = of.iter().map(|(host, insecure, mirrors)| {
+        let setting = RegistrySetting {
+            insecure: *insecure,
+            mirrors: mirrors.iter().map(|one| (*one).to_owned()).collect(),
+        };
+        ((*host).to_owned(), setting)
+    });
+    RegistrySettings {
+        schema: 1,
+        registries: registries.collect(),
+    }
+}
+
+async fn resolve(
+    fake: &Fake,
+    image: &str,
+    credentials: Option<&Credentials>,
+) -> Result<Resolved, RegistryError> {
+    let image = Reference::parse(&format!("{}/{image}", fake.host)).unwrap();
+    let settings = settings(&[(&fake.host, true, &[])]);
+    let source = Registries::new().unwrap();
+    source.resolve(&image, &settings, credentials).await
+}
+
+fn me() -> Credentials {
+    Credentials {
+        username: "me".to_owned(),
+        password: "secret".to_owned(),
+    }
+}
+
+#[tokio::test]
+async fn an_index_says_its_digest_and_for_which_machines_it_is() {
+    let fake = start("").await;
+    let found = resolve(&fake, "web:1", None).await.unwrap();
+    assert_eq!(found.digest, digest(INDEX));
+    assert_eq!(found.architectures, ["amd64", "arm64"]);
+    let found = resolve(&fake, "one", None).await.unwrap();
+    assert_eq!(found.digest, digest(&single()));
+    assert_eq!(found.architectures, ["arm64"]);
+}
+
+#[tokio::test]
+async fn registries_that_want_to_know_who_asks_are_answered() {
+    for wants in ["Basic", "Bearer"] {
+        let fake = start(wants).await;
+        let found = resolve(&fake, "web:1", Some(&me())).await;
+        assert_eq!(found.unwrap().digest, digest(INDEX), "{wants}");
+        let wrong = Credentials {
+            password: "other".to_owned(),
+            ..me()
+        };
+        let found = resolve(&fake, "web:1", Some(&wrong)).await;
+        assert_eq!(
+            found,
+            Err(RegistryError::Unauthorized(fake.host.clone())),
+            "{wants}"
+        );
+    }
+    // Who is nobody gets a token for what everybody may have.
+    let fake = start("Bearer").await;
+    assert!(resolve(&fake, "web:1", None).await.is_ok());
+    assert_eq!(
+        fake.asked(),
+        ["web/manifests/1", "token ", "web/manifests/1"]
+    );
+    let fake = start("Basic").await;
+    let found = resolve(&fake, "web:1", None).await;
+    assert_eq!(found, Err(RegistryError::Unauthorized(fake.host.clone())));
+}
+
+#[tokio::test]
+async fn what_is_not_there_or_not_right_is_told() {
+    let fake = start("").await;
+    let said = async |image: &str| resolve(&fake, image, None).await.unwrap_err().to_string();
+    let host = &fake.host;
+    assert_eq!(said("none:2").await, format!("{host} has no none:2"));
+    assert_eq!(said("busy:1").await, format!("{host} answers with 429"));
+    assert!(said("lies:1").await.contains("another digest"));
+    assert!(said("html:1").await.contains("no manifest of an image"));
+    assert!(
+        said("large:1")
+            .await
+            .contains("more than an answer may have")
+    );
+    // A digest that was asked for is the digest of what comes.
+    let other = format!("web@{}", digest("other"));
+    assert!(said(&other).await.contains("another digest"));
+}
+
+#[tokio::test]
+async fn mirrors_are_asked_first_and_see_no_password() {
+    let (fake, mirror) = (start("Basic").await, start("").await);
+    let image = Reference::parse("docker.io/web:1").unwrap();
+    let hub = format!("{}/hub", mirror.host);
+    let of = settings(&[("docker.io", false, &[&hub]), (&mirror.host, true, &[])]);
+    let source = Registries::new().unwrap();
+    let found = source.resolve(&image, &of, Some(&me())).await.unwrap();
+    assert_eq!(found.digest, digest(INDEX));
+    assert_eq!(mirror.asked(), ["hub/library/web/manifests/1"]);
+
+    // One that has it not leaves the registry itself.
+    let image = Reference::parse(&format!("{}/web:1", fake.host)).unwrap();
+    let empty = format!("{}/empty", mirror.host);
+    let of = settings(&[(&fake.host, true, &[&empty]), (&mirror.host, true, &[])]);
+    let found = source.resolve(&image, &of, Some(&me())).await.unwrap();
+    assert_eq!(found.digest, digest(INDEX));
+    assert_eq!(mirror.asked(), ["empty/web/manifests/1"]);
+}
+
+#[tokio::test]
+async fn nobody_there_is_unreachable_and_plain_http_is_only_for_those_that_are_named() {
+    let fake = start("").await;
+    let image = Reference::parse(&format!("{}/web:1", fake.host)).unwrap();
+    let source = Registries::new().unwrap();
+    let none = RegistrySettings::default();
+    let error = source.resolve(&image, &none, None).await.unwrap_err();
+    assert!(
+        matches!(error, RegistryError::Unreachable { .. }),
+        "{error}"
+    );
+    assert_eq!(fake.asked(), Vec::<String>::new());
+    let image = Reference::parse("127.0.0.1:1/web:1").unwrap();
+    let error = source.resolve(&image, &none, None).await.unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("127.0.0.1:1 does not answer: "),
+        "{error}"
+    );
+}
+
+#[test]
+fn challenges_are_read_and_others_are_not_known() {
+    let read = Challenge::read;
+    assert_eq!(read("Basic realm=\"x\""), Some(Challenge::Basic));
+    assert_eq!(read("basic"), Some(Challenge::Basic));
+    assert_eq!(
+        read("Bearer realm=\"https://a/t\",service=b , scope=\"c d,e\\\"\""),
+        Some(Challenge::Bearer {
+            realm: "https://a/t".to_owned(),
+            questions: vec![("service", "b".to_owned()), ("scope", "c d,e\"".to_owned())],
+        })
+    );
+    for unknown in ["", "Negotiate", "Bearer service=\"b\"", "Bearer realm"] {
+        assert_eq!(read(unknown), None, "{unknown}");
+    }
+}

@@ -1,0 +1,221 @@
+//! What an image's tag means is asked for once for each version, and every replica runs that.
+
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use kat::{
+    api::Limits,
+    plan::{ImageRecord, WorkloadMeta},
+    registry::{Credentials, ImageSource, Reference, RegistryError, RegistrySettings, Resolved},
+    store::keys,
+};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{
+    WEB, files,
+    preview::{ready, settle},
+    support::{Server, web},
+};
+
+/// What the registry says of each name now, and how often it was asked.
+#[derive(Default)]
+struct Known {
+    digests: Mutex<Vec<&'static str>>,
+    asked: Mutex<Vec<String>>,
+    insecure: Mutex<Vec<bool>>,
+}
+
+#[async_trait]
+impl ImageSource for Known {
+    async fn resolve(
+        &self,
+        image: &Reference,
+        settings: &RegistrySettings,
+        _: Option<&Credentials>,
+    ) -> Result<Resolved, RegistryError> {
+        self.asked.lock().unwrap().push(image.to_string());
+        let insecure = settings
+            .registries
+            .get(&image.host)
+            .is_some_and(|one| one.insecure);
+        self.insecure.lock().unwrap().push(insecure);
+        let mut digests = self.digests.lock().unwrap();
+        if digests.is_empty() {
+            return Err(RegistryError::Unauthorized(image.host.clone()));
+        }
+        Ok(Resolved {
+            digest: digests.remove(0).to_owned(),
+            architectures: vec!["amd64".to_owned()],
+        })
+    }
+}
+
+async fn server(digests: &[&'static str]) -> (Server, Arc<Known>) {
+    let known = Arc::new(Known::default());
+    digests.clone_into(&mut known.digests.lock().unwrap());
+    let server = Server::start_knowing(Limits::default(), Some(known.clone())).await;
+    (server, known)
+}
+
+fn image(server: &Server) -> ImageRecord {
+    let items = server.store.peek(&keys::workload_meta("shop", "web")).items;
+    let meta: WorkloadMeta = serde_json::from_slice(&items[0].value).unwrap();
+    meta.image
+}
+
+async fn apply(server: &Server, text: &str) {
+    let (status, body) = server.put("shop", "web", &files(text)).await;
+    assert!(status.is_success(), "{body}");
+}
+
+async fn ask(server: &Server, method: Method, what: &str, body: &Value) -> Value {
+    let path = format!("{WEB}/{what}");
+    let (status, body) = server.send_json(&server.deploy, method, &path, body).await;
+    assert!(status.is_success(), "{body}");
+    body
+}
+
+#[tokio::test]
+async fn a_version_is_pinned_when_it_begins_and_comes_back_with_a_rollback() {
+    let (server, known) = server(&["sha256:one", "sha256:two", "sha256:three"]).await;
+    let text = web("shop", "web", 1);
+    apply(&server, &text).await;
+    let pinned = |digest: &str| format!("registry.lab:5000/web@{digest}");
+    assert_eq!(image(&server).pinned, pinned("sha256:one"));
+    assert_eq!(image(&server).architectures, ["amd64"]);
+    // The same again begins no version.
+    apply(&server, &text).await;
+    assert_eq!(known.asked.lock().unwrap().len(), 1);
+
+    let at = json!({"restartedAt": "2026-11-20T10:00:00Z"});
+    ask(&server, Method::PUT, "restart", &at).await;
+    assert_eq!(
+        image(&server).pinned,
+        pinned("sha256:two"),
+        "the tag means another one by now"
+    );
+    // The files are the same, and what they ran is not.
+    let back = ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
+    assert_eq!(back["outcome"], "updated", "{back}");
+    assert_eq!(image(&server).pinned, pinned("sha256:one"));
+    let back = ask(&server, Method::POST, "rollback", &json!({"to": 1})).await;
+    assert_eq!(back["outcome"], "unchanged", "{back}");
+    // Another number of replicas begins none either.
+    ask(&server, Method::PUT, "replicas", &json!({"replicas": 2})).await;
+    assert_eq!(image(&server).pinned, pinned("sha256:one"));
+    assert_eq!(known.asked.lock().unwrap().len(), 2);
+
+    let three = json!({"image": "registry.example/web:2"});
+    let body = ask(&server, Method::PUT, "image", &three).await;
+    assert_eq!(body["outcome"], "updated");
+    assert_eq!(image(&server).pinned, "registry.example/web@sha256:three");
+    let (_, item) = server.get(&server.admin, WEB).await;
+    assert_eq!(item["spec"]["source"]["image"], "registry.example/web:2");
+    let same = ask(&server, Method::PUT, "image", &three).await;
+    assert_eq!(same["outcome"], "unchanged");
+    let path = format!("{WEB}/image");
+    let wrong = json!({"image": "https://registry.example/web:2"});
+    let (status, body) = server
+        .send_json(&server.deploy, Method::PUT, &path, &wrong)
+        .await;
+    assert_eq!(status, 400, "{body}");
+}
+
+#[tokio::test]
+async fn instances_run_what_was_pinned() {
+    let (server, _) = server(&["sha256:one"]).await;
+    ready(&server).await;
+    apply(&server, &web("shop", "web", 1)).await;
+    settle(&server).await;
+    let items = server.store.peek(keys::NODE_DESIRED).items;
+    let item = items
+        .iter()
+        .find(|item| item.key.contains("/instances/"))
+        .unwrap();
+    let assignment: Value = serde_json::from_slice(&item.value).unwrap();
+    assert_eq!(assignment["image"], "registry.lab:5000/web@sha256:one");
+}
+
+#[tokio::test]
+async fn who_can_not_be_asked_keeps_nobody_from_applying() {
+    let (server, known) = server(&[]).await;
+    ready(&server).await;
+    apply(&server, &web("shop", "web", 1)).await;
+    settle(&server).await;
+    let found = image(&server);
+    assert_eq!(found.pinned, "");
+    assert!(
+        found.problem.contains("wants a name and password"),
+        "{found:?}"
+    );
+    let (_, item) = server.get(&server.admin, WEB).await;
+    let conditions = item["status"]["conditions"].as_array().unwrap();
+    let condition = conditions
+        .iter()
+        .find(|one| one["type"] == "ImagePinned")
+        .unwrap();
+    assert_eq!(
+        (&condition["status"], &condition["reason"]),
+        (&json!(false), &json!("ImageNotPinned"))
+    );
+
+    // Which registry a short name means, nobody can say; what is never pulled is nobody's business.
+    let count = known.asked.lock().unwrap().len();
+    let text = web("shop", "web", 1);
+    apply(&server, &text.replace("registry.lab:5000/web:1", "web:1")).await;
+    assert!(
+        image(&server).problem.contains("names no registry"),
+        "{:?}",
+        image(&server)
+    );
+    apply(
+        &server,
+        &text.replace(
+            "  container:\n",
+            "  container:\n    imagePullPolicy: Never\n",
+        ),
+    )
+    .await;
+    assert!(image(&server).is_empty());
+    assert_eq!(known.asked.lock().unwrap().len(), count);
+}
+
+#[tokio::test]
+async fn what_is_set_about_registries_is_kept_and_counts() {
+    let (server, known) = server(&["sha256:one"]).await;
+    let registries = "/v1alpha1/registries";
+    let lab = format!("{registries}/registry.lab:5000");
+    let body = json!({"insecure": true, "mirrors": ["mirror.example/lab"]});
+    let (status, answer) = server
+        .send_json(&server.admin, Method::PUT, &lab, &body)
+        .await;
+    assert_eq!(status, 200, "{answer}");
+    let (_, list) = server.get(&server.admin, registries).await;
+    let expected =
+        json!([{"host": "registry.lab:5000", "insecure": true, "mirrors": ["mirror.example/lab"]}]);
+    assert_eq!(list["items"], expected);
+    apply(&server, &web("shop", "web", 1)).await;
+    assert_eq!(*known.insecure.lock().unwrap(), [true]);
+
+    for (path, body) in [
+        (format!("{registries}/registry.lab%2Fx"), json!({})),
+        (format!("{registries}/nodots"), json!({})),
+        (lab.clone(), json!({"mirrors": ["a b"]})),
+        (
+            lab.clone(),
+            json!({"mirrors": ["x.example\"\n[[registry]]"]}),
+        ),
+    ] {
+        let (status, answer) = server
+            .send_json(&server.admin, Method::PUT, &path, &body)
+            .await;
+        assert_eq!(status, 400, "{path} {answer}");
+    }
+    let gone = server.call(&server.admin, Method::DELETE, &lab).await;
+    assert_eq!(gone.status(), 204);
+    let again = server.call(&server.admin, Method::DELETE, &lab).await;
+    assert_eq!(again.status(), 404);
+    let (_, list) = server.get(&server.admin, registries).await;
+    assert_eq!(list["items"], json!([]));
+}
