@@ -15,6 +15,7 @@ mod nodes;
 mod path;
 mod retry;
 mod rollouts;
+mod secrets;
 mod send;
 mod session;
 #[cfg(test)]

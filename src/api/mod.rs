@@ -28,6 +28,7 @@ mod preview;
 pub mod proto;
 mod rollouts;
 pub mod routes;
+mod secrets;
 pub mod server;
 mod sessions;
 mod stalled;

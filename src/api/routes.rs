@@ -29,7 +29,8 @@ use super::{
         ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
         List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem, NodeLabels,
         NodeReport, NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest,
-        ScaleRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, WatchLine, WorkloadItem,
+        ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion, TokenRequest,
+        TokenView, VolumeItem, WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -123,6 +124,12 @@ pub enum Operation {
     ListVolumes,
     GetVolume,
     DeleteVolume,
+    ListAllSecrets,
+    ListSecrets,
+    GetSecret,
+    PutSecret,
+    DeleteSecret,
+    RotateSealingKey,
     ListNodes,
     GetNode,
     GetNodeUsage,
@@ -275,6 +282,20 @@ pub static ROUTES: &[Route] = {
         R::new(Delete, workload!("/volumes/{volume}"), A::Deploy, O::DeleteVolume, APPLIED,
             "Deletes a volume's data for good, of a path of the machine only what KAT knows of it; one that an instance may have is a conflict")
             .query(&["dryRun"]),
+        R::new(Get, "/v1alpha1/secrets", A::ReadCluster, O::ListAllSecrets, list_of::<SecretItem>(),
+            "Lists or watches secrets of all namespaces, without values").query(LIST),
+        R::new(Get, "/v1alpha1/n/{namespace}/secrets", A::ReadNamespace, O::ListSecrets, list_of::<SecretItem>(),
+            "Lists or watches secrets of a namespace, without values").query(LIST),
+        R::new(Get, "/v1alpha1/n/{namespace}/secrets/{secret}", A::ReadNamespace, O::GetSecret, P::Json(of::<SecretItem>),
+            "Reads a secret, without values"),
+        R::new(Put, "/v1alpha1/n/{namespace}/secrets/{secret}", A::Deploy, O::PutSecret, APPLIED,
+            "Writes the content of a secret, or with `merge` a part of it; where that changes it, the workloads that use it begin a rollout")
+            .takes(P::Json(of::<SecretRequest>), &[200, 201]).query(&["dryRun"]),
+        R::new(Delete, "/v1alpha1/n/{namespace}/secrets/{secret}", A::Deploy, O::DeleteSecret, APPLIED,
+            "Deletes a secret; one that a workload uses is a conflict").query(&["dryRun"]),
+        R::new(Post, "/v1alpha1/sealing-key", A::Admin, O::RotateSealingKey, P::Json(of::<SealingRotation>),
+            "Has another key made that seals secrets, and seals them anew; to be called again with `goOn` until none is left")
+            .query(&["goOn"]),
         R::new(Get, "/v1alpha1/n/{namespace}/usage", A::ReadNamespace, O::GetNamespaceUsage, P::Json(of::<NamespaceUsage>),
             "Counts what the instances of a namespace take now, on their machines"),
         R::new(Get, "/v1alpha1/nodes", A::ReadMachine, O::ListNodes, list_of::<NodeItem>(),

@@ -31,6 +31,7 @@ mod plan;
 mod port_forward;
 mod progress;
 mod rollout;
+mod secret;
 mod status;
 mod suggest;
 mod target;
@@ -159,6 +160,7 @@ async fn dispatch(
         Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
         Command::Wait(arguments) => wait_for::run(&session()?, &arguments).await?,
+        Command::Secret(arguments) => secret::run(&session, &arguments).await?,
         Command::Explain(arguments) => explain::run(console, &arguments)?,
         Command::Config(arguments) => config::run(&session, &arguments).await?,
         Command::Context(arguments) => context::run(console, &arguments)?,

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::secrets::AssignedSecrets;
 use crate::resource::{
     Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
 };
@@ -64,6 +65,9 @@ pub struct Assignment {
     /// The volumes that its container mounts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub volumes: Vec<AssignedVolume>,
+    /// The values that its container uses of secrets, sealed for its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<AssignedSecrets>,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,

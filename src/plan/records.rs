@@ -306,6 +306,8 @@ pub enum Origin {
     Scaled,
     /// A restart.
     Restarted,
+    /// A secret that changed.
+    SecretChanged,
 }
 
 /// No generation of an unknown origin is gone back from by itself.

@@ -40,10 +40,20 @@ pub(super) fn mounts_of(
         Ok(MountValues {
             source: source.as_deref().map(normal),
             target: normal(Path::new(&mount.mount_path)),
-            options: if mount.read_only { ":ro" } else { "" },
+            options: if mount.read_only || is_secret(assignment, mount) {
+                ":ro"
+            } else {
+                ""
+            },
         })
     });
     mounts.collect()
+}
+
+/// A container changes none.
+fn is_secret(assignment: &Assignment, mount: &VolumeMount) -> bool {
+    let mut volumes = assignment.volumes.iter();
+    volumes.any(|one| one.definition.name == mount.name && one.definition.secret.is_some())
 }
 
 /// What lies behind a mount on the machine; inside `Some`, nothing for memory.
@@ -60,6 +70,10 @@ fn source_of(
     let host = definition.host_mount.as_ref();
     if definition.tmpfs.is_some() {
         return Some(None);
+    }
+    if let Some(secret) = &definition.secret {
+        let folder = settings.secrets_of(assignment);
+        return Some(Some(folder.join(&secret.name)));
     }
     let stored = folder
         .as_ref()

@@ -217,6 +217,7 @@ impl Process {
             }),
             clock: Arc::clone(&place.clock),
             pulses: Pulses::default(),
+            sealing: kat::plan::Sealing::None,
         };
         let handle = start_with(
             Arc::new(wire),

@@ -38,6 +38,7 @@ use super::{
     accounts::UserAccounts,
     desired::Desired,
     health::probe::Network,
+    secrets::Secrets,
     supervisor::{Listed, Supervisor},
     volumes::Volumes,
     worker::Tools,
@@ -247,6 +248,7 @@ impl Bench {
                 "/var/lib/kat/volumes",
                 &AgentConfig::default(),
             )),
+            secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
         };
         let mut bench = Self {
             root,

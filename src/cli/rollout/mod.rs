@@ -251,6 +251,7 @@ fn change(one: &GenerationView) -> String {
         "RolledBackItself" => format!("went back{of}"),
         "Scaled" => "scaled".to_owned(),
         "Restarted" => "restarted".to_owned(),
+        "SecretChanged" => "secret changed".to_owned(),
         other => other.to_owned(),
     }
 }
