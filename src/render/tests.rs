@@ -36,6 +36,7 @@ fn assignment() -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }

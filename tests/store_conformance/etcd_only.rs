@@ -283,6 +283,8 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         "/kat/nodes/desired/beta",
         keys::WORKLOADS,
         keys::TOKENS,
+        keys::SECRETS,
+        keys::SEALING,
         "/kat/secrets/",
         keys::ROOT,
     ] {

@@ -11,6 +11,7 @@ mod lists;
 mod newer;
 mod pulls;
 mod restarts;
+mod secrets;
 mod starts;
 mod stops;
 mod stored;
@@ -456,6 +457,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }

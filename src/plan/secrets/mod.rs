@@ -18,10 +18,12 @@ use super::{
     service::Pass, slot::Live, with_restart,
 };
 use crate::{
-    resource::{Container, Volume, WorkloadSpec, secret::INSTANCE_LIMIT},
+    resource::{
+        Container, Volume, WorkloadSpec,
+        secret::{INSTANCE_LIMIT, SecretValues},
+    },
     store::{Compare, keys},
 };
-use sealing::framed;
 pub use sealing::{
     AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
     SecretRecord, SecretVersion,
@@ -230,27 +232,13 @@ fn sealed_for(
         .map_err(|_| unknown())?
         .try_into()
         .map_err(|_| unknown())?;
-    let mut opened = Vec::new();
+    let mut given: BTreeMap<String, SecretValues> = BTreeMap::new();
     for (place, stored, used) in wanted {
-        let values = snapshot.sealing.open(snapshot, place, &stored.value)?;
-        opened.push((place, values, used));
+        let mut values = snapshot.sealing.open(snapshot, place, &stored.value)?;
+        values.0.retain(|key, _| gives(used, key));
+        given.insert(place.name.clone(), values);
     }
-    let parts = opened.iter().flat_map(|(place, values, used)| {
-        let given = values.0.iter().filter(|(key, _)| gives(used, key));
-        given.flat_map(|(key, value)| {
-            let parts: [&[u8]; 3] = [place.name.as_bytes(), key.as_bytes(), value];
-            parts
-        })
-    });
-    let plain = framed(parts);
-    let context = AssignedSecrets::context(&versions, node, instance);
-    let sealed = key
-        .deliver(&machine, &plain, &context)
-        .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
-    Ok(Some(AssignedSecrets {
-        versions,
-        sealed: BASE64_STANDARD.encode(sealed),
-    }))
+    AssignedSecrets::seal(&key, (node, &machine), instance, versions, &given).map(Some)
 }
 
 impl<'a> Pass<'_, 'a, '_> {
@@ -302,7 +290,9 @@ impl<'a> Pass<'_, 'a, '_> {
         let after = |at: Timestamp| at.saturating_add(SignedDuration::from_millis(1));
         let after = before.restarted.and_then(|at| after(at).ok());
         let at = after.map_or(self.draft.now, |after| after.max(self.draft.now));
-        let files = before.template_hash.split('-').next().unwrap_or_default();
+        let earlier = with_restart("", before.restarted);
+        let files = before.template_hash.strip_suffix(&earlier);
+        let files = files.unwrap_or(&before.template_hash);
         let meta = WorkloadMeta {
             generation: before.generation + 1,
             template_hash: with_restart(files, Some(at)),

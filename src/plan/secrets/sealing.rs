@@ -282,11 +282,7 @@ impl SecretVersion {
 
 impl AssignedSecrets {
     /// What is sealed for one instance on one machine opens for no other.
-    pub(super) fn context(
-        versions: &BTreeMap<String, SecretVersion>,
-        node: &str,
-        instance: &str,
-    ) -> Vec<u8> {
+    fn context(versions: &BTreeMap<String, SecretVersion>, node: &str, instance: &str) -> Vec<u8> {
         let numbers: Vec<String> = versions
             .values()
             .map(|one| one.version.to_string())
@@ -296,6 +292,34 @@ impl AssignedSecrets {
             parts.extend([name.as_str(), &version.uid, number]);
         }
         framed(parts.iter().map(|part| part.as_bytes()))
+    }
+
+    /// Seals values by secret for an instance on a machine, by its name and X25519 public key.
+    ///
+    /// # Errors
+    /// [`SealingError::Seal`].
+    pub fn seal(
+        key: &DataKey,
+        (node, public_key): (&str, &[u8; 32]),
+        instance: &str,
+        versions: BTreeMap<String, SecretVersion>,
+        values: &BTreeMap<String, SecretValues>,
+    ) -> Result<Self, SealingError> {
+        let parts = values.iter().flat_map(|(name, values)| {
+            values.0.iter().flat_map(move |(key, value)| {
+                let parts: [&[u8]; 3] = [name.as_bytes(), key.as_bytes(), value];
+                parts
+            })
+        });
+        let plain = framed(parts);
+        let context = Self::context(&versions, node, instance);
+        let sealed = key
+            .deliver(public_key, &plain, &context)
+            .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
+        Ok(Self {
+            versions,
+            sealed: BASE64_STANDARD.encode(sealed),
+        })
     }
 
     /// The values by secret, on the machine that they are for.
@@ -332,7 +356,7 @@ impl AssignedSecrets {
 }
 
 /// Parts, each with its length before it.
-pub(super) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
+fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
         // No part is nearly as long as that.

@@ -350,6 +350,7 @@ fn instance(workload: &str) -> Assignment {
         on_partition: OnPartition::Keep,
         volumes: Vec::new(),
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }
