@@ -285,7 +285,6 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         keys::TOKENS,
         keys::SECRETS,
         keys::SEALING,
-        "/kat/secrets/",
         keys::ROOT,
     ] {
         refused(&beta, key).await;

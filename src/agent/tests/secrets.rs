@@ -88,7 +88,7 @@ async fn values_come_into_variables_and_files_and_go_with_the_instance() {
     keyed(&bench, 7);
     let one = user(0, &[("PASSWORD", VALUE.as_bytes()), ("bin", b"\xff\0")]);
     bench.images(&one, &[&one.image]);
-    bench.list(true, &[one.clone()]);
+    bench.list(true, std::slice::from_ref(&one));
     bench.soon().await;
     assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
     assert_eq!(
