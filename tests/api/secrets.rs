@@ -195,7 +195,7 @@ async fn what_is_used_stays() {
     set(&server, json!({"values": {"A": ENCODED, "B": "eA=="}})).await;
     let text = web("shop", "web", 1);
     let env = "    env:\n      - {name: A, valueFrom: {secret: {name: db, key: A}}}\n";
-    let text = text.replace("  container:\n", &format!("  container:\n{env}"));
+    let text = text.replace("    env:\n", env);
     assert!(text.contains("valueFrom"), "{text}");
     let (status, body) = server.put("shop", "web", &files(&text)).await;
     assert!(status.is_success(), "{body}");

@@ -81,8 +81,8 @@ fn a_rotation_goes_on_until_nothing_is_left() {
     let fake = Fake::start();
     let left = |left: u64| json!({"key": 2, "left": left});
     fake.reply("POST /v1alpha1/sealing-key", 200, left(40));
-    fake.reply("POST /v1alpha1/sealing-key?goOn=true", 200, left(8));
-    fake.reply("POST /v1alpha1/sealing-key?goOn=true", 200, left(0));
+    fake.reply("POST /v1alpha1/sealing-key", 200, left(8));
+    fake.reply("POST /v1alpha1/sealing-key", 200, left(0));
     let ran = Program::of(&fake).run(&["secret", "rotate-key"]);
     assert!(ran.contains("all secrets are sealed with key 2"), "{ran}");
     assert!(
