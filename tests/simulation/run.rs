@@ -334,7 +334,7 @@ impl Scenario {
         let to = self.world.machines[asked].name.clone();
         self.world.person.wish(&to, workload, wish);
         // No draw of its own, so that seeds are what they were.
-        if workload == USER && (self.version % 2 == 0 || !self.world.secrets.is_set()) {
+        if workload == USER && (self.version.is_multiple_of(2) || !self.world.secrets.is_set()) {
             let value = format!("value {}", self.version);
             self.world.secrets.set(&to, &value);
         }
