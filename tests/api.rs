@@ -20,6 +20,8 @@ mod nodes;
 mod preview;
 #[path = "api/rollouts.rs"]
 mod rollouts;
+#[path = "api/secrets.rs"]
+mod secrets;
 #[path = "api/sessions.rs"]
 mod sessions;
 #[path = "support/api.rs"]

@@ -42,6 +42,8 @@ mod real;
 mod removals;
 #[path = "cli/rollouts.rs"]
 mod rollouts;
+#[path = "cli/secrets.rs"]
+mod secrets;
 #[path = "cli/sessions.rs"]
 mod sessions;
 #[path = "cli/status.rs"]

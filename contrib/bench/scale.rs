@@ -320,6 +320,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             }),
             clock: Arc::clone(&clock),
             pulses: pulses.clone(),
+            sealing: kat::plan::Sealing::None,
         },
         cancel.clone(),
     );

@@ -24,6 +24,7 @@ use crate::{
         TakeoverConfig,
     },
     pki,
+    plan::Sealing,
     pulse::Pulses,
     render::{ETCD_QUOTA, Renderer},
     resource::AgentConfig,
@@ -121,6 +122,7 @@ impl Member {
                 endpoint: Arc::new(endpoint),
                 clock: Arc::clone(&clock),
                 pulses: pulses.clone(),
+                sealing: Sealing::With(keys.recovery_key()?),
             },
             cancel.clone(),
         );

@@ -48,6 +48,7 @@ mod reporter;
 mod reset;
 mod restarts;
 mod run;
+pub mod secrets;
 mod service_status;
 mod sessions;
 mod setup;

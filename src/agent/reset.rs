@@ -13,6 +13,7 @@ use super::{
     identity::Identity,
     known::Known,
     machine, paths, recovery, registries,
+    secrets::Secrets,
     setup::{Say, read_identity, read_joined, render_settings},
     volumes::Volumes,
     worker::{Tools, UserDesired, Worker},
@@ -122,6 +123,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         accounts: Arc::new(Users::new()),
         renderer: Arc::new(Renderer::installed()?),
         logs: Arc::new(Journal::new()),
+        secrets: Secrets::new(Path::new("/"), "", &settings),
         settings,
         domain: spec.cluster_domain,
         overlay_address: std::net::Ipv4Addr::LOCALHOST,
@@ -169,7 +171,7 @@ fn remove_files() -> anyhow::Result<()> {
     }
     remove_every_users(Path::new("/"))?;
     for folder in [
-        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d",
+        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets",
     ] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }

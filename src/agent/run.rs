@@ -30,6 +30,7 @@ use super::{
     membership, paths, recovery,
     removals::Removals,
     renewal::Renewal,
+    secrets::Secrets,
     service_status::{ServiceStatus, tell_status},
     sessions::ClusterSessions,
     setup::{self, read_agent_config, read_identity, render_settings},
@@ -338,6 +339,7 @@ async fn tools(
         limits_enforced: super::machine::limits_enforced(),
         network: Arc::new(super::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
+        secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
     })
 }
 

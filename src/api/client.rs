@@ -16,6 +16,7 @@ mod path;
 mod registries;
 mod retry;
 mod rollouts;
+mod secrets;
 mod send;
 mod session;
 #[cfg(test)]

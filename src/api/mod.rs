@@ -30,6 +30,7 @@ pub mod proto;
 mod registries;
 mod rollouts;
 pub mod routes;
+mod secrets;
 pub mod server;
 mod sessions;
 mod stalled;

@@ -309,6 +309,14 @@ impl Removal<'_> {
                 "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
             ));
         }
+        let secrets = snapshot.secrets.keys();
+        let secrets = secrets.filter(|key| key.namespace == self.name).count();
+        if secrets > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!("the namespace `{}` still has secrets: {secrets}", self.name),
+                "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
         if self.query.dry_run || stored.value.deleting {
             return Ok(Decision::Done(outcome));
         }

@@ -17,6 +17,7 @@ mod preview;
 mod registry;
 mod report;
 mod rollout;
+mod secret;
 mod token;
 mod usage;
 mod volume;
@@ -28,6 +29,7 @@ pub use preview::*;
 pub use registry::*;
 pub use report::*;
 pub use rollout::*;
+pub use secret::*;
 pub use token::*;
 pub use usage::*;
 pub use volume::*;
@@ -59,7 +61,7 @@ pub struct Metadata {
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "ItemOf{Spec}")]
 pub struct Item<Spec, Status> {
-    /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`.
+    /// `Workload`, `Instance`, `Node`, `Namespace`, `Volume`, `Secret`.
     pub kind: String,
     /// Identity.
     pub metadata: Metadata,
@@ -99,6 +101,8 @@ pub type NodeItem = Item<NodeSpec, NodeStatus>;
 pub type NamespaceItem = Item<NamespaceSpec, NamespaceStatus>;
 /// A volume.
 pub type VolumeItem = Item<VolumeSpec, VolumeStatus>;
+/// A secret, without values.
+pub type SecretItem = Item<SecretSpec, SecretStatus>;
 
 /// A workload as it is shown: values of environment variables are replaced by `***`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -434,9 +438,9 @@ pub struct ApplyResult {
     /// `created`, `updated` or `unchanged`; of what is to go `deleting`, or `forgetting` where KAT only
     /// forgets it.
     pub outcome: String,
-    /// `Workload`, `Namespace`, `Node` or `Volume`.
+    /// `Workload`, `Namespace`, `Node`, `Volume` or `Secret`.
     pub kind: String,
-    /// Identity of the workload, namespace, machine or volume.
+    /// Identity of the workload, namespace, machine, volume or secret.
     pub metadata: Metadata,
     /// Of a workload that was only tried: what would come of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

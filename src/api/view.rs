@@ -265,8 +265,10 @@ fn time(timestamp: Option<Timestamp>) -> String {
 
 mod instances;
 mod nodes;
+mod secrets;
 #[cfg(test)]
 mod tests;
 mod volumes;
 
+pub use secrets::{secret_metadata, stored_secret_metadata};
 pub use volumes::volume_metadata;

@@ -26,8 +26,8 @@ use super::{
     errors::ApiError,
     streams::Held,
     types::{
-        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, TokenView, VolumeItem,
-        WatchLine,
+        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
+        VolumeItem, WatchLine,
     },
     view::View,
 };
@@ -117,6 +117,16 @@ impl Listed for InstanceItem {
             .resource_version
             .clone_from(&earlier.metadata.resource_version);
         status == earlier.status && metadata == earlier.metadata && self.spec == earlier.spec
+    }
+}
+
+impl Listed for SecretItem {
+    fn key(&self) -> String {
+        metadata_key(self)
+    }
+
+    fn same(&self, earlier: &Self) -> bool {
+        self == earlier
     }
 }
 

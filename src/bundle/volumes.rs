@@ -5,7 +5,9 @@ use super::{
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
-use crate::resource::{EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType};
+use crate::resource::{
+    EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType, secret::check_key,
+};
 
 const MOUNTS: &str = "spec.container.volumeMounts";
 
@@ -39,7 +41,12 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
             continue;
         };
         let volume = spec.volumes.iter().find(|volume| volume.name == mount.name);
-        if let Some(what) = volume.and_then(no_folder) {
+        if volume.is_some_and(|volume| volume.secret.is_some()) {
+            if let Err(error) = check_key(sub_path) {
+                let message = format!("subPath of a secret is one of its keys: {error}");
+                found.push(at("subPath", message).hint("such as `subPath: tls.crt`"));
+            }
+        } else if let Some(what) = volume.and_then(no_folder) {
             let name = quote(&mount.name);
             let message = format!("subPath needs a folder of the machine, and `{name}` is {what}");
             found.push(at("subPath", message).hint("leave subPath out"));

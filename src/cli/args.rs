@@ -17,7 +17,7 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, node, registry::Registry, rollout, time};
+use super::{apply::prune, node, registry::Registry, rollout, secret, time};
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -85,7 +85,7 @@ pub(super) enum Command {
     Cp(Cp),
     /// Lead a port of this machine to a port of an instance
     PortForward(PortForward),
-    /// Delete workloads, namespaces or the data of volumes, or take machines out of the cluster
+    /// Delete workloads, namespaces, secrets or the data of volumes, or take machines out of the cluster
     Delete(Delete),
     /// Wait until an item has a condition or a phase, or is gone
     Wait(Wait),
@@ -117,6 +117,8 @@ pub(super) enum Command {
     Token(Token),
     /// Say how registries of images are reached
     Registry(Registry),
+    /// Set and unset secrets; `get`, `describe` and `delete` know them too
+    Secret(secret::Secret),
     /// Say what a field of the *.kat files means
     Explain(Explain),
     /// Show the cluster's configuration
@@ -145,6 +147,7 @@ impl Command {
             Self::Scale(arguments) => arguments.waits(),
             Self::Set(arguments) => arguments.waits(),
             Self::Rollout(arguments) => arguments.waits(),
+            Self::Secret(arguments) => arguments.waits(),
             _ => false,
         }
     }
@@ -231,6 +234,8 @@ pub(super) enum Kind {
     Namespaces,
     #[value(alias = "volume", alias = "vol")]
     Volumes,
+    #[value(alias = "secret")]
+    Secrets,
     #[value(alias = "event", alias = "ev")]
     Events,
     #[value(alias = "token")]
@@ -248,6 +253,8 @@ pub(super) enum DescribedKind {
     Node,
     #[value(alias = "namespaces", alias = "ns")]
     Namespace,
+    #[value(alias = "secrets")]
+    Secret,
 }
 
 /// What can be deleted.
@@ -261,6 +268,8 @@ pub(super) enum DeletedKind {
     Node,
     #[value(alias = "volumes", alias = "vol")]
     Volume,
+    #[value(alias = "secrets")]
+    Secret,
 }
 
 /// What can be created by name alone.

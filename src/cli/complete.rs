@@ -17,7 +17,10 @@ use super::{
 };
 use crate::api::{
     client::{Client, ClientError, Options},
-    types::{InstanceItem, List, NamespaceItem, NodeItem, TokenView, VolumeItem, WorkloadItem},
+    types::{
+        InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
+        WorkloadItem,
+    },
 };
 
 /// Somebody waits with a finger on a key.
@@ -86,6 +89,7 @@ async fn live(client: &Client, names: Names, namespace: &str) -> Result<Vec<Stri
         Names::Of(Kind::Nodes) => list::<NodeItem>(client, namespace).await,
         Names::Of(Kind::Namespaces) => list::<NamespaceItem>(client, namespace).await,
         Names::Of(Kind::Volumes) => list::<VolumeItem>(client, namespace).await,
+        Names::Of(Kind::Secrets) => list::<SecretItem>(client, namespace).await,
         Names::Of(Kind::Tokens) => list::<TokenView>(client, namespace).await,
         Names::WorkloadsAndInstances => {
             let mut found = list::<WorkloadItem>(client, namespace).await?;
@@ -165,11 +169,13 @@ fn option<'a>(command: &'a clap::Command, name: &str) -> Option<&'a clap::Arg> {
 fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
     let nodes = Names::Of(Kind::Nodes);
     match (path, places) {
+        (["secret", _], [_, ..]) => None,
         (["drain" | "uncordon"], []) => Some(nodes),
         (["logs" | "exec" | "port-forward" | "events"], []) => Some(Names::WorkloadsAndInstances),
         (["rollback" | "history" | "restart" | "scale"] | ["rollout" | "set", _], []) => {
             Some(Names::Of(Kind::Workloads))
         }
+        (["secret", "set" | "unset"], []) => Some(Names::Of(Kind::Secrets)),
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
         (["cp"], []) => Some(Names::PlacesThere),
@@ -223,6 +229,9 @@ mod tests {
             ("rollout", None),
             ("scale --replicas 3", workloads),
             ("token revoke", Some(Names::Of(Kind::Tokens))),
+            ("secret set", Some(Names::Of(Kind::Secrets))),
+            ("secret unset db", None),
+            ("delete secret", Some(Names::Of(Kind::Secrets))),
             ("context use", Some(Names::Contexts)),
             ("get wl --context", Some(Names::Contexts)),
             ("create namespace", None),

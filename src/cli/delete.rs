@@ -9,7 +9,7 @@ use super::{
     apply::local::{self, Content, Purpose},
     args::{Delete, DeletedKind},
     errors::CliError,
-    get, names,
+    get, names, secret,
     volumes::{self, Named, Present},
     wait::{self, Target},
 };
@@ -33,6 +33,9 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(),
             vec![Thing::Volume(
                 volumes::named(session, &arguments.namespace, name).await?,
             )]
+        }
+        (Some(DeletedKind::Secret), Some(name)) => {
+            vec![Thing::Secret(secret::named(&arguments.namespace, name)?)]
         }
         _ => of_folders(session, arguments)?,
     };
@@ -67,6 +70,7 @@ enum Thing {
     Namespace { name: String },
     Node { name: String },
     Volume(Named),
+    Secret(secret::Named),
 }
 
 impl Thing {
@@ -75,7 +79,7 @@ impl Thing {
         let (cascades, has_volumes) = match self {
             Self::Workload { .. } => (false, true),
             Self::Namespace { .. } => (true, true),
-            Self::Node { .. } | Self::Volume(_) => (false, false),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => (false, false),
         };
         if arguments.cascade && !cascades {
             return Err(CliError::usage("`--cascade` is for namespaces only"));
@@ -97,7 +101,7 @@ impl Thing {
                 .filter(|item| item.status.phase != VolumePhase::Released)
                 .collect(),
             Self::Namespace { name } => present.in_namespace(name).collect(),
-            Self::Node { .. } | Self::Volume(_) => Vec::new(),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => Vec::new(),
         }
     }
 }
@@ -111,7 +115,7 @@ async fn present(
     let namespaces = things.iter().filter_map(|thing| match thing {
         Thing::Workload { namespace, .. } => Some(namespace.as_str()),
         Thing::Namespace { name } => Some(name.as_str()),
-        Thing::Node { .. } | Thing::Volume(_) => None,
+        Thing::Node { .. } | Thing::Volume(_) | Thing::Secret(_) => None,
     });
     match Present::of(session, namespaces).await {
         Err(_) if !arguments.volumes => Ok(Present::default()),
@@ -155,6 +159,7 @@ impl Run<'_> {
             Thing::Volume(named) => {
                 return volume::delete(session, self.arguments, self.deadline, named).await;
             }
+            Thing::Secret(named) => return secret::delete(session, named).await,
             Thing::Node { name } => return node(session, name).await,
         }
         let of_it = thing.volumes(&self.present);

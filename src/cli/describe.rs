@@ -12,12 +12,13 @@ use super::{
     args::{Describe, DescribedKind},
     errors::CliError,
     get::{self, Columns, Listed},
+    secret,
 };
 use crate::api::{
     client::{ClientError, EventQuery},
     types::{Event, List, NamespaceItem, VolumeItem},
 };
-use sheet::Sheet;
+pub(super) use sheet::Sheet;
 
 pub(super) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(), CliError> {
     let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
@@ -30,6 +31,10 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(
             instance::describe(session, &mut sheet, namespace, name).await?;
         }
         DescribedKind::Node => node::describe(session, &mut sheet, name).await?,
+        DescribedKind::Secret => {
+            let named = secret::named(&arguments.namespace, name)?;
+            secret::describe(session, &mut sheet, &named).await?;
+        }
         DescribedKind::Namespace => namespaces(session, &mut sheet, name).await?,
     }
     session.console.print(&sheet.text())
@@ -82,6 +87,23 @@ fn volumes(
         sheet.section("volumes");
         sheet.table(&get::table(&items, columns));
     }
+}
+
+/// The last events about one object.
+pub(super) async fn of_object(
+    session: &Session<'_>,
+    sheet: &mut Sheet,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+) {
+    let query = EventQuery {
+        kind: Some(kind.to_owned()),
+        name: Some(name.to_owned()),
+        namespace: Some(namespace.to_owned()),
+    };
+    let found = get::events(session, &query).await;
+    events(sheet, found);
 }
 
 /// The last events of a list, or why there are none to show.

@@ -20,7 +20,8 @@ use super::{
 use crate::api::{
     client::{ClientError, EventQuery, Named, Route},
     types::{
-        Event, InstanceItem, List, NamespaceItem, NodeItem, TokenView, VolumeItem, WorkloadItem,
+        Event, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
+        WorkloadItem,
     },
 };
 
@@ -76,6 +77,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Get) -> Result<(), Cl
             let arguments = volumes::located(session, arguments).await?;
             show::<VolumeItem>(session, &arguments).await
         }
+        Kind::Secrets => show::<SecretItem>(session, arguments).await,
         Kind::Events => show::<Event>(session, arguments).await,
         Kind::Tokens => show::<TokenView>(session, arguments).await,
     }

@@ -32,6 +32,7 @@ mod port_forward;
 mod progress;
 mod registry;
 mod rollout;
+mod secret;
 mod status;
 mod suggest;
 mod target;
@@ -162,6 +163,7 @@ async fn dispatch(
         Command::Registry(arguments) => registry::run(&session()?, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
         Command::Wait(arguments) => wait_for::run(&session()?, &arguments).await?,
+        Command::Secret(arguments) => secret::run(&session, &arguments).await?,
         Command::Explain(arguments) => explain::run(console, &arguments)?,
         Command::Config(arguments) => config::run(&session, &arguments).await?,
         Command::Context(arguments) => context::run(console, &arguments)?,

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::api::{
     client::Change,
-    types::{InstanceItem, NamespaceItem, NodeItem, WorkloadItem},
+    types::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
 };
 
 /// What is waited for.
@@ -87,6 +87,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Wait) -> Result<(), C
         DescribedKind::Workload => until::<WorkloadItem>(session, arguments).await,
         DescribedKind::Instance => until::<InstanceItem>(session, arguments).await,
         DescribedKind::Node => until::<NodeItem>(session, arguments).await,
+        DescribedKind::Secret => until::<SecretItem>(session, arguments).await,
         DescribedKind::Namespace => until::<NamespaceItem>(session, arguments).await,
     }
 }

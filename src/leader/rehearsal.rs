@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::SnapshotBuilder;
 use crate::{
     api::types::{Health, InstancePhase, InstanceReport, NodeReport},
-    plan::{self, Observed, Snapshot, Wanted},
+    plan::{self, Observed, Sealing, Snapshot, Wanted},
     store::{KeyValue, Listing, Operation, mirror::Entries},
 };
 
@@ -43,7 +43,7 @@ impl Rehearsal {
                 .map(|item| (Arc::from(item.key.as_str()), Arc::new(item)))
                 .collect(),
             revision: listing.revision,
-            builder: SnapshotBuilder::default(),
+            builder: SnapshotBuilder::with_sealing(Sealing::Rehearsed),
         }
     }
 

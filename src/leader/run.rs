@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth};
 use crate::{
-    plan::{self, Observed, Plan, Snapshot},
+    plan::{self, Observed, Plan, Sealing, Snapshot},
     pulse::{Pulse, Pulses},
     store::{Leadership, Mirror, Operation, StateStore, fenced, keys},
 };
@@ -42,6 +42,8 @@ pub struct LeaderConfig {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     /// Where its loop is seen by the watchdog, while it leads.
     pub pulses: Pulses,
+    /// How it opens and seals secrets.
+    pub sealing: Sealing,
 }
 
 /// Follows the store and campaigns until `cancel`; then gives leadership up.
@@ -70,7 +72,12 @@ pub fn start_with(
         reports: Reports::default(),
         store_health: StoreHealth::default(),
     };
-    tokio::spawn(follow(mirror, snapshots, cancel.clone()));
+    tokio::spawn(follow(
+        mirror,
+        snapshots,
+        config.sealing.clone(),
+        cancel.clone(),
+    ));
     tokio::spawn(campaign(
         handle.clone(),
         config,
@@ -85,9 +92,10 @@ pub fn start_with(
 async fn follow(
     mut mirror: Mirror,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    sealing: Sealing,
     cancel: CancellationToken,
 ) {
-    let mut builder = SnapshotBuilder::default();
+    let mut builder = SnapshotBuilder::with_sealing(sealing);
     while let Some(Ok(state)) = cancel.run_until_cancelled(mirror.changed()).await {
         if state.synced_at.is_some() {
             let snapshot = builder.build(&state.entries, state.revision);

@@ -12,9 +12,9 @@ use crate::{
     plan::{
         Allocation, Archived, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers,
         DesiredMeta, EarlierVersion, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord,
-        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, RemovalRecord, Snapshot,
-        Standing, Stored, TokenRecord, VolumeKey, VolumeRecord, WorkloadEntry, WorkloadKey,
-        WorkloadMeta, WorkloadStatusRecord,
+        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, RemovalRecord, Sealing,
+        SecretRecord, Snapshot, Standing, Stored, TokenRecord, VolumeKey, VolumeRecord,
+        WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     registry::RegistrySettings,
     resource::ClusterConfiguration,
@@ -27,6 +27,8 @@ pub struct SnapshotBuilder {
     workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
     assignments: BTreeMap<String, (i64, Arc<Assignment>)>,
     events: BTreeMap<String, (i64, Arc<Event>)>,
+    secrets: BTreeMap<String, (i64, Arc<SecretRecord>)>,
+    sealing: Sealing,
     reported: BTreeMap<String, i64>,
 }
 
@@ -40,6 +42,14 @@ struct RawWorkload<'a> {
 }
 
 impl SnapshotBuilder {
+    /// One whose snapshots open and seal secrets so.
+    pub fn with_sealing(sealing: Sealing) -> Self {
+        Self {
+            sealing,
+            ..Self::default()
+        }
+    }
+
     /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
     pub fn build(&mut self, entries: &Entries, revision: i64) -> Snapshot {
         let mut snapshot = Snapshot {
@@ -84,6 +94,7 @@ impl SnapshotBuilder {
                 snapshot.volumes.insert(key, value);
             }
         }
+        self.read_secrets(entries, &mut snapshot);
         for (name, entry) in below(entries, keys::INDEXES) {
             let Ok(index) = name.parse() else { continue };
             if let Some(value) = self.json::<IndexRecord>(entry) {
@@ -447,6 +458,7 @@ fn text(entry: &KeyValue) -> String {
     String::from_utf8_lossy(&entry.value).into_owned()
 }
 
+mod secrets;
 #[cfg(test)]
 mod stored;
 

@@ -17,6 +17,7 @@ pub mod stream;
 pub mod tls;
 pub mod token;
 mod validity;
+pub mod vault;
 
 use std::path::PathBuf;
 

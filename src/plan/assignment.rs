@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::secrets::AssignedSecrets;
 use crate::resource::{
     Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
 };
@@ -68,6 +69,9 @@ pub struct Assignment {
     /// The files of the workload's folder that its volumes mount, as one text: a tar.gz in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Arc<str>>,
+    /// The values that its container uses of secrets, sealed for its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<AssignedSecrets>,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
 use serde_json::{Map, Value, json};
 
-use super::{AssignedVolume, Assignment, Wanted};
+use super::{
+    AssignedVolume, Assignment, Wanted,
+    secrets::{AssignedSecrets, secrets_of},
+};
 use crate::resource::{
     Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
 };
@@ -12,9 +15,10 @@ use crate::resource::{
 pub const ASSIGNMENT_SCHEMA: u32 = 5;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 5 with files of the workload's folder, 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 5 with files of the workload's folder or secrets, 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
-    if spec.volumes.iter().any(|volume| volume.files.is_some()) {
+    let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
+    if carries || !secrets_of(spec).is_empty() {
         return 5;
     }
     if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {
@@ -50,6 +54,7 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<OnPartition>(fields, "onPartition", &json!("keep"));
                 replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
                 replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
+                replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
                 replace::<Wanted>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());

@@ -344,7 +344,12 @@ impl Pass<'_, '_, '_> {
             }
         } else {
             turn.busy += 1;
-            if turn.strategy.stops_first {
+            if turn.strategy.stops_first && !self.has_secrets(parsed) {
+                // Nothing could take its place: what runs goes on.
+                if before.leaves {
+                    self.is_stuck(before);
+                }
+            } else if turn.strategy.stops_first {
                 self.stop(before, "a newer version takes its place");
             } else if self.create(parsed, slot).is_none() && before.leaves {
                 self.is_stuck(before);

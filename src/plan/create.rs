@@ -1,8 +1,8 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
 use super::{
-    Assignment, Demand, EarlierVersion, ImageRecord, ParsedWorkload, Wanted, WorkloadUser, choose,
-    instance_id, needed_schema, schedule::seed_of, service::Pass,
+    AssignedSecrets, Assignment, Demand, EarlierVersion, ImageRecord, ParsedWorkload, Wanted,
+    WorkloadUser, choose, instance_id, needed_schema, schedule::seed_of, secrets, service::Pass,
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
@@ -64,12 +64,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let ports = ports_of(parsed);
         let demand = version.demand();
         let volumes = (spec.volumes.as_slice(), &spec.container);
+        let wanted = self.wanted_secrets(&spec.volumes, &spec.container)?;
         let node = self.find_place(demand, volumes, slot)?;
         let address = self.draft.free_address(node)?;
+        let (instance, secrets) = self.next_with(&wanted, node)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
         let assignment = Assignment {
             schema: demand.schema,
-            instance: self.next_id(),
+            instance,
             namespace: self.key.namespace.clone(),
             workload: self.key.name.clone(),
             workload_uid: meta.uid.clone(),
@@ -89,6 +91,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             on_partition: spec.on_partition,
             volumes,
             carried: parsed.carried.clone(),
+            secrets,
             wanted: Wanted::Running,
             not_understood: None,
         };
@@ -117,14 +120,18 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             .iter()
             .map(|one| one.definition.clone())
             .collect();
+        let wanted = self.wanted_secrets(&volumes, &like.container)?;
         let node = self.find_place(demand, (&volumes, &like.container), slot)?;
         let address = self.draft.free_address(node)?;
+        // With what its secrets are now: what they were is kept nowhere.
+        let (instance, secrets) = self.next_with(&wanted, node)?;
         let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
         let assignment = Assignment {
-            instance: self.next_id(),
+            instance,
             slot,
             address,
             volumes,
+            secrets,
             ports: self.machines.ports(node, &like.ports),
             created: Some(self.draft.now),
             wanted: Wanted::Running,
@@ -138,7 +145,16 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
         let spec = &parsed.workload.spec;
         let volumes = (spec.volumes.as_slice(), &spec.container);
-        self.find_place(self.present(parsed).demand(), volumes, slot)
+        self.has_secrets(parsed)
+            && self
+                .find_place(self.present(parsed).demand(), volumes, slot)
+                .is_some()
+    }
+
+    /// All secrets are there that an instance of the present version uses.
+    pub(super) fn has_secrets(&mut self, parsed: &ParsedWorkload) -> bool {
+        let spec = &parsed.workload.spec;
+        self.wanted_secrets(&spec.volumes, &spec.container)
             .is_some()
     }
 
@@ -218,6 +234,21 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect()
+    }
+
+    /// The next id, with what that instance uses of secrets. An id is not used up where these can't be sealed.
+    fn next_with(
+        &mut self,
+        wanted: &secrets::Wanted<'_>,
+        node: &str,
+    ) -> Option<(String, Option<AssignedSecrets>)> {
+        let made = self.record.instances_made;
+        let instance = self.next_id();
+        let secrets = self.sealed_secrets(wanted, node, &instance);
+        if secrets.is_none() {
+            self.record.instances_made = made;
+        }
+        Some((instance, secrets?))
     }
 
     /// The next id that no present instance has.

@@ -44,6 +44,9 @@ pub struct Plan {
 /// instance with its metas and events within a transaction.
 const SOFT_LIMIT: usize = 96;
 
+/// The same of its bytes: an assignment with secrets can have 350 KiB.
+const SOFT_BYTES: usize = 512 << 10;
+
 /// The id of a stored assignment, and the assignment.
 pub(super) type StoredInstance<'a> = (&'a String, &'a InstanceEntry);
 
@@ -266,7 +269,8 @@ impl<'a> Draft<'a> {
 
     /// The group has grown large and should be committed.
     pub(super) fn is_full(group: &Group) -> bool {
-        group.operations.len() + group.machines.len() >= SOFT_LIMIT
+        let bytes = || -> usize { group.operations.iter().map(value_bytes).sum() };
+        group.operations.len() + group.machines.len() >= SOFT_LIMIT || bytes() >= SOFT_BYTES
     }
 
     /// Ends a group: it becomes a change, if it has any operation.
@@ -341,6 +345,13 @@ impl Group {
 
     pub(super) fn is_empty(&self) -> bool {
         self.operations.is_empty() && self.machines.is_empty()
+    }
+}
+
+fn value_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Put(_, value) => value.len(),
+        Operation::Delete(_) | Operation::DeletePrefix(_) => 0,
     }
 }
 

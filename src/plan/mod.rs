@@ -26,6 +26,7 @@ mod removals;
 mod rollback;
 mod rollout;
 mod schedule;
+mod secrets;
 mod service;
 mod serving;
 mod slot;
@@ -57,6 +58,11 @@ pub use records::*;
 pub use removals::{RemovalRecord, removal_id};
 pub use rollout::in_words as rollout_in_words;
 pub use schedule::*;
+pub use secrets::{
+    AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
+    SecretRecord, SecretUse, SecretVersion, behind_secret, secret_uses, secrets_of,
+    users_of_secret,
+};
 pub use serving::{Part, Parts};
 pub use snapshot::*;
 pub use upkeep::*;
@@ -116,9 +122,11 @@ fn plan_namespaces(draft: &mut draft::Draft<'_>) {
             continue;
         }
         let key = crate::store::keys::namespace(name);
+        let secrets = crate::store::keys::secret(&format!("{name}/"));
         let unchanged = crate::store::Compare::ModRevision(key.clone(), stored.revision);
         let mut group = draft::Group::default();
         group.delete(key);
+        group.delete_prefix(secrets);
         draft.commit(group, format!("namespace {name} is gone"), vec![unchanged]);
     }
 }

@@ -358,6 +358,8 @@ pub enum Origin {
     Restarted,
     /// Another image.
     ImageSet,
+    /// A secret that changed.
+    SecretChanged,
 }
 
 /// No generation of an unknown origin is gone back from by itself.

@@ -9,6 +9,7 @@ use super::{
     draft::{Draft, Group},
     loss::Losses,
     machines::Machines,
+    secrets::SecretTrouble,
     slot::Live,
     status::{self, Tally},
     volumes,
@@ -86,6 +87,7 @@ pub(super) fn plan_workload<'a>(
         group: Group::default(),
         record,
         unschedulable: None,
+        secret_trouble: None,
         stuck: None,
         left: Vec::new(),
     };
@@ -99,7 +101,7 @@ pub(super) fn plan_workload<'a>(
         }
         pass.finish_deletion(&all);
     } else if let Ok(parsed) = &entry.parsed {
-        if pass.follow(parsed, &all) {
+        if pass.follow_secrets(&all) || pass.follow(parsed, &all) {
             // Its files are others now: the next plan sees them.
             return;
         }
@@ -119,6 +121,8 @@ pub(super) struct Pass<'d, 'a, 'b> {
     pub(super) group: Group,
     pub(super) record: WorkloadStatusRecord,
     pub(super) unschedulable: Option<String>,
+    /// Why an instance is not placed that uses secrets.
+    pub(super) secret_trouble: Option<SecretTrouble>,
     /// Why something can't leave a machine that is drained.
     pub(super) stuck: Option<String>,
     /// Machines that may have something of a deleted workload's user.
@@ -204,6 +208,9 @@ impl<'a> Pass<'_, 'a, '_> {
             return;
         }
         let mut tally = Tally::count(all, self.entry, self.unschedulable.as_deref(), &self.left);
+        if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
+            tally.is_not_placed(reason, message);
+        }
         if let Some(lost) = all.iter().find(|live| live.wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }

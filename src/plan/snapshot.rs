@@ -8,7 +8,10 @@ use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
     GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, NamespaceRecord,
     NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta,
-    WorkloadStatusRecord, removals::RemovalRecord, volumes::VolumeKey,
+    WorkloadStatusRecord,
+    removals::RemovalRecord,
+    secrets::{Sealing, SealingKeyRecord, SecretKey, SecretRecord},
+    volumes::VolumeKey,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
@@ -212,6 +215,12 @@ pub struct Snapshot {
     pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
     /// By machine, the volumes that it is to remove.
     pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
+    /// Secrets, sealed.
+    pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
+    /// The keys that seal them, by number.
+    pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,
+    /// What opens these.
+    pub sealing: Sealing,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

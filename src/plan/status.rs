@@ -21,6 +21,8 @@ pub(super) struct Tally {
     /// Whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
     unschedulable: Option<String>,
+    /// In one word.
+    not_placed: &'static str,
     /// What a deletion waits for.
     left: String,
 }
@@ -99,6 +101,7 @@ impl Tally {
             trouble: trouble(all),
             unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
+            not_placed: "Unschedulable",
             left: if entry.meta.value.deleting {
                 still_there(all, left)
             } else {
@@ -114,6 +117,12 @@ impl Tally {
             tally.updated += u32::from(wanted && live.current && live.healthy());
         }
         tally
+    }
+
+    /// No instance is placed, for another reason than machines.
+    pub(super) fn is_not_placed(&mut self, reason: &'static str, message: &str) {
+        self.not_placed = reason;
+        self.unschedulable = Some(message.to_owned());
     }
 
     /// An instance is on a machine that is away; `why` nothing is moved from there.
@@ -280,7 +289,7 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         let unschedulable = tally.unschedulable.as_ref();
         let why = trouble
             .map(Trouble::sentence)
-            .or_else(|| unschedulable.map(|why| format!("Unschedulable: {why}")))
+            .or_else(|| unschedulable.map(|why| format!("{}: {why}", tally.not_placed)))
             .unwrap_or_else(|| counts.clone());
         let message = format!("no progress for {} s: {why}", deadline(entry));
         return because(WorkloadPhase::Stalled, "ProgressDeadlineExceeded", message);
@@ -297,7 +306,7 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         } else {
             WorkloadPhase::Degraded
         };
-        return because(phase, "Unschedulable", reason.clone());
+        return because(phase, tally.not_placed, reason.clone());
     }
     if let Some(trouble) = &tally.trouble {
         let message = trouble.message.clone();

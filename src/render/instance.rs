@@ -239,6 +239,7 @@ fn values_of<'a>(
         created: _,
         on_partition,
         volumes: _,
+        secrets: _,
         wanted: _,
         not_understood: _,
         carried: _,

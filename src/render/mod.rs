@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::plan::Assignment;
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
 pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
 pub use instance::pull_policy;
@@ -136,6 +137,8 @@ pub struct RenderSettings {
     pub volumes_folder: PathBuf,
     /// Folder with one folder for each uid: what its containers mount of the workload's own folder.
     pub carried_folder: PathBuf,
+    /// Folder of the files of secrets, with one folder for each uid.
+    pub secrets_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Longest time of a pull, in seconds.
@@ -151,6 +154,7 @@ impl Default for RenderSettings {
             hook_program: "/usr/bin/kat-agent".into(),
             volumes_folder: "/var/lib/kat/volumes".into(),
             carried_folder: "/var/lib/kat/files".into(),
+            secrets_folder: "/var/lib/kat/secrets".into(),
             hold_seconds: 60,
             pull_seconds: 3600,
         }
@@ -161,6 +165,12 @@ impl RenderSettings {
     /// Folder of a user's unit files: root's, group the user, 0750.
     pub fn user_folder(&self, uid: u32) -> PathBuf {
         self.units_folder.join(uid.to_string())
+    }
+
+    /// Folder of an instance's files of secrets: in it one folder for each secret.
+    pub fn secrets_of(&self, assignment: &Assignment) -> PathBuf {
+        let uid = assignment.user.uid.to_string();
+        self.secrets_folder.join(uid).join(&assignment.instance)
     }
 
     /// The resolv.conf of a namespace's containers.

@@ -40,7 +40,7 @@ pub(super) fn mounts_of(
         Ok(MountValues {
             source: source.as_deref().map(normal),
             target: normal(Path::new(&mount.mount_path)),
-            options: if mount.read_only || is_carried(assignment, mount) {
+            options: if mount.read_only || is_given(assignment, mount) {
                 ":ro"
             } else {
                 ""
@@ -50,9 +50,10 @@ pub(super) fn mounts_of(
     mounts.collect()
 }
 
-fn is_carried(assignment: &Assignment, mount: &VolumeMount) -> bool {
-    let mut volumes = assignment.volumes.iter().map(|volume| &volume.definition);
-    volumes.any(|volume| volume.name == mount.name && volume.files.is_some())
+/// Files of the workload's folder and secrets, which no container changes.
+fn is_given(assignment: &Assignment, mount: &VolumeMount) -> bool {
+    let mut volumes = assignment.volumes.iter().map(|one| &one.definition);
+    volumes.any(|one| one.name == mount.name && (one.files.is_some() || one.secret.is_some()))
 }
 
 /// What lies behind a mount on the machine; inside `Some`, nothing for memory.
@@ -76,6 +77,10 @@ fn source_of(
             .join(assignment.user.uid.to_string());
         let whole = folder.join(assignment.carried_digest()?);
         return Some(Some(whole.join(inner)));
+    }
+    if let Some(secret) = &definition.secret {
+        let folder = settings.secrets_of(assignment);
+        return Some(Some(folder.join(&secret.name)));
     }
     let stored = folder
         .as_ref()

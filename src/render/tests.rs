@@ -37,6 +37,7 @@ fn assignment() -> Assignment {
         volumes: Vec::new(),
         carried: None,
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }

@@ -13,6 +13,7 @@ mod load_balancer;
 pub mod name;
 mod namespace;
 pub mod quantity;
+pub mod secret;
 mod volume;
 mod workload;
 

@@ -55,6 +55,10 @@ pub const TOKENS: &str = "/kat/tokens/";
 pub const PKI: &str = "/kat/pki/";
 /// Where the data of volumes lies.
 pub const VOLUMES: &str = "/kat/volumes/";
+/// Secrets, sealed. Leaders alone read them.
+pub const SECRETS: &str = "/kat/secrets/";
+/// The keys that seal secrets, sealed themselves. Leaders alone read them.
+pub const SEALING: &str = "/kat/sealing/";
 /// Indexes of workload users.
 pub const INDEXES: &str = "/kat/indexes/";
 /// The index that was handed out last. No number, so no index.
@@ -117,6 +121,16 @@ pub fn desired_removal(node: &str, volume: &str) -> String {
 /// Where the data of a volume lies; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn volume(volume: &str) -> String {
     format!("{VOLUMES}{volume}")
+}
+
+/// A secret; `secret` is `NAMESPACE/NAME`.
+pub fn secret(secret: &str) -> String {
+    format!("{SECRETS}{secret}")
+}
+
+/// A key that seals secrets.
+pub fn sealing_key(number: u64) -> String {
+    format!("{SEALING}{number}")
 }
 
 /// Everything of one workload's desired state.

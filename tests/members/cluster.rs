@@ -243,6 +243,7 @@ impl Cluster {
                 },
                 clock: Arc::clone(&clock),
                 pulses: Pulses::default(),
+                sealing: kat::plan::Sealing::None,
             },
             machine.cancel.clone(),
         );

@@ -16,6 +16,8 @@ use kat::{
 };
 use serde_json::json;
 
+use crate::secrets;
+
 /// The way of its request, which shows a token and no certificate.
 pub const JOIN: &str = "/v1alpha1/join";
 
@@ -79,7 +81,7 @@ pub fn request() -> Request<Body> {
     let body = json!({
         "name": "n5",
         "certificateRequest": SECRETS.request,
-        "wireguardKey": "BQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQU=",
+        "wireguardKey": secrets::private_key("n5").public().to_string(),
         "endpoints": ["192.0.2.5:51820"],
         "advertise": ["192.0.2.5"],
         "architecture": "amd64",

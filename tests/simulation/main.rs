@@ -26,6 +26,7 @@ mod process;
 mod random;
 mod rollouts;
 mod run;
+mod secrets;
 mod way;
 mod world;
 

@@ -16,7 +16,7 @@ use kat::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{joiner, monitor::Monitor, net::Net, rollouts::Pauses};
+use crate::{joiner, monitor::Monitor, net::Net, rollouts::Pauses, secrets};
 
 pub const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
@@ -74,7 +74,8 @@ impl Wish {
                 "restartPolicy": {"condition": "Always"},
                 "onPartition": on_partition,
                 "updateStrategy": strategy(workload, *version),
-                "container": {"terminationGraceSeconds": grace, "volumeMounts": mounts},
+                "container": {"terminationGraceSeconds": grace, "volumeMounts": mounts,
+                    "env": secrets::variables(workload)},
                 "volumes": volumes,
             },
         });

@@ -14,6 +14,7 @@ use kat::{
         health::probe::Network,
         identity::Identity,
         removals::Removals,
+        secrets::Secrets,
         supervisor::{Listed, Supervisor},
         volumes::Volumes,
         worker::Tools,
@@ -109,6 +110,10 @@ impl Process {
     }
 
     fn start_agent(&mut self, place: &Place) {
+        let keys = place.root.join("var/lib/kat/network");
+        std::fs::create_dir_all(&keys).unwrap();
+        let key = crate::secrets::private_key(&place.identity.node);
+        std::fs::write(keys.join("wireguard.key"), key.to_base64()).unwrap();
         let wire = self.wire(place);
         let tools = Arc::new(tools(place));
         let statuses = Statuses::default();
@@ -217,6 +222,7 @@ impl Process {
             }),
             clock: Arc::clone(&place.clock),
             pulses: Pulses::default(),
+            sealing: crate::secrets::sealing(),
         };
         let handle = start_with(
             Arc::new(wire),
@@ -335,6 +341,11 @@ fn tools(place: &Place) -> Tools {
                 ..AgentConfig::default()
             },
         )),
+        secrets: Secrets::new(
+            &place.root,
+            &place.identity.node,
+            &RenderSettings::default(),
+        ),
     }
 }
 

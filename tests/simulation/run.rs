@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     person::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish, writes},
+    secrets::USER,
     world::{Without, World},
 };
 
@@ -332,6 +333,11 @@ impl Scenario {
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();
         self.world.person.wish(&to, workload, wish);
+        // No draw of its own, so that seeds are what they were.
+        if workload == USER && (self.version.is_multiple_of(2) || !self.world.secrets.is_set()) {
+            let value = format!("value {}", self.version);
+            self.world.secrets.set(&to, &value);
+        }
     }
 
     /// Somebody pauses a workload's rollouts, or lets them go on, and applies in the meantime.
@@ -421,6 +427,10 @@ impl Scenario {
             if join.begun && !join.done {
                 self.join();
             }
+            if let (false, Some(leader)) = (self.world.secrets.is_set(), self.world.leader()) {
+                let to = self.world.machines[leader].name.clone();
+                self.world.secrets.set(&to, "value at last");
+            }
             let paused = self.world.person.paused();
             if let Some(leader) = self.world.leader() {
                 let to = self.world.machines[leader].name.clone();
@@ -429,7 +439,7 @@ impl Scenario {
                 }
             }
             let missing = match unsure.is_empty() && unknown.is_none() && paused.is_empty() {
-                true => self.world.missing(),
+                true => self.world.missing().or_else(|| self.world.secret_behind()),
                 false => Some(format!(
                     "{unsure:?}, {unknown:?} and {paused:?} are not sure"
                 )),

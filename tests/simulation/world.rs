@@ -33,6 +33,7 @@ use crate::{
     person::{NAMESPACE, Person},
     process::{Place, Process},
     random::Random,
+    secrets::{self, Secrets},
     way::{Conditions, Way},
 };
 
@@ -122,6 +123,7 @@ pub struct World {
     pub net: Arc<Net>,
     pub etcd: Arc<Etcd>,
     pub person: Person,
+    pub secrets: Secrets,
     pub machines: Vec<Machine>,
     pub random: Random,
     pub without: Without,
@@ -171,12 +173,14 @@ impl World {
         let overlay: Vec<_> = overlay.collect();
         let etcd = Arc::new(Etcd::new(&overlay, MEMBERS, &monitor));
         let person = Person::new(&net, &store, &monitor);
+        let secrets = Secrets::new(&net, &store, &monitor);
         let mut world = Self {
             store,
             monitor,
             net,
             etcd,
             person,
+            secrets,
             machines,
             random,
             without,
@@ -201,6 +205,24 @@ impl World {
             units.map(|unit| (unit, machine.name.clone()))
         });
         live.collect()
+    }
+
+    /// Why the newest value of the secret is not everywhere.
+    pub fn secret_behind(&self) -> Option<String> {
+        let live = self.live();
+        let users = live.iter();
+        let begins = format!("kat-{NAMESPACE}-{}-", secrets::USER);
+        let users: Vec<_> = users
+            .filter(|(unit, _)| unit.starts_with(&begins))
+            .collect();
+        let Some(value) = self.secrets.stored() else {
+            return (!users.is_empty()).then(|| format!("{users:?} run without a secret"));
+        };
+        self.machines.iter().find_map(|machine| {
+            let here = users.iter().filter(|(_, on)| **on == machine.name);
+            let here: Vec<String> = here.map(|(unit, _)| (*unit).clone()).collect();
+            self.secrets.is_behind(&machine.root, &here, &value)
+        })
     }
 
     /// The machine that leads, by the store.
@@ -472,6 +494,7 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
         put(keys::CLUSTER.to_owned(), &cluster()),
         Operation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
         joiner::token(),
+        secrets::sealing_key(),
     ];
     for machine in machines {
         let identity = &machine.identity;
@@ -486,10 +509,13 @@ fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
             count: 0,
         };
         let subnet = keys::network_node(&machine.name, "subnet");
+        let public = secrets::private_key(&machine.name).public().to_string();
+        let public_key = keys::network_node(&machine.name, "wg_pubkey");
         operations.extend([
             put(keys::registration(&machine.name), &registration),
             put(keys::desired_meta(&machine.name), &list),
             Operation::Put(subnet, identity.subnet.to_string().into_bytes()),
+            Operation::Put(public_key, public.into_bytes()),
         ]);
     }
     operations

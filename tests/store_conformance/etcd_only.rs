@@ -283,7 +283,8 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         "/kat/nodes/desired/beta",
         keys::WORKLOADS,
         keys::TOKENS,
-        "/kat/secrets/",
+        keys::SECRETS,
+        keys::SEALING,
         keys::ROOT,
     ] {
         refused(&beta, key).await;

@@ -28,7 +28,7 @@ use kat::{
         Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
         store_recovery_key, tls,
     },
-    plan::{InstanceEntry, NamespaceRecord, NodeRegistration},
+    plan::{InstanceEntry, NamespaceRecord, NodeRegistration, Sealing},
     pulse::Pulses,
     registry::ImageSource,
     store::{Leadership, MemoryStore, Mirror, Operation, StateStore, StoreError, keys},
@@ -297,7 +297,8 @@ impl Server {
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         let (still, mut stands_still) = watch::channel(false);
         tokio::spawn(async move {
-            let mut builder = SnapshotBuilder::default();
+            let sealing = Sealing::With(recovery);
+            let mut builder = SnapshotBuilder::with_sealing(sealing);
             while let Ok(state) = mirror.changed().await {
                 if stands_still.wait_for(|still| !still).await.is_err() {
                     return;

@@ -12,6 +12,7 @@ mod lists;
 mod newer;
 mod pulls;
 mod restarts;
+mod secrets;
 mod starts;
 mod stops;
 mod stored;
@@ -39,6 +40,7 @@ use super::{
     accounts::UserAccounts,
     desired::Desired,
     health::probe::Network,
+    secrets::Secrets,
     supervisor::{Listed, Supervisor},
     volumes::Volumes,
     worker::Tools,
@@ -248,6 +250,7 @@ impl Bench {
                 "/var/lib/kat/volumes",
                 &AgentConfig::default(),
             )),
+            secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
         };
         let mut bench = Self {
             root,
@@ -456,6 +459,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         volumes: Vec::new(),
         carried: None,
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }

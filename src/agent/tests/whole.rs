@@ -122,6 +122,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
                 .unwrap_or(Timestamp::UNIX_EPOCH)
         }),
         pulses: Pulses::default(),
+        sealing: crate::plan::Sealing::None,
     };
     start(Arc::new(store.client()), config, cancel.clone())
 }
@@ -292,6 +293,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         endpoint: endpoint("n1"),
         clock: Arc::new(|| Timestamp::UNIX_EPOCH),
         pulses: pulses.clone(),
+        sealing: crate::plan::Sealing::None,
     };
     let leader = start(Arc::new(store.client()), config, cancel.clone());
     // One that does not lead has no loop that could hang.
@@ -371,6 +373,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
             endpoint: endpoint("n1"),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             pulses: Pulses::default(),
+            sealing: crate::plan::Sealing::None,
         },
         cancel.clone(),
     );

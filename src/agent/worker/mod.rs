@@ -33,6 +33,7 @@ use super::{
     notes::Notes,
     paths::UserFolders,
     restarts::RestartCounts,
+    secrets::Secrets,
     volumes::Volumes,
 };
 use crate::{
@@ -79,6 +80,8 @@ pub struct Tools {
     pub network: Arc<dyn Network>,
     /// What instances mount.
     pub volumes: Arc<Volumes>,
+    /// What instances use of secrets.
+    pub secrets: Secrets,
 }
 
 /// A worker's part of the desired list.
@@ -295,6 +298,7 @@ impl Worker {
         }
         self.forget_all_but(&desired.assignments);
         self.stop_unwanted(desired).await?;
+        self.remove_secrets(desired)?;
         self.write_units(desired).await?;
         for assignment in desired.to_run() {
             // A long list is no hanging loop.

@@ -9,6 +9,7 @@ use crate::{
     agent::{
         backoff::Backoff,
         carried,
+        files::FilesError,
         judge::{Action, CONDITION, Circumstances, judge},
         log_tail::{self, Runs},
         restarts::News,
@@ -115,8 +116,14 @@ impl Worker {
     /// Writes the unit files of everything that should run, and reloads once if any changed.
     pub(super) async fn write_units(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let mut files: Vec<UnitFile> = Vec::new();
+        let mut whole = true;
         for assignment in desired.to_run() {
-            files.extend(self.render(assignment)?);
+            let Some(rendered) = self.render(assignment)? else {
+                // What is there of it stays as it is.
+                whole = false;
+                continue;
+            };
+            files.extend(rendered);
             files.extend(
                 self.tools
                     .renderer
@@ -132,7 +139,8 @@ impl Worker {
         }
         // Images of what is not understood are not known.
         let all = desired.assignments.values();
-        let tidy = desired.confirmed && all.into_iter().all(|one| one.not_understood.is_none());
+        let tidy =
+            desired.confirmed && whole && all.into_iter().all(|one| one.not_understood.is_none());
         if self.folder.write(&files, tidy)? {
             self.manager.reload().await?;
         }
@@ -169,20 +177,24 @@ impl Worker {
         Ok(())
     }
 
-    /// The files of an instance. What its program spent of MaxCount before systemd's count last
+    /// The files of an instance; none where its secrets are not ready. What its program spent of MaxCount before systemd's count last
     /// began anew is taken off.
-    fn render(&self, assignment: &Assignment) -> Result<Vec<UnitFile>, WorkerError> {
+    fn render(&self, assignment: &Assignment) -> Result<Option<Vec<UnitFile>>, WorkerError> {
         let now = (self.tools.monotonic)();
         let spent = self
             .restarts
             .spent(&assignment.instance, now, window(assignment));
-        let mut assignment = Cow::Borrowed(assignment);
+        let mut assignment = match self.tools.secrets.prepare(assignment) {
+            Ok(filled) => filled.map_or(Cow::Borrowed(assignment), Cow::Owned),
+            // Its state says it, when it is to start.
+            Err(_) => return Ok(None),
+        };
         if spent > 0 {
             let policy = &mut assignment.to_mut().restart_policy;
             policy.max_restarts = policy.max_restarts.saturating_sub(spent);
         }
         let (renderer, settings) = (&self.tools.renderer, &self.tools.settings);
-        Ok(renderer.instance(&assignment, settings)?)
+        Ok(Some(renderer.instance(&assignment, settings)?))
     }
 
     /// Judges one instance that should run, and does what the verdict says.
@@ -234,6 +246,9 @@ impl Worker {
             self.report_verdict(assignment, &status, &verdict);
             return Ok(());
         }
+        if !self.secrets_ready(assignment, &status) {
+            return Ok(());
+        }
         if !self.image_ready(assignment, &status) || !self.volumes_ready(assignment, &status) {
             return Ok(());
         }
@@ -264,6 +279,29 @@ impl Worker {
         self.report(assignment, status, phase, trouble.reason, trouble.message);
         self.wake = self.wake.min(LOOK_AGAIN);
         false
+    }
+
+    /// Whether its secrets are there, for variables and mounts.
+    fn secrets_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+        let Err(trouble) = self.tools.secrets.prepare(assignment) else {
+            return true;
+        };
+        let phase = InstancePhase::Starting;
+        self.report(assignment, status, phase, trouble.reason, trouble.message);
+        self.wake = self.wake.min(LOOK_AGAIN);
+        false
+    }
+
+    /// Removes the files of secrets that no instance has any more.
+    pub(super) fn remove_secrets(&self, desired: &UserDesired) -> Result<(), WorkerError> {
+        if !desired.confirmed {
+            return Ok(());
+        }
+        let units = self.folder.instances()?;
+        let assigned = desired.assignments.keys();
+        let kept = assigned.chain(units.values()).map(String::as_str);
+        let removed = self.tools.secrets.keep_only(&self.user, &kept.collect());
+        Ok(removed.map_err(FilesError::from)?)
     }
 
     /// Whether to reload for a missing unit: each reload makes another pass, so not every time.
@@ -333,7 +371,7 @@ impl Worker {
         unit: &str,
         status: &UnitStatus,
     ) -> Result<(), WorkerError> {
-        let files = self.render(assignment)?;
+        let files = self.render(assignment)?.unwrap_or_default();
         if self.folder.write(&files, false)? {
             self.manager.reload().await?;
         }

@@ -1,12 +1,16 @@
 //! A worker's user: made with its manager, and taken away.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{
-    agent::{backoff::Backoff, carried, exec, health},
+    agent::{backoff::Backoff, carried, exec, files::FilesError, health},
     systemd::{SystemdError, UnitManager},
 };
 
@@ -98,6 +102,8 @@ impl Worker {
         }
         self.folder.remove_all()?;
         carried::forget(&self.tools.root, self.user.uid)?;
+        let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
+        removed.map_err(FilesError::from)?;
         // The account is last: it is what a restarted agent finds the rest by.
         if self.folder.remove_delegation(&self.tools.root)? {
             self.tools.managers.system().reload().await?;

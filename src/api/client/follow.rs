@@ -7,7 +7,8 @@ use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{Backoff, Client, ClientError, JsonLines, Route};
 use crate::api::types::{
-    Event, InstanceItem, Item, List, NamespaceItem, NodeItem, VolumeItem, WatchLine, WorkloadItem,
+    Event, InstanceItem, Item, List, NamespaceItem, NodeItem, SecretItem, VolumeItem, WatchLine,
+    WorkloadItem,
 };
 
 /// Longest pause before the list is asked for again.
@@ -45,6 +46,12 @@ impl Named for NodeItem {
 }
 
 impl Named for NamespaceItem {
+    fn key(&self) -> (String, String) {
+        of_metadata(self)
+    }
+}
+
+impl Named for SecretItem {
     fn key(&self) -> (String, String) {
         of_metadata(self)
     }

@@ -182,6 +182,35 @@ impl Route {
         Ok(Self(format!("{workload}/volumes/{name}")))
     }
 
+    /// Secrets of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn secrets(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/secrets"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/secrets")))
+            }
+        }
+    }
+
+    /// One secret.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn secret(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(secrets) = Self::secrets(Some(namespace))?;
+        let name = label("a secret", name)?;
+        Ok(Self(format!("{secrets}/{name}")))
+    }
+
+    /// The key that seals secrets.
+    pub fn sealing_key() -> Self {
+        Self(format!("{VERSION}/sealing-key"))
+    }
+
     /// Machines.
     pub fn nodes() -> Self {
         Self(format!("{VERSION}/nodes"))

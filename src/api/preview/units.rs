@@ -15,7 +15,7 @@ use crate::{
     },
     plan::Assignment,
     render::{RenderError, RenderSettings, Renderer},
-    resource::{ClusterConfiguration, EnvVar},
+    resource::{ClusterConfiguration, Container, EnvVar},
 };
 
 /// Lines around a change.
@@ -62,7 +62,7 @@ pub(super) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<
         && let Some((_, Some(first))) = fates.pairs.first()
     {
         let mut after = first.assignment.clone();
-        mask(&mut after.container);
+        hide(&mut after.container);
         let count = u32::try_from(fates.pairs.len()).unwrap_or(u32::MAX);
         let text = texts(&renderer, &settings, &after);
         changes.extend(difference(Ok(Texts::new()), text, count));
@@ -80,14 +80,24 @@ fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
         user: old.user.clone(),
         ..new.clone()
     };
-    mask(&mut before.container);
-    mask(&mut after.container);
+    hide(&mut before.container);
+    hide(&mut after.container);
     let known = |name: &str| old.container.env.iter().rfind(|one| one.name == name);
     let really = new.container.env.iter();
     for (variable, real) in after.container.env.iter_mut().zip(really) {
         mark(variable, real, known(&real.name));
     }
     (before, after)
+}
+
+/// Takes values out, also of variables that have a secret's.
+fn hide(container: &mut Container) {
+    mask(container);
+    for variable in &mut container.env {
+        if variable.value_from.take().is_some() {
+            variable.value = Some(MASK.to_owned());
+        }
+    }
 }
 
 fn mark(variable: &mut EnvVar, real: &EnvVar, before: Option<&EnvVar>) {

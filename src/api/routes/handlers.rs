@@ -7,7 +7,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, registries, rollouts, sessions, tokens, usage, volumes, workloads,
+    node_settings, nodes, registries, rollouts, secrets, sessions, tokens, usage, volumes,
+    workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -46,6 +47,12 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::ListVolumes => on(filter, volumes::list),
         Operation::GetVolume => on(filter, volumes::get),
         Operation::DeleteVolume => on(filter, volumes::delete),
+        Operation::ListAllSecrets => on(filter, secrets::list_all),
+        Operation::ListSecrets => on(filter, secrets::list),
+        Operation::GetSecret => on(filter, secrets::get),
+        Operation::PutSecret => on(filter, secrets::write),
+        Operation::DeleteSecret => on(filter, secrets::delete),
+        Operation::RotateSealingKey => on(filter, secrets::rotate),
         Operation::ListNodes => on(filter, nodes::list),
         Operation::GetNode => on(filter, nodes::get),
         Operation::GetNodeUsage => on(filter, usage::of_node),

@@ -6,7 +6,10 @@ use crate::{
         diagnostic::{Class, quote},
         suggest::nearest,
     },
-    resource::name::{NameError, check_label, check_namespace},
+    resource::{
+        name::{NameError, check_label, check_namespace},
+        secret::check_key,
+    },
 };
 
 fn named(result: Result<(), NameError>, text: &str) -> Check {
@@ -214,16 +217,12 @@ pub(in crate::bundle) fn quadlet_key(text: &str) -> Check {
 
 /// A key of a secret.
 pub(in crate::bundle) fn secret_key(text: &str) -> Check {
-    let fits = text
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'));
-    if fits && !text.is_empty() && text.len() <= 253 && !text.starts_with('.') {
-        return Ok(());
-    }
-    Err(name_error(format!(
-        "`{}` is not the key of a secret: letters, digits, `-`, `_` and `.`",
-        quote(text)
-    )))
+    check_key(text).map_err(|_| {
+        name_error(format!(
+            "`{}` is not the key of a secret: at most 128 letters, digits, `-`, `_` and `.`, with no `.` at its start and no `..`",
+            quote(text)
+        ))
+    })
 }
 
 /// Linux capabilities, without `CAP_` (capabilities(7)).

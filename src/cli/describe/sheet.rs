@@ -18,14 +18,14 @@ use crate::{
 
 const WIDTH: usize = 14;
 
-pub(super) struct Sheet {
+pub(in crate::cli) struct Sheet {
     text: String,
     colour: bool,
-    pub(super) now: Timestamp,
+    pub(in crate::cli) now: Timestamp,
 }
 
 impl Sheet {
-    pub(super) fn new(colour: bool) -> Self {
+    pub(in crate::cli) fn new(colour: bool) -> Self {
         Self {
             text: String::new(),
             colour,
@@ -33,12 +33,12 @@ impl Sheet {
         }
     }
 
-    pub(super) fn text(self) -> String {
+    pub(in crate::cli) fn text(self) -> String {
         self.text
     }
 
     /// A field; one with nothing in it is left out.
-    pub(super) fn field(&mut self, name: &str, value: &str) {
+    pub(in crate::cli) fn field(&mut self, name: &str, value: &str) {
         if value.is_empty() {
             return;
         }
@@ -51,7 +51,7 @@ impl Sheet {
     }
 
     /// A word in its colour, and what is to be said about it.
-    pub(super) fn phase(&mut self, name: &str, word: &str, remark: &str) {
+    pub(in crate::cli) fn phase(&mut self, name: &str, word: &str, remark: &str) {
         let shown = tint(&or_dash(word), tone_of(word), self.colour);
         let remark = if remark.is_empty() {
             String::new()
@@ -61,7 +61,7 @@ impl Sheet {
         let _ = writeln!(self.text, "{name:<WIDTH$}{shown}{remark}");
     }
 
-    pub(super) fn labels(&mut self, labels: &BTreeMap<String, String>) {
+    pub(in crate::cli) fn labels(&mut self, labels: &BTreeMap<String, String>) {
         let labels: Vec<String> = labels
             .iter()
             .map(|(key, value)| format!("{key}={value}"))
@@ -69,23 +69,23 @@ impl Sheet {
         self.field("labels", &labels.join(" "));
     }
 
-    pub(super) fn age(&mut self, created: &str) {
+    pub(in crate::cli) fn age(&mut self, created: &str) {
         self.field("age", &time::age(self.now, created));
     }
 
-    pub(super) fn section(&mut self, title: &str) {
+    pub(in crate::cli) fn section(&mut self, title: &str) {
         let _ = writeln!(self.text, "\n{title}");
     }
 
-    pub(super) fn line(&mut self, text: &str) {
+    pub(in crate::cli) fn line(&mut self, text: &str) {
         let _ = writeln!(self.text, "  {}", plain(text));
     }
 
-    pub(super) fn table(&mut self, table: &Table) {
+    pub(in crate::cli) fn table(&mut self, table: &Table) {
         self.text.push_str(&table.indented(self.colour, 2));
     }
 
-    pub(super) fn conditions(&mut self, conditions: &[Condition]) {
+    pub(in crate::cli) fn conditions(&mut self, conditions: &[Condition]) {
         if conditions.is_empty() {
             return;
         }

@@ -8,7 +8,7 @@ use crate::{
         client::{ClientError, EventQuery, Named, Route},
         types::{
             Condition, Event, InstanceItem, NamespaceItem, NodeItem, ObjectReference, Scope,
-            TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
+            SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
         },
     },
     cli::{
@@ -301,6 +301,45 @@ impl Listed for VolumeItem {
         if columns.wide {
             rest.push(Cell::new(&status.path));
             rest.push(Cell::new(status.used_by.join(",")));
+        }
+        with_namespace(columns, namespace_of(self), rest)
+    }
+}
+
+impl Listed for SecretItem {
+    const SINGULAR: &'static str = "secret";
+    const PLURAL: &'static str = "secrets";
+    const NAMESPACED: bool = true;
+
+    fn list(namespace: Option<&str>) -> Result<Route, ClientError> {
+        Route::secrets(namespace)
+    }
+
+    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>> {
+        Some(Route::secret(namespace, name))
+    }
+
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut rest = vec!["NAME", "KEYS", "VERSION", "USED BY", "AGE"];
+        if columns.wide {
+            rest.extend(["UPDATED", "KEY NAMES"]);
+        }
+        with_namespace(columns, "NAMESPACE", rest)
+    }
+
+    fn row(&self, columns: Columns) -> Vec<Cell> {
+        let (spec, status) = (&self.spec, &self.status);
+        let mut rest = vec![
+            Cell::new(&self.metadata.name),
+            Cell::new(spec.keys.len().to_string()),
+            Cell::new(self.metadata.generation.to_string()),
+            Cell::new(status.used_by.join(",")),
+            Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
+        ];
+        if columns.wide {
+            let keys: Vec<&str> = spec.keys.iter().map(|key| key.name.as_str()).collect();
+            rest.push(Cell::new(time::age(columns.now, &status.updated)));
+            rest.push(Cell::new(keys.join(",")));
         }
         with_namespace(columns, namespace_of(self), rest)
     }

@@ -283,6 +283,7 @@ fn change(one: &GenerationView) -> String {
         "Scaled" => "scaled".to_owned(),
         "Restarted" => "restarted".to_owned(),
         "ImageSet" => "image set".to_owned(),
+        "SecretChanged" => "secret changed".to_owned(),
         other => other.to_owned(),
     }
 }

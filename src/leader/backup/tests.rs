@@ -83,6 +83,7 @@ impl Cluster {
             endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
             clock: Arc::clone(&clock),
             pulses: Pulses::default(),
+            sealing: crate::plan::Sealing::None,
         };
         let handle = start(Arc::new(store.clone()), leader, cancel.clone());
         let config = BackupsConfig {

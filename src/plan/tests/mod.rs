@@ -23,6 +23,7 @@ mod rolling;
 mod rollout;
 mod scale;
 mod scheduling;
+mod secrets;
 mod spreading;
 mod stalls;
 mod status;

@@ -351,6 +351,7 @@ fn instance(workload: &str) -> Assignment {
         volumes: Vec::new(),
         carried: None,
         wanted: Wanted::Running,
+        secrets: None,
         not_understood: None,
     }
 }

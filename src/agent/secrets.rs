@@ -1,0 +1,272 @@
+//! What instances use of secrets, on their machine: opened with its WireGuard key, given to variables, and written as
+//! files for mounts.
+//!
+//! Files lie in `/var/lib/kat/secrets/UID/INSTANCE/SECRET/KEY`, on the disk, so that a container starts after a boot
+//! without the agent. `UID` and `INSTANCE` are root's and open to the workload's own group alone; what is in them is
+//! the workload's own, and may be read by whichever user its program has.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File},
+    io::Read,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::files::make_folder;
+use crate::{
+    host::files::{self, Access, FileError, open_plain, sync_folder},
+    network::{state, wireguard::read_private_key},
+    plan::{Assignment, WorkloadUser},
+    render::{RenderSettings, environment_files},
+    resource::secret::{SecretValues, VALUE_LIMIT},
+};
+
+/// Mode of a secret's folder, and of the files in it.
+const FOLDER_MODE: u32 = 0o755;
+const FILE_MODE: u32 = 0o444;
+/// What the name of a folder begins with that is being made. No name of a secret does.
+const UNFINISHED: &str = ".new-";
+
+/// Why an instance can't have its secrets, for its status. No message holds a value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretTrouble {
+    /// One word for programs.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+}
+
+impl SecretTrouble {
+    fn unreadable(error: &dyn std::fmt::Display) -> Self {
+        Self {
+            reason: "SecretUnreadable",
+            message: format!("its secrets can't be opened on this machine: {error}"),
+        }
+    }
+
+    fn not_written(error: &dyn std::fmt::Display) -> Self {
+        Self {
+            reason: "SecretNotWritten",
+            message: format!("the files of its secrets can't be written: {error}"),
+        }
+    }
+}
+
+/// The secrets of this machine's instances.
+#[derive(Debug, Clone)]
+pub struct Secrets {
+    node: String,
+    /// `/` on a real machine.
+    root: PathBuf,
+    settings: RenderSettings,
+}
+
+impl Secrets {
+    /// Those of a machine whose files lie below `root`.
+    pub fn new(root: &Path, node: &str, settings: &RenderSettings) -> Self {
+        Self {
+            node: node.to_owned(),
+            root: root.to_owned(),
+            settings: settings.clone(),
+        }
+    }
+
+    /// Writes what an instance mounts, and gives the instance with the values of its variables; nothing where it uses
+    /// no secret. Blocks for as long as the disk does.
+    ///
+    /// # Errors
+    /// [`SecretTrouble`].
+    pub fn prepare(&self, assignment: &Assignment) -> Result<Option<Assignment>, SecretTrouble> {
+        let Some(secrets) = &assignment.secrets else {
+            return Ok(None);
+        };
+        let key = self
+            .below(Path::new(state::FOLDER))
+            .join(state::PRIVATE_KEY_FILE);
+        let key = read_private_key(&key).map_err(|error| SecretTrouble::unreadable(&error))?;
+        let values = secrets
+            .open(key.bytes(), &self.node, &assignment.instance)
+            .map_err(|error| SecretTrouble::unreadable(&error))?;
+        let filled = with_variables(assignment, &values)?;
+        for (name, values) in mounted(assignment, &values) {
+            self.write(assignment, name, &values)
+                .map_err(|error| SecretTrouble::not_written(&error))?;
+        }
+        Ok(Some(filled))
+    }
+
+    /// Removes the files of a user's instances but those of `kept`.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn keep_only(&self, user: &WorkloadUser, kept: &BTreeSet<&str>) -> Result<(), FileError> {
+        let folder = self.of_user(user);
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed("list", &folder, error)),
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            if !name.to_str().is_some_and(|name| kept.contains(name)) {
+                remove_folder(&entry.path())?;
+            }
+        }
+        if kept.is_empty() {
+            remove_folder(&folder)?;
+            // It stays where others have something in it.
+            let _ = fs::remove_dir(self.below(&self.settings.secrets_folder));
+        }
+        Ok(())
+    }
+
+    /// Writes one secret of an instance, if that is not there as it should be. It is made beside its place and moved
+    /// there, whole.
+    fn write(
+        &self,
+        assignment: &Assignment,
+        name: &str,
+        values: &SecretValues,
+    ) -> Result<(), FileError> {
+        let uid = assignment.user.uid;
+        let instance = self.below(&self.settings.secrets_of(assignment));
+        let place = instance.join(name);
+        if is_written(&place, uid, values) {
+            return Ok(());
+        }
+        let private = Access::owned(0o750, 0, uid);
+        let made = |path: &Path, access| {
+            make_folder(path, access)
+                .map_err(|error| failed("make", path, std::io::Error::other(error)))
+        };
+        made(
+            &self.below(&self.settings.secrets_folder),
+            Access::owned(0o711, 0, 0),
+        )?;
+        made(&self.of_user(&assignment.user), private)?;
+        made(&instance, private)?;
+        // Root's own until it is whole, so that nobody puts anything into it.
+        let unfinished = instance.join(format!("{UNFINISHED}{name}"));
+        remove_folder(&unfinished)?;
+        files::ensure_folder(&unfinished, Access::owned(0o700, 0, 0))?;
+        for (key, value) in &values.0 {
+            let file = unfinished.join(key);
+            files::write_atomic(&file, value, Access::owned(FILE_MODE, uid, uid))?;
+        }
+        files::ensure_folder(&unfinished, Access::owned(FOLDER_MODE, uid, uid))?;
+        remove_folder(&place)?;
+        fs::rename(&unfinished, &place).map_err(|error| failed("move", &place, error))?;
+        sync_folder(&instance)
+    }
+
+    fn of_user(&self, user: &WorkloadUser) -> PathBuf {
+        let folder = self.below(&self.settings.secrets_folder);
+        folder.join(user.uid.to_string())
+    }
+
+    fn below(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+fn failed(verb: &'static str, path: &Path, error: std::io::Error) -> FileError {
+    FileError::System {
+        verb,
+        path: path.to_owned(),
+        error,
+    }
+}
+
+/// std's own removal follows no link, whoever changes the folder meanwhile.
+fn remove_folder(path: &Path) -> Result<(), FileError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(failed("remove", path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The instance with the values of its variables.
+fn with_variables(
+    assignment: &Assignment,
+    all: &BTreeMap<String, SecretValues>,
+) -> Result<Assignment, SecretTrouble> {
+    let unusable = |message| SecretTrouble {
+        reason: "SecretUnusable",
+        message,
+    };
+    let mut filled = assignment.clone();
+    for variable in &mut filled.container.env {
+        let Some(source) = variable.value_from.take() else {
+            continue;
+        };
+        let (name, key) = (&source.secret.name, &source.secret.key);
+        let value = all.get(name).and_then(|values| values.0.get(key));
+        let value = value.map(|value| String::from_utf8(value.clone()));
+        variable.value = match value {
+            Some(Ok(value)) => Some(value),
+            Some(Err(_)) => {
+                return Err(unusable(format!(
+                    "the value of key {key} of secret {name} is no UTF-8 text, which a variable needs"
+                )));
+            }
+            None => {
+                return Err(SecretTrouble::unreadable(&format!(
+                    "key {key} of secret {name} was not sent"
+                )));
+            }
+        };
+    }
+    // Its errors name variables, never values.
+    environment_files(&filled.container.env).map_err(|error| unusable(error.to_string()))?;
+    Ok(filled)
+}
+
+/// What is to be there as files, by secret: all keys, or those that mounts name.
+fn mounted<'a>(
+    assignment: &'a Assignment,
+    all: &BTreeMap<String, SecretValues>,
+) -> BTreeMap<&'a str, SecretValues> {
+    let mut found: BTreeMap<&str, SecretValues> = BTreeMap::new();
+    for mount in &assignment.container.volume_mounts {
+        let mut volumes = assignment.volumes.iter().map(|volume| &volume.definition);
+        let volume = volumes.find(|volume| volume.name == mount.name);
+        let Some(secret) = volume.and_then(|volume| volume.secret.as_ref()) else {
+            continue;
+        };
+        let values = all.get(&secret.name).into_iter().flat_map(|all| &all.0);
+        let wanted =
+            values.filter(|(key, _)| mount.sub_path.as_ref().is_none_or(|one| one == *key));
+        let files = found.entry(&secret.name).or_default();
+        files
+            .0
+            .extend(wanted.map(|(key, value)| (key.clone(), value.clone())));
+    }
+    found
+}
+
+/// The folder holds these files and nothing else, each with owner and mode.
+fn is_written(folder: &Path, uid: u32, values: &SecretValues) -> bool {
+    let is_own = |path: &Path, mode: u32| {
+        fs::symlink_metadata(path).is_ok_and(|found| {
+            (found.uid(), found.gid(), found.mode() & 0o7777) == (uid, uid, mode)
+        })
+    };
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    is_own(folder, FOLDER_MODE)
+        && entries.flatten().count() == values.0.len()
+        && values.0.iter().all(|(key, value)| {
+            let path = folder.join(key);
+            is_own(&path, FILE_MODE) && open_plain(&path).is_ok_and(|file| has(file, value))
+        })
+}
+
+fn has(file: File, value: &[u8]) -> bool {
+    let mut content = Vec::new();
+    let limit = VALUE_LIMIT as u64 + 1;
+    file.take(limit).read_to_end(&mut content).is_ok() && content == value
+}

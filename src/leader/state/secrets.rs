@@ -1,0 +1,40 @@
+//! Secrets and the keys that seal them, as they are stored.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use super::{SnapshotBuilder, below};
+use crate::{
+    plan::{SealingKeyRecord, SecretKey, SecretRecord, Snapshot, Stored},
+    store::{keys, mirror::Entries},
+};
+
+impl SnapshotBuilder {
+    pub(super) fn read_secrets(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        snapshot.sealing = self.sealing.clone();
+        for (number, entry) in below(entries, keys::SEALING) {
+            let Ok(number) = number.parse() else { continue };
+            if let Some(value) = self.json::<SealingKeyRecord>(entry) {
+                snapshot.sealing_keys.insert(number, value);
+            }
+        }
+        let mut kept = BTreeMap::new();
+        for (name, entry) in below(entries, keys::SECRETS) {
+            let Some(key) = SecretKey::parse(name) else {
+                continue;
+            };
+            let known = self.secrets.remove(&entry.key);
+            let known = known.filter(|(revision, _)| *revision == entry.mod_revision);
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self
+                    .json::<SecretRecord>(entry)
+                    .map(|stored| Arc::new(stored.value)),
+            };
+            let Some(value) = parsed else { continue };
+            let revision = entry.mod_revision;
+            kept.insert(entry.key.clone(), (revision, Arc::clone(&value)));
+            snapshot.secrets.insert(key, Stored { revision, value });
+        }
+        self.secrets = kept;
+    }
+}

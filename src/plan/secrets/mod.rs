@@ -1,0 +1,337 @@
+//! Secrets: what is stored of them, who uses which, and how an instance gets its values.
+//!
+//! Values lie in the store sealed with a data key, which is sealed with the recovery key; what an instance uses
+//! comes into its assignment sealed for its machine ([`crate::pki::vault`]). An instance keeps the values that it was
+//! placed with. Where a secret has another version than an instance of the present generation was given, the workload
+//! gets a new generation, as a restart makes it: what is compared is there in each snapshot, so that it does not matter
+//! which leader sees it, or when.
+
+mod sealing;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{
+    Assignment, EventKind, GenerationRecord, Origin, Snapshot, Stored, WorkloadKey, WorkloadMeta,
+    service::Pass, slot::Live, with_restart,
+};
+use crate::{
+    resource::{
+        Container, Volume, WorkloadSpec,
+        secret::{INSTANCE_LIMIT, SecretValues},
+    },
+    store::{Compare, keys},
+};
+pub use sealing::{
+    AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
+    SecretRecord, SecretVersion,
+};
+
+/// What of one secret is used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SecretUse {
+    /// These keys; true where a variable has the value.
+    pub keys: BTreeMap<String, bool>,
+    /// All of its keys.
+    pub whole: bool,
+}
+
+/// What containers use of secrets, by the names of these.
+pub fn secret_uses<'c>(
+    containers: impl IntoIterator<Item = &'c Container>,
+    volumes: &[Volume],
+) -> BTreeMap<String, SecretUse> {
+    let mut uses: BTreeMap<String, SecretUse> = BTreeMap::new();
+    for container in containers {
+        let sources = container
+            .env
+            .iter()
+            .filter_map(|one| one.value_from.as_ref());
+        for source in sources {
+            let used = uses.entry(source.secret.name.clone()).or_default();
+            used.keys.insert(source.secret.key.clone(), true);
+        }
+        for mount in &container.volume_mounts {
+            let volume = volumes.iter().find(|volume| volume.name == mount.name);
+            let Some(secret) = volume.and_then(|volume| volume.secret.as_ref()) else {
+                continue;
+            };
+            let used = uses.entry(secret.name.clone()).or_default();
+            match &mount.sub_path {
+                None => used.whole = true,
+                Some(key) => drop(used.keys.entry(key.clone()).or_insert(false)),
+            }
+        }
+    }
+    uses
+}
+
+/// What a workload uses of secrets.
+pub fn secrets_of(spec: &WorkloadSpec) -> BTreeMap<String, SecretUse> {
+    let others = spec.init_containers.iter().chain(&spec.sidecars);
+    secret_uses(
+        std::iter::once(&spec.container).chain(others),
+        &spec.volumes,
+    )
+}
+
+/// An instance of the present generation was given another version of this secret than there is now.
+fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i str> {
+    let assigned = assignment.secrets.as_ref()?;
+    let mut versions = assigned.versions.iter();
+    let found = versions.find(|(name, version)| {
+        let key = SecretKey::new(&assignment.namespace, name);
+        let stored = snapshot.secrets.get(&key);
+        stored.is_some_and(|stored| SecretVersion::of(&stored.value) != **version)
+    });
+    found.map(|(name, _)| name.as_str())
+}
+
+/// Workloads that use a secret: by their files, or by an instance that was placed with it.
+pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str> {
+    let workloads = snapshot.workloads.iter();
+    let named = workloads.filter(|(workload, entry)| {
+        let spec = entry.parsed.as_ref().map(|parsed| &parsed.workload.spec);
+        let uses = spec.is_ok_and(|spec| secrets_of(spec).contains_key(&key.name));
+        workload.namespace == key.namespace && !entry.meta.value.deleting && uses
+    });
+    let instances = snapshot
+        .instances
+        .values()
+        .map(|entry| &entry.assignment.value);
+    let placed = instances.filter(|assignment| {
+        let secrets = assignment.secrets.as_ref();
+        let uses = secrets.is_some_and(|secrets| secrets.versions.contains_key(&key.name));
+        assignment.namespace == key.namespace && assignment.is_run() && uses
+    });
+    let named = named.map(|(workload, _)| workload.name.as_str());
+    let mut users: Vec<&str> = named
+        .chain(placed.map(|assignment| assignment.workload.as_str()))
+        .collect();
+    users.sort_unstable();
+    users.dedup();
+    users
+}
+
+/// Those of them with instances of the present generation that another version was given to.
+pub fn behind_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str> {
+    let users = users_of_secret(snapshot, key).into_iter();
+    let version = snapshot.secrets.get(key);
+    let version = version.map(|stored| SecretVersion::of(&stored.value));
+    let is_behind = |name: &&str| {
+        let workload = WorkloadKey::new(&key.namespace, name);
+        let hash = snapshot.workloads.get(&workload);
+        let hash = hash.map(|entry| &entry.meta.value.template_hash);
+        snapshot.instances.values().any(|entry| {
+            let assignment = &entry.assignment.value;
+            let secrets = assignment.secrets.as_ref();
+            let given = secrets.and_then(|secrets| secrets.versions.get(&key.name));
+            assignment.namespace == key.namespace
+                && assignment.workload == **name
+                && assignment.is_run()
+                && Some(&assignment.template_hash) == hash
+                && given.is_some_and(|given| Some(given) != version.as_ref())
+        })
+    };
+    users.filter(is_behind).collect()
+}
+
+/// The secrets that an instance is to be given, all of which are there.
+pub(super) type Wanted<'a> = Vec<(SecretKey, &'a Stored<Arc<SecretRecord>>, SecretUse)>;
+
+/// Why an instance is not placed that uses secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SecretTrouble {
+    pub(super) reason: &'static str,
+    pub(super) message: String,
+}
+
+fn find<'a>(
+    snapshot: &'a Snapshot,
+    namespace: &str,
+    uses: BTreeMap<String, SecretUse>,
+) -> Result<Wanted<'a>, SecretTrouble> {
+    let trouble = |reason, message| Err(SecretTrouble { reason, message });
+    let mut wanted = Vec::new();
+    let mut size = 0;
+    for (name, used) in uses {
+        let key = SecretKey::new(namespace, &name);
+        let Some(stored) = snapshot.secrets.get(&key) else {
+            let keys: Vec<&str> = used.keys.keys().map(String::as_str).collect();
+            let keys = match keys.as_slice() {
+                [] => String::new(),
+                keys => format!(" (of which it uses {})", keys.join(", ")),
+            };
+            let message = format!("there is no secret {name} in namespace {namespace}{keys}");
+            return trouble("SecretMissing", message);
+        };
+        let there = &stored.value.keys;
+        for (key, as_variable) in &used.keys {
+            match there.get(key) {
+                None => {
+                    let message = format!("secret {name} has no key {key}");
+                    return trouble("SecretMissing", message);
+                }
+                Some(known) if *as_variable && !known.text => {
+                    let message = format!(
+                        "the value of key {key} of secret {name} can't be that of a variable: it is no UTF-8 text, or has a NUL; mount it as a file"
+                    );
+                    return trouble("SecretUnusable", message);
+                }
+                Some(_) => {}
+            }
+        }
+        let given = there.iter().filter(|(key, _)| gives(&used, key));
+        size += given
+            .map(|(key, known)| name.len() + key.len() + known.size)
+            .sum::<usize>();
+        wanted.push((key, stored, used));
+    }
+    if size > INSTANCE_LIMIT {
+        let message = format!(
+            "what it uses of secrets has {size} bytes; an instance can have {INSTANCE_LIMIT} at most"
+        );
+        return trouble("SecretUnusable", message);
+    }
+    Ok(wanted)
+}
+
+fn gives(used: &SecretUse, key: &str) -> bool {
+    used.whole || used.keys.contains_key(key)
+}
+
+fn sealed_for(
+    snapshot: &Snapshot,
+    wanted: &Wanted<'_>,
+    node: &str,
+    instance: &str,
+) -> Result<Option<AssignedSecrets>, SealingError> {
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let versions = wanted.iter();
+    let versions: BTreeMap<_, _> = versions
+        .map(|(key, stored, _)| (key.name.clone(), SecretVersion::of(&stored.value)))
+        .collect();
+    if let Sealing::Rehearsed = snapshot.sealing {
+        let sealed = "rehearsed".to_owned();
+        return Ok(Some(AssignedSecrets { versions, sealed }));
+    }
+    let (number, key) = snapshot
+        .sealing_keys
+        .last_key_value()
+        .ok_or(SealingError::NoDataKey(1))?;
+    let key = snapshot.sealing.data_key(*number, &key.value)?;
+    let unknown = || SealingError::Machine(node.to_owned());
+    let machine = snapshot.nodes.get(node);
+    let machine = machine.and_then(|node| node.public_key.as_deref());
+    let machine = BASE64_STANDARD.decode(machine.ok_or_else(unknown)?.trim());
+    let machine: [u8; 32] = machine
+        .map_err(|_| unknown())?
+        .try_into()
+        .map_err(|_| unknown())?;
+    let mut given: BTreeMap<String, SecretValues> = BTreeMap::new();
+    for (place, stored, used) in wanted {
+        let mut values = snapshot.sealing.open(snapshot, place, &stored.value)?;
+        values.0.retain(|key, _| gives(used, key));
+        given.insert(place.name.clone(), values);
+    }
+    AssignedSecrets::seal(&key, (node, &machine), instance, versions, &given).map(Some)
+}
+
+impl<'a> Pass<'_, 'a, '_> {
+    /// The secrets that an instance is to have; nothing where one is missing, which the status then says.
+    pub(super) fn wanted_secrets(
+        &mut self,
+        volumes: &[Volume],
+        container: &Container,
+    ) -> Option<Wanted<'a>> {
+        let uses = secret_uses([container], volumes);
+        match find(self.draft.snapshot, &self.key.namespace, uses) {
+            Ok(wanted) => Some(wanted),
+            Err(trouble) => {
+                self.secret_trouble = Some(trouble);
+                None
+            }
+        }
+    }
+
+    /// Seals them for the machine; nothing where that can't be, which the status then says.
+    pub(super) fn sealed_secrets(
+        &mut self,
+        wanted: &Wanted<'_>,
+        node: &str,
+        instance: &str,
+    ) -> Option<Option<AssignedSecrets>> {
+        match sealed_for(self.draft.snapshot, wanted, node, instance) {
+            Ok(sealed) => Some(sealed),
+            Err(error) => {
+                self.secret_trouble = Some(SecretTrouble {
+                    reason: "SecretUnreadable",
+                    message: error.to_string(),
+                });
+                None
+            }
+        }
+    }
+
+    /// Writes a new generation of the same files where a secret changed; true when it did.
+    pub(super) fn follow_secrets(&mut self, all: &[Live<'_>]) -> bool {
+        let snapshot = self.draft.snapshot;
+        let present = all.iter().filter(|live| live.wanted() && live.current);
+        let mut changed = present.filter_map(|live| outdated(snapshot, live.assignment));
+        let Some(name) = changed.next() else {
+            return false;
+        };
+        let before = &self.entry.meta.value;
+        // Its hash is another than any of before, however quickly changes come.
+        let after = |at: Timestamp| at.saturating_add(SignedDuration::from_millis(1));
+        let after = before.restarted.and_then(|at| after(at).ok());
+        let at = after.map_or(self.draft.now, |after| after.max(self.draft.now));
+        let earlier = with_restart("", before.restarted);
+        let files = before.template_hash.strip_suffix(&earlier);
+        let files = files.unwrap_or(&before.template_hash);
+        let meta = WorkloadMeta {
+            generation: before.generation + 1,
+            template_hash: with_restart(files, Some(at)),
+            restarted: Some(at),
+            updated: self.draft.now,
+            ..before.clone()
+        };
+        let generation = meta.generation;
+        let why = format!("secret {name} has changed");
+        let record = GenerationRecord {
+            schema: 1,
+            applied: self.draft.now,
+            by: String::new(),
+            origin: Origin::SecretChanged,
+            of: None,
+            why: why.clone(),
+            spec_hash: meta.spec_hash.clone(),
+            template_hash: meta.template_hash.clone(),
+            restarted: meta.restarted,
+            image: meta.image.clone(),
+        };
+        let message = format!("generation {generation} begins its instances anew: {why}");
+        self.workload_event(EventKind::Normal, "SecretChanged", message);
+        self.flush_if_full();
+        let mut group = std::mem::take(&mut self.group);
+        let WorkloadKey { namespace, name } = self.key;
+        for (file, stored) in &self.entry.files {
+            let copy = keys::archive_file(namespace, name, generation, file);
+            group.put_text(copy, stored.value.as_bytes());
+        }
+        for old in self.entry.outdated(generation) {
+            group.delete_prefix(keys::archive_generation(namespace, name, old));
+        }
+        group.put(keys::archive_meta(namespace, name, generation), &record);
+        let meta_key = keys::workload_meta(namespace, name);
+        group.put(meta_key.clone(), &meta);
+        let unchanged = Compare::ModRevision(meta_key, self.entry.meta.revision);
+        let reason = format!("workload {} takes up a changed secret", self.key);
+        self.draft.commit(group, reason, vec![unchanged]);
+        true
+    }
+}

@@ -1,0 +1,380 @@
+//! What is stored of secrets, and how it is sealed and opened.
+
+use std::{collections::BTreeMap, fmt};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    pki::{
+        seal::{RecoveryKey, SealError},
+        vault::{DataKey, open_delivery},
+    },
+    plan::Snapshot,
+    resource::secret::{SecretValues, is_text},
+};
+
+/// `/kat/secrets/{ns}/{name}`: a secret, its values sealed.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated when the secret is made.
+    pub uid: String,
+    /// Counts changes of the content, from 1.
+    pub version: u64,
+    /// When it was made.
+    pub created: Timestamp,
+    /// When its content last changed.
+    pub updated: Timestamp,
+    /// What may be told of its keys.
+    pub keys: BTreeMap<String, SecretKeyRecord>,
+    /// Number of the data key that sealed it.
+    pub key_id: u64,
+    /// The values, sealed, in base64.
+    pub sealed: String,
+}
+
+/// The sealed values are left out: they are long, and tell nothing.
+impl fmt::Debug for SecretRecord {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("SecretRecord")
+            .field("uid", &self.uid)
+            .field("version", &self.version)
+            .field("keys", &self.keys)
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What may be told of one key of a secret.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SecretKeyRecord {
+    /// Bytes of its value.
+    pub size: usize,
+    /// A variable can have it.
+    pub text: bool,
+}
+
+/// `/kat/sealing/{number}`: a data key. New things are sealed with the one of the highest number.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SealingKeyRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The key, sealed with the recovery key, in base64.
+    pub sealed: String,
+}
+
+/// Namespace and name of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl SecretKey {
+    /// Joins both.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Reads what [`fmt::Display`] writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        let whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
+        whole.then(|| Self::new(namespace, name))
+    }
+
+    /// What is sealed for the place of one version of one secret opens nowhere else.
+    fn context(&self, uid: &str, version: u64) -> Vec<u8> {
+        let version = version.to_string();
+        let parts = ["secret", &self.namespace, &self.name, uid, &version];
+        framed(parts.iter().map(|part| part.as_bytes()))
+    }
+}
+
+impl fmt::Display for SecretKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// How secrets are opened and sealed by whoever looks at a [`Snapshot`].
+#[derive(Debug, Clone, Default)]
+pub enum Sealing {
+    /// It has no key.
+    #[default]
+    None,
+    /// It only tries what would come: nothing is opened, and what is sealed is a word.
+    Rehearsed,
+    /// With the key that opens the data keys.
+    With(RecoveryKey),
+}
+
+/// Why a secret does not open or seal. No message holds a value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SealingError {
+    /// [`Sealing::None`].
+    #[error("this machine has no key for secrets")]
+    NoKey,
+    /// The data key is gone.
+    #[error("the data key {0} is not in the store")]
+    NoDataKey(u64),
+    /// The key does not fit.
+    #[error("{0}: {1}")]
+    Seal(String, SealError),
+    /// What is sealed is not what it should be.
+    #[error("{0}: what is sealed can't be read")]
+    Malformed(String),
+    /// The machine can't be sealed for.
+    #[error("machine {0} has no WireGuard key that can be sealed for")]
+    Machine(String),
+}
+
+impl Sealing {
+    fn recovery(&self) -> Result<&RecoveryKey, SealingError> {
+        match self {
+            Self::With(key) => Ok(key),
+            Self::None | Self::Rehearsed => Err(SealingError::NoKey),
+        }
+    }
+
+    /// A new data key.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn new_key(&self, number: u64, now: Timestamp) -> Result<SealingKeyRecord, SealingError> {
+        let failed = |error| SealingError::Seal(format!("data key {number}"), error);
+        let key = DataKey::generate().map_err(failed)?;
+        let sealed = key.sealed_with(self.recovery()?, number).map_err(failed)?;
+        Ok(SealingKeyRecord {
+            schema: 1,
+            created: now,
+            sealed: BASE64_STANDARD.encode(sealed),
+        })
+    }
+
+    pub(super) fn data_key(
+        &self,
+        number: u64,
+        record: &SealingKeyRecord,
+    ) -> Result<DataKey, SealingError> {
+        let name = || format!("data key {number}");
+        let sealed = BASE64_STANDARD.decode(&record.sealed);
+        let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
+        DataKey::open_with(self.recovery()?, &sealed, number)
+            .map_err(|error| SealingError::Seal(name(), error))
+    }
+
+    /// Puts values into a record, whose other fields say what they are the values of.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn seal(
+        &self,
+        (number, key): (u64, &SealingKeyRecord),
+        place: &SecretKey,
+        values: &SecretValues,
+        record: SecretRecord,
+    ) -> Result<SecretRecord, SealingError> {
+        let parts = values.0.iter();
+        let plain = framed(parts.flat_map(|(key, value)| [key.as_bytes(), value]));
+        let sealed = self
+            .data_key(number, key)?
+            .seal(&plain, &place.context(&record.uid, record.version))
+            .map_err(|error| SealingError::Seal(format!("secret {place}"), error))?;
+        let keys = values.0.iter().map(|(key, value)| {
+            let known = SecretKeyRecord {
+                size: value.len(),
+                text: is_text(value),
+            };
+            (key.clone(), known)
+        });
+        Ok(SecretRecord {
+            keys: keys.collect(),
+            key_id: number,
+            sealed: BASE64_STANDARD.encode(sealed),
+            ..record
+        })
+    }
+
+    /// The values of a record.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn open(
+        &self,
+        snapshot: &Snapshot,
+        place: &SecretKey,
+        record: &SecretRecord,
+    ) -> Result<SecretValues, SealingError> {
+        let name = || format!("secret {place}");
+        let key = snapshot.sealing_keys.get(&record.key_id);
+        let key = key.ok_or(SealingError::NoDataKey(record.key_id))?;
+        let key = self.data_key(record.key_id, &key.value)?;
+        let sealed = BASE64_STANDARD.decode(&record.sealed);
+        let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
+        let plain = key
+            .open(&sealed, &place.context(&record.uid, record.version))
+            .map_err(|error| SealingError::Seal(name(), error))?;
+        let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
+        let mut values = SecretValues::default();
+        for pair in parts.chunks(2) {
+            let [key, value] = pair else {
+                return Err(SealingError::Malformed(name()));
+            };
+            let key = std::str::from_utf8(key).map_err(|_| SealingError::Malformed(name()))?;
+            values.0.insert(key.to_owned(), (*value).to_vec());
+        }
+        Ok(values)
+    }
+}
+
+/// What an instance uses of secrets, sealed for its machine.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedSecrets {
+    /// By name, which version of each it was given.
+    pub versions: BTreeMap<String, SecretVersion>,
+    /// The values that it uses, sealed, in base64.
+    pub sealed: String,
+}
+
+impl fmt::Debug for AssignedSecrets {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("AssignedSecrets")
+            .field("versions", &self.versions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A version of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretVersion {
+    /// Of which secret: one that was made anew is another.
+    pub uid: String,
+    /// Its version.
+    pub version: u64,
+}
+
+impl SecretVersion {
+    pub(super) fn of(record: &SecretRecord) -> Self {
+        Self {
+            uid: record.uid.clone(),
+            version: record.version,
+        }
+    }
+}
+
+impl AssignedSecrets {
+    /// What is sealed for one instance on one machine opens for no other.
+    fn context(versions: &BTreeMap<String, SecretVersion>, node: &str, instance: &str) -> Vec<u8> {
+        let numbers: Vec<String> = versions
+            .values()
+            .map(|one| one.version.to_string())
+            .collect();
+        let mut parts = vec!["delivery", node, instance];
+        for ((name, version), number) in versions.iter().zip(&numbers) {
+            parts.extend([name.as_str(), &version.uid, number]);
+        }
+        framed(parts.iter().map(|part| part.as_bytes()))
+    }
+
+    /// Seals values by secret for an instance on a machine, by its name and X25519 public key.
+    ///
+    /// # Errors
+    /// [`SealingError::Seal`].
+    pub fn seal(
+        key: &DataKey,
+        (node, public_key): (&str, &[u8; 32]),
+        instance: &str,
+        versions: BTreeMap<String, SecretVersion>,
+        values: &BTreeMap<String, SecretValues>,
+    ) -> Result<Self, SealingError> {
+        let parts = values.iter().flat_map(|(name, values)| {
+            values.0.iter().flat_map(move |(key, value)| {
+                let parts: [&[u8]; 3] = [name.as_bytes(), key.as_bytes(), value];
+                parts
+            })
+        });
+        let plain = framed(parts);
+        let context = Self::context(&versions, node, instance);
+        let sealed = key
+            .deliver(public_key, &plain, &context)
+            .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
+        Ok(Self {
+            versions,
+            sealed: BASE64_STANDARD.encode(sealed),
+        })
+    }
+
+    /// The values by secret, on the machine that they are for.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn open(
+        &self,
+        private_key: &[u8; 32],
+        node: &str,
+        instance: &str,
+    ) -> Result<BTreeMap<String, SecretValues>, SealingError> {
+        let name = || format!("the secrets of {instance}");
+        let sealed = BASE64_STANDARD.decode(&self.sealed);
+        let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
+        let context = Self::context(&self.versions, node, instance);
+        let plain = open_delivery(private_key, &sealed, &context)
+            .map_err(|error| SealingError::Seal(name(), error))?;
+        let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
+        let mut all: BTreeMap<String, SecretValues> = BTreeMap::new();
+        for part in parts.chunks(3) {
+            let [secret, key, value] = part else {
+                return Err(SealingError::Malformed(name()));
+            };
+            let text = |part: &[u8]| String::from_utf8(part.to_vec());
+            let (Ok(secret), Ok(key)) = (text(secret), text(key)) else {
+                return Err(SealingError::Malformed(name()));
+            };
+            let values = all.entry(secret).or_default();
+            values.0.insert(key, (*value).to_vec());
+        }
+        Ok(all)
+    }
+}
+
+/// Parts, each with its length before it.
+fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for part in parts {
+        // No part is nearly as long as that.
+        let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
+        bytes.extend(length.to_be_bytes());
+        bytes.extend(part);
+    }
+    bytes
+}
+
+fn unframed(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut parts = Vec::new();
+    while !bytes.is_empty() {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+        let (part, rest) = rest.split_at_checked(length)?;
+        parts.push(part);
+        bytes = rest;
+    }
+    Some(parts)
+}

@@ -1,0 +1,160 @@
+# Secrets reach the programs that use them, as variables and files, and nobody else; a change rolls, and a boot without KAT starts them
+# machines: 2
+# shellcheck shell=bash
+wait_for 60 nodes_are_ready
+random() { head -c 15 /dev/urandom | base64 | tr -dc A-Za-z0-9; }
+password=first$(random) certificate=cert$(random) plain=plain$(random) planted=planted$(random)
+# set_secret KEY <VALUE: never as an argument.
+set_secret() { lab exec n1 -- katcall secret set db --from-file "$1=-" "${@:2}"; }
+files=(--container 'volumeMounts: [{name: keys, mountPath: /keys}, {name: keys, mountPath: /one.crt, subPath: tls.crt}]'
+    --spec 'volumes: [{name: keys, secret: {name: db}}]' --spec 'nodeSelector: {secrets: here}')
+app() {
+    workload app --port 80 "${files[@]}" --env "PLAIN=$plain" --env VERSION="${1:-1}" >/dev/null
+    # What the helper does not write: a variable of a secret.
+    sed -i 's/^    env:$/    env:\n      - {name: PASSWORD, valueFrom: {secret: {name: db, key: PASSWORD}}}/' "$LAB_WORK/workloads/app/workload.kat"
+    n1 rm -rf /root/workloads/app
+    lab copy "$LAB_WORK/workloads/app" n1:/root/workloads/
+}
+kat label node n1 secrets=here
+app
+
+# It waits for what is missing, says for what, and goes on by itself.
+kat apply -f /root/workloads/app
+waits() { equal "$1" "$(kat get workload app -o json | jq -r '.status.conditions[0] | "\(.reason) \(.message)"')" "why it waits"; }
+wait_for 20 waits 'SecretMissing there is no secret db in namespace default (of which it uses PASSWORD, tls.crt)'
+contains "$(kat why workload app)" "there is no secret db"
+printf %s "$password" | set_secret PASSWORD
+wait_for 20 waits 'SecretMissing secret db has no key tls.crt'
+printf '%s\377' "$certificate" | set_secret tls.crt
+wait_for 60 is app .status.phase Running
+gives() { equal "$1" "$(page "http://$(field app .status.ip)/env?PASSWORD")" "the variable"; }
+gives "$password"
+equal "$password" "$(inside app cat /keys/PASSWORD)" "the file"
+contains "$(inside app cat /one.crt)" "$certificate"
+contains "$(inside app stat -c '%a %u' /keys/PASSWORD)" '444 0'
+refused inside app sh -c 'echo x >/keys/PASSWORD'
+refused inside app sh -c 'echo x >/keys/other'
+
+# Names and sizes are shown, and no value.
+shown=$(
+    kat get secrets -A -o wide
+    kat get secrets -o json
+    kat describe secret db
+    kat describe workload app
+    kat get workload app -o json
+    kat get instances -o json
+    kat get events -A -o json
+    kat why workload app
+    app 2
+    kat plan -f /root/workloads/app || test $? = 10
+)
+contains "$shown" tls.crt
+for value in "$password" "$certificate" "$plain"; do
+    [[ $shown != *"$value"* ]] || { echo "a value is shown" && exit 1; }
+done
+
+# The same again changes nothing; another value rolls, in place of what served until then.
+instance=$(field app .metadata.name)
+contains "$(printf %s "$password" | set_secret PASSWORD)" "unchanged, version 2"
+equal "$instance" "$(field app .metadata.name)" "instance after the same value"
+password=second$(random)
+printf %s "$password" | set_secret PASSWORD --wait
+wait_for 30 gives "$password"
+[[ $(field app .metadata.name) != "$instance" ]]
+contains "$(kat get events -o json)" 'secret db has changed'
+contains "$(kat history app)" 'secret changed'
+
+# What is used stays.
+output=$(kat delete secret db 2>&1) && exit 1
+contains "$output" "is used by app"
+output=$(kat secret unset db PASSWORD 2>&1) && exit 1
+contains "$output" "is used by app"
+set_secret EXTRA --wait <<<more
+kat secret unset db EXTRA --wait
+
+# Another key seals, and nothing that runs notices.
+instance=$(field app .metadata.name)
+contains "$(kat secret rotate-key)" "sealed with key 2; earlier keys are gone"
+keys_of() { etcdctl_on n1 get --prefix --keys-only "$1" | grep . || true; }
+equal /kat/sealing/2 "$(keys_of /kat/sealing/)" "keys that seal"
+equal "$instance" "$(field app .metadata.name)" "instance after a rotation"
+
+# A local user of the machine finds what everybody may see, and none of the values.
+n1 id spy >/dev/null 2>&1 || n1 useradd --uid 15000 --create-home spy
+cat >"$LAB_WORK/search" <<'SEARCH'
+#!/bin/bash
+# Reads a text, and says where this user finds it. The text is no argument and no variable of a process.
+umask 077
+cat >~/pattern
+finds() { grep -aqF -f ~/pattern; }
+find / /run /tmp /dev/shm -xdev -type f -readable ! -path ~/pattern -print0 2>/dev/null |
+    xargs -0 -r timeout 100 grep -laF -f ~/pattern -- 2>/dev/null | sed 's/^/file /'
+cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null | finds && echo proc
+ps auxewww | finds && echo ps
+systemctl show --all '*' 2>/dev/null | finds && echo units
+for bus in /run/user/*/bus; do
+    DBUS_SESSION_BUS_ADDRESS=unix:path=$bus timeout 10 systemctl --user show --all '*' 2>/dev/null | finds && echo "bus $bus"
+done
+busctl tree --list rip.dws.kat1 2>/dev/null | while read -r object; do
+    timeout 10 busctl introspect rip.dws.kat1 "$object" --no-pager 2>/dev/null
+done | finds && echo kat1
+journalctl --no-pager -o export 2>/dev/null | finds && echo journal
+podman ps --all --quiet 2>/dev/null | xargs -r podman inspect 2>/dev/null | finds && echo podman
+rm ~/pattern
+SEARCH
+lab copy "$LAB_WORK/search" n1:/srv/search
+n1 chmod 755 /srv/search
+search() { lab exec n1 --user spy -- /srv/search <<<"$1"; }
+# It can find: a file, a variable of its own process, what a unit says, and what it logged.
+n1 sh -c "echo $planted >/srv/planted; systemd-run --quiet --unit=planted --setenv=PLANTED=$planted sleep 600"
+lab exec n1 --user spy -- sh -c "PLANTED=$planted sleep 600 & logger $planted"
+found=$(search "$planted")
+for place in 'file /srv/planted' proc ps units journal; do contains "$found" "$place"; done
+n1 systemctl stop planted
+for value in "$password" "$certificate" "$plain"; do
+    equal '' "$(search "$value")" "where a local user finds a value"
+done
+rendered=$(n1 sh -c 'cat /var/lib/kat/units/*/*.container /etc/containers/systemd/users/*/*.container')
+contains "$rendered" /var/lib/kat/secrets/
+# holders NODE VALUE PATH...: files of root's that have it, or its base64.
+holders() {
+    local node=$1 value=$2
+    shift 2
+    printf '%s\n%s\n' "$value" "$(printf %s "${value:0:12}" | base64)" | lab exec "$node" -- grep -rlaF -f /dev/stdin "$@" || true
+}
+n1 kat-agent backup /root/search.backup
+n1 sh -c "echo $planted >/var/lib/kat/planted"
+equal /var/lib/kat/planted "$(holders n1 "$planted" /var/lib/kat)" "the planted file"
+n1 rm /var/lib/kat/planted
+uid=$(field app .status.uid)
+for value in "$password" "$certificate"; do
+    # Clear in the program's own files alone: not in the store, its log, the list, backups, or what KAT keeps beside them.
+    elsewhere=$(holders n1 "$value" /var/lib/kat /root/search.backup /etc /run/kat /run/systemd | grep -vE "^/var/lib/kat/(units/$uid/kat-[^/]*\.env|secrets/$uid/.*|users/.*)\$" || true)
+    equal '' "$elsewhere" "where root finds a value in KAT's files"
+    equal '' "$(holders n2 "$value" /var/lib/kat /etc /run/kat /run/systemd /var/log)" "on a machine that runs no user of it"
+    [[ $rendered != *"$value"* ]]
+    refused n1 sh -c "journalctl --no-pager -o export | grep -aqF '${value:0:12}'"
+done
+refused on n2 test -e /var/lib/kat/secrets
+equal "750 0 $uid" "$(n1 stat -c '%a %u %g' "/var/lib/kat/secrets/$uid")" "the folder of its files"
+
+# A boot without the agent starts it, with all that it uses.
+address=$(field app .status.ip)
+n1 systemctl mask --now kat-agent.service
+n1 systemctl stop kat-etcd.service
+lab reboot n1
+refused n1 systemctl is-active kat-agent.service
+starts_with() { equal "$password" "$(page "http://$address/env?PASSWORD")" "the variable after a boot"; }
+wait_for 60 starts_with
+n1 systemctl unmask kat-agent.service
+n1 systemctl start kat-agent.service
+wait_for 60 nodes_are_ready
+wait_for 60 is app .status.phase Running
+equal "$password" "$(inside app cat /keys/PASSWORD)" "the file after a boot"
+
+# Nothing is left of it where it ran, and then it can go.
+kat delete workload app --wait
+refused n1 test -e "/var/lib/kat/secrets/$uid"
+kat delete secret db
+refused kat get secret db
+kat label node n1 secrets-

@@ -1,0 +1,162 @@
+//! The secret of one workload, which somebody changes now and then: the newest value arrives everywhere.
+
+use std::{
+    collections::BTreeSet,
+    path::Path,
+    sync::{Arc, LazyLock, Mutex},
+};
+
+use axum::body::Body;
+use base64::{Engine, prelude::BASE64_STANDARD};
+use hyper::{Request, header};
+use kat::{
+    leader::SnapshotBuilder,
+    network::wireguard::PrivateKey,
+    pki::seal::RecoveryKey,
+    plan::{Sealing, SealingKeyRecord, SecretKey, Snapshot},
+    store::{MemoryStore, Operation, keys},
+};
+use serde_json::json;
+
+use crate::{monitor::Monitor, net::Net, person::NAMESPACE};
+
+/// The workload that uses it.
+pub const USER: &str = "web";
+/// Its name, key, and the variable that has it.
+const NAME: &str = "login";
+const KEY: &str = "PASSWORD";
+pub const VARIABLE: &str = "LOGIN";
+
+/// What is made anew for each run of the program: nothing that happens depends on it.
+static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
+    let recovery = RecoveryKey::generate().unwrap();
+    let sealing = Sealing::With(recovery.clone());
+    let key = sealing.new_key(1, jiff::Timestamp::UNIX_EPOCH).unwrap();
+    (recovery, key)
+});
+
+/// How members open and seal.
+pub fn sealing() -> Sealing {
+    Sealing::With(MADE.0.clone())
+}
+
+/// The key that seals, as it was made with the first secret.
+pub fn sealing_key() -> Operation {
+    Operation::Put(keys::sealing_key(1), serde_json::to_vec(&MADE.1).unwrap())
+}
+
+/// WireGuard's key of a machine, `n3` say.
+pub fn private_key(machine: &str) -> PrivateKey {
+    let number: u8 = machine.trim_start_matches('n').parse().unwrap();
+    PrivateKey::from_bytes([number; 32])
+}
+
+/// The variable in `workload.kat`.
+pub fn variables(workload: &str) -> serde_json::Value {
+    match workload {
+        USER => json!([{"name": VARIABLE, "valueFrom": {"secret": {"name": NAME, "key": KEY}}}]),
+        _ => json!([]),
+    }
+}
+
+/// Who sets it.
+#[derive(Clone)]
+pub struct Secrets {
+    net: Arc<Net>,
+    store: MemoryStore,
+    monitor: Arc<Monitor>,
+    known: Arc<Mutex<Known>>,
+}
+
+#[derive(Default)]
+struct Known {
+    promised: Option<String>,
+    /// Values with an unknown outcome.
+    perhaps: BTreeSet<String>,
+    busy: bool,
+}
+
+impl Secrets {
+    pub fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
+        Self {
+            net: Arc::clone(net),
+            store: store.clone(),
+            monitor: Arc::clone(monitor),
+            known: Arc::default(),
+        }
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.known.lock().unwrap().promised.is_some()
+    }
+
+    /// Asks a machine to set it, unless the one before is still under way.
+    pub fn set(&self, to: &str, value: &str) {
+        {
+            let mut known = self.known.lock().unwrap();
+            if known.busy {
+                return;
+            }
+            known.busy = true;
+            known.perhaps.insert(value.to_owned());
+        }
+        let (secrets, to, value) = (self.clone(), to.to_owned(), value.to_owned());
+        tokio::spawn(async move {
+            let body = json!({"values": {KEY: BASE64_STANDARD.encode(&value)}});
+            let request = Request::put(format!("/v1alpha1/n/{NAMESPACE}/secrets/{NAME}"))
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(body.to_string()));
+            let answer = secrets.net.call(None, &to, request.unwrap(), || ()).await;
+            let note = format!("{to} answers secret {value}: {answer:?}");
+            secrets.monitor.note(&note);
+            let mut known = secrets.known.lock().unwrap();
+            known.busy = false;
+            if answer.is_ok_and(|status| status.is_success()) {
+                known.perhaps.remove(&value);
+                known.promised = Some(value);
+            }
+        });
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        let listing = self.store.peek(keys::ROOT);
+        let items = listing.items.into_iter();
+        let entries = items.map(|item| (Arc::from(item.key.as_str()), Arc::new(item)));
+        SnapshotBuilder::with_sealing(sealing()).build(&entries.collect(), listing.revision)
+    }
+
+    /// The value that is stored is one that was asked for.
+    pub fn stored(&self) -> Option<String> {
+        let snapshot = self.snapshot();
+        let key = SecretKey::new(NAMESPACE, NAME);
+        let record = snapshot.secrets.get(&key)?;
+        let values = snapshot
+            .sealing
+            .open(&snapshot, &key, &record.value)
+            .unwrap();
+        let value = String::from_utf8(values.0[KEY].clone()).unwrap();
+        let known = self.known.lock().unwrap();
+        if known.promised.as_ref() != Some(&value) && !known.perhaps.contains(&value) {
+            let promised = &known.promised;
+            let text = format!("the secret was promised to be {promised:?}, and is {value}");
+            self.monitor.violated(text);
+        }
+        Some(value)
+    }
+
+    /// What is written for the instances of [`USER`] on a machine is the newest value; why not, otherwise.
+    pub fn is_behind(&self, root: &Path, units: &[String], value: &str) -> Option<String> {
+        let text = format!("{VARIABLE}={value}\n");
+        let folder = root.join("var/lib/kat/units");
+        for unit in units {
+            let name = format!("{}.env", unit.strip_suffix(".service").unwrap());
+            let users = std::fs::read_dir(&folder).unwrap().flatten();
+            let mut files = users.map(|user| user.path().join(&name));
+            let found = files.find_map(|file| std::fs::read_to_string(file).ok());
+            if found.as_ref() != Some(&text) {
+                return Some(format!("{unit} has {found:?}, and not {text:?}"));
+            }
+        }
+        None
+    }
+}
