@@ -16,6 +16,7 @@ use super::{
     fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
+    host_ports::Listening,
     identity::Identity,
     keys::Keys,
     known::Known,
@@ -336,6 +337,9 @@ async fn tools(
         limits_enforced: super::machine::limits_enforced(),
         network: Arc::new(super::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
+        listeners: Arc::new(Listening {
+            overlay: identity.cluster.spec.cluster_cidr,
+        }),
     })
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::errors::ApiError;
 use crate::{
     bundle::{self, Class, Diagnostic, Mode, SourceFile},
-    resource::OnPartition,
+    resource::{HostPort, OnPartition, Protocol, VirtualLoadBalancer},
 };
 
 /// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
@@ -33,6 +33,8 @@ pub(super) struct Submission {
     pub(super) template_hash: String,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
+    /// Ports of machines that are to lead to it.
+    pub(super) host_ports: Vec<(u16, Protocol)>,
     /// Its namespace is written beside it.
     pub(super) makes_namespace: bool,
 }
@@ -73,6 +75,10 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
         template_hash: bundle::template_hash(&bundle),
         fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
             .then_some(workload.spec.container.termination_grace_seconds),
+        host_ports: bundle
+            .load_balancer
+            .as_ref()
+            .map_or_else(Vec::new, host_ports),
         makes_namespace: bundle
             .namespace
             .as_ref()
@@ -83,6 +89,16 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
             .map(|file| (file.name.clone(), file.text.clone()))
             .collect(),
     })
+}
+
+/// The numbers that are written.
+fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
+    let ports = balancer.spec.ports.iter();
+    let numbers = ports.filter_map(|port| match port.host_port? {
+        HostPort::Number(number) => Some((number, port.protocol)),
+        HostPort::Auto(_) => None,
+    });
+    numbers.collect()
 }
 
 /// All mistakes at once; the message names the first.

@@ -1,8 +1,11 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
 use super::{
-    Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
-    needed_schema, schedule::seed_of, service::Pass,
+    Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose,
+    host_ports::{self, none_free, ports_of},
+    instance_id, needed_schema,
+    schedule::seed_of,
+    service::Pass,
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
@@ -17,13 +20,17 @@ struct Version<'v> {
 }
 
 impl<'v> Version<'v> {
-    /// What an instance of it needs.
-    fn demand(&self) -> Demand<'v> {
+    /// What an instance of it needs, with these ports.
+    fn demand<'p>(&self, ports: &'p [Port]) -> Demand<'p>
+    where
+        'v: 'p,
+    {
         let spec = &self.parsed.workload.spec;
+        let schema = needed_schema(spec, health_check_of(self.parsed));
         Demand {
-            ports: ports_of(self.parsed),
+            ports,
             architectures: self.architectures,
-            schema: needed_schema(spec, health_check_of(self.parsed)),
+            schema: schema.max(host_ports::schema_of(ports)),
             ..Demand::of(spec)
         }
     }
@@ -56,14 +63,15 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
             return None;
         };
-        let ports = ports_of(parsed);
-        let demand = version.demand();
+        let ports = self.numbered(parsed)?;
+        let demand = version.demand(&ports);
         let volumes = (spec.volumes.as_slice(), &spec.container);
         let node = self.find_place(demand, volumes, slot)?;
         let address = self.draft.free_address(node)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
+        let schema = demand.schema;
         let assignment = Assignment {
-            schema: demand.schema,
+            schema,
             instance: self.next_id(),
             namespace: self.key.namespace.clone(),
             workload: self.key.name.clone(),
@@ -77,7 +85,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             address,
             image,
             container: spec.container.clone(),
-            ports: self.machines.ports(node, ports),
+            ports,
             health_check: health_check_of(parsed).cloned(),
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
@@ -119,7 +127,6 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             slot,
             address,
             volumes,
-            ports: self.machines.ports(node, &like.ports),
             created: Some(self.draft.now),
             wanted: Wanted::Running,
             not_understood: None,
@@ -132,8 +139,20 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
         let spec = &parsed.workload.spec;
         let volumes = (spec.volumes.as_slice(), &spec.container);
-        self.find_place(self.present(parsed).demand(), volumes, slot)
+        let Some(ports) = self.numbered(parsed) else {
+            return false;
+        };
+        self.find_place(self.present(parsed).demand(&ports), volumes, slot)
             .is_some()
+    }
+
+    /// The ports of a version, each with its number on machines; says why where one has none.
+    fn numbered(&mut self, parsed: &ParsedWorkload) -> Option<Vec<Port>> {
+        let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+        if ports.is_none() {
+            self.unschedulable = Some(none_free());
+        }
+        ports
     }
 
     fn present<'v>(&self, parsed: &'v ParsedWorkload) -> Version<'v>
@@ -164,6 +183,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             }
         };
         let demand = Demand {
+            workload: Some(self.key),
             replaces: &replaces,
             held,
             ..demand
@@ -228,11 +248,6 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             }
         }
     }
-}
-
-fn ports_of(parsed: &ParsedWorkload) -> &[Port] {
-    let balancer = parsed.load_balancer.as_ref();
-    balancer.map_or(&[], |balancer| balancer.spec.ports.as_slice())
 }
 
 fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {

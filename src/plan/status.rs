@@ -190,6 +190,7 @@ pub(super) fn workload_status(
         .chain(rolled_back(entry))
         .collect(),
         service_address: None,
+        host_ports: Vec::new(),
     }
 }
 

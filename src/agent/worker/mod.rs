@@ -29,6 +29,7 @@ use super::{
     backoff::Backoff,
     files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
+    host_ports::HostListeners,
     notes::Notes,
     paths::UserFolders,
     restarts::RestartCounts,
@@ -78,6 +79,8 @@ pub struct Tools {
     pub network: Arc<dyn Network>,
     /// What instances mount.
     pub volumes: Arc<Volumes>,
+    /// Who else listens on ports of the machine.
+    pub listeners: Arc<dyn HostListeners>,
 }
 
 /// A worker's part of the desired list.
