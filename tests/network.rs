@@ -27,6 +27,9 @@ mod firewall;
 #[path = "network/balance.rs"]
 mod balance;
 
+#[path = "network/host_ports.rs"]
+mod host_ports;
+
 #[path = "network/service.rs"]
 mod service;
 

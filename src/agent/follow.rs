@@ -98,8 +98,10 @@ pub async fn follow_network(
             Some((false, state)) => {
                 let peers = network_files::peers(&state.entries, &identity.node);
                 let services = network_files::services(&state.entries);
+                let ports = network_files::host_port_parts(&state.entries, identity.subnet);
                 let written = network.write_peers(&peers);
-                network.write_services(&services).and(written)
+                let written = network.write_services(&services).and(written);
+                network.write_host_ports(&ports).and(written)
             }
         };
         if let Err(error) = written {

@@ -17,6 +17,7 @@ mod follow;
 mod forwarding;
 pub mod health;
 mod host_files;
+pub mod host_ports;
 pub mod identity;
 mod image;
 mod init;

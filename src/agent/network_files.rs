@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 
+use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::desired::Desired;
@@ -9,11 +10,11 @@ use crate::{
     api::types::{JoinPeer, Reach},
     host::files::{self, Access, FileError},
     network::state::{
-        DNS_FILE, DnsRecords, Gate, INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE,
-        NodeNetwork, PEERS_FILE, Part, Peer, Peers, SERVICES_FILE, ServiceNetwork, ServicePort,
-        Services, Transport,
+        DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
+        INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Part, Peer,
+        Peers, SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
     },
-    plan::{self, ServiceAddress, ServiceBalance},
+    plan::{self, ServiceAddress, ServiceBalance, host_port_statuses},
     resource::Protocol,
     store::{KeyValue, keys, mirror::Entries},
 };
@@ -53,6 +54,11 @@ impl NetworkFiles {
         self.write(DNS_FILE, records)
     }
 
+    /// What this machine's instances are to callers of its ports.
+    pub fn write_host_ports(&self, parts: &HostPortParts) -> Result<bool, FileError> {
+        self.write(HOST_PORTS_FILE, parts)
+    }
+
     /// Addresses of services.
     pub fn write_services(&self, services: &Services) -> Result<bool, FileError> {
         self.write(SERVICES_FILE, services)
@@ -74,6 +80,14 @@ pub fn instances(desired: &Desired) -> Instances {
             unit: assignment.unit(),
             address: assignment.address,
             gate: Gate::Open,
+            host_ports: host_port_statuses(&assignment.ports)
+                .into_iter()
+                .map(|port| HostPortNetwork {
+                    port: port.port,
+                    protocol: transport(port.protocol),
+                    container_port: port.container_port,
+                })
+                .collect(),
         };
         (assignment.instance.clone(), network)
     });
@@ -128,10 +142,7 @@ pub fn services(entries: &Entries) -> Services {
         let ServiceBalance { ports, .. } = balance.unwrap_or_default();
         let ports = ports.into_iter().map(|port| ServicePort {
             port: port.port,
-            protocol: match port.protocol {
-                Protocol::Tcp => Transport::Tcp,
-                Protocol::Udp => Transport::Udp,
-            },
+            protocol: transport(port.protocol),
             instances: port.instances.into_iter().map(of_a_part).collect(),
         });
         let ports = ports.collect();
@@ -140,6 +151,29 @@ pub fn services(entries: &Entries) -> Services {
     Services {
         schema: 1,
         services,
+    }
+}
+
+/// What a machine's instances are to callers of its ports, out of the same keys.
+pub fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
+    let balances = below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
+    let ports = balances
+        .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
+        .flat_map(|balance| balance.ports);
+    let parts = ports.flat_map(|port| port.instances).map(of_a_part);
+    HostPortParts {
+        schema: 1,
+        parts: parts
+            .filter(|(address, _)| subnet.contains(address))
+            .collect(),
+    }
+}
+
+/// In the words of `kat-net`.
+pub fn transport(protocol: Protocol) -> Transport {
+    match protocol {
+        Protocol::Tcp => Transport::Tcp,
+        Protocol::Udp => Transport::Udp,
     }
 }
 

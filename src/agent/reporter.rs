@@ -235,7 +235,7 @@ impl Reporter {
             user_indexes,
             conditions: self.conditions(),
             assignment_schema: ASSIGNMENT_SCHEMA,
-            data_path: network::data_path(),
+            data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),

@@ -136,6 +136,9 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
             &spec.volume_base_path,
             &AgentConfig::default(),
         )),
+        listeners: Arc::new(super::host_ports::Listening {
+            overlay: spec.cluster_cidr,
+        }),
     })
 }
 

@@ -16,6 +16,7 @@ use super::{
     fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
+    host_ports::Listening,
     identity::Identity,
     keys::Keys,
     known::Known,
@@ -340,6 +341,9 @@ async fn tools(
         network: Arc::new(super::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
         secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
+        listeners: Arc::new(Listening {
+            overlay: identity.cluster.spec.cluster_cidr,
+        }),
     })
 }
 

@@ -20,8 +20,9 @@ use crate::{
     plan::{
         EventKind, EventLog, GenerationRecord, INDEX_LIMIT, ImageRecord, IndexRecord, LastIndex,
         Origin, Snapshot, Stored, WorkloadEntry, WorkloadKey, WorkloadMeta, fence_after,
-        next_index, with_restart,
+        next_index, reserved_ports, with_restart,
     },
+    resource::Protocol,
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
 
@@ -133,6 +134,20 @@ impl Apply<'_> {
         {
             return Err(ApiError::invalid(format!(
                 "workload.kat: spec.onPartition stop: with terminationGraceSeconds {grace} the program may not have ended within nodeLossTimeoutSeconds, which is {timeout}"
+            )));
+        }
+        let own = reserved_ports(&snapshot.cluster.spec);
+        let is_wanted = |port: &u16, protocol: &Protocol| {
+            let mut wanted = submission.host_ports.iter();
+            wanted.any(|wanted| *wanted == (*port, *protocol))
+        };
+        let own = own
+            .iter()
+            .find(|(port, protocol, _)| is_wanted(port, protocol));
+        if let Some((port, protocol, purpose)) = own {
+            let protocol = protocol.word();
+            return Err(ApiError::invalid(format!(
+                "VirtualLoadBalancer.kat: spec.ports hostPort {port}: each machine needs its port {port}/{protocol} for {purpose}; write another one, or auto"
             )));
         }
         let entry = snapshot.workloads.get(&key);

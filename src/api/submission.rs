@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 use super::errors::ApiError;
 use crate::{
     bundle::{self, Class, Diagnostic, Mode, SourceFile},
-    resource::{ImagePullPolicy, OnPartition},
+    resource::{HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer},
 };
 
 /// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
@@ -35,6 +35,8 @@ pub(super) struct Submission {
     pub(super) pulled_image: Option<String>,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
+    /// Ports of machines that are to lead to it.
+    pub(super) host_ports: Vec<(u16, Protocol)>,
     /// Its namespace is written beside it.
     pub(super) makes_namespace: bool,
 }
@@ -78,6 +80,10 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
             .flatten(),
         fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
             .then_some(workload.spec.container.termination_grace_seconds),
+        host_ports: bundle
+            .load_balancer
+            .as_ref()
+            .map_or_else(Vec::new, host_ports),
         makes_namespace: bundle
             .namespace
             .as_ref()
@@ -88,6 +94,16 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
             .map(|file| (file.name.clone(), file.text.clone()))
             .collect(),
     })
+}
+
+/// The numbers that are written.
+fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
+    let ports = balancer.spec.ports.iter();
+    let numbers = ports.filter_map(|port| match port.host_port? {
+        HostPort::Number(number) => Some((number, port.protocol)),
+        HostPort::Auto(_) => None,
+    });
+    numbers.collect()
 }
 
 /// All mistakes at once; the message names the first.

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{VirtualLoadBalancerSpec, WorkloadSpec};
+use crate::resource::{Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod join;
 mod membership;
@@ -163,6 +163,9 @@ pub struct WorkloadStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
     pub service_address: Option<Ipv4Addr>,
+    /// Ports of machines that lead to it, with the numbers that `auto` is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host_ports: Vec<HostPortStatus>,
     /// Its rollout moves nothing new.
     pub paused: bool,
     /// The newest generation that was wholly healthy once.
@@ -172,8 +175,22 @@ pub struct WorkloadStatus {
     pub conditions: Vec<Condition>,
 }
 
+/// A port of the machines that run a workload, which leads to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortStatus {
+    /// Port of the machine.
+    pub port: u16,
+    /// Transport protocol.
+    pub protocol: Protocol,
+    /// Port of the container.
+    pub container_port: u16,
+}
+
 /// Kind of a workload's condition: it should have a service address, and none is free.
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
+/// Kind of an instance's condition, and its reason: a program of its machine listens on its host port.
+pub const HOST_PORT_IN_USE: &str = "HostPortInUse";
 /// Kind of a workload's condition: something of it can't leave a machine that is drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
 /// Kind of a workload's condition: it is known which image all of its replicas run.
@@ -273,6 +290,9 @@ pub struct InstanceStatus {
     pub ip: Option<Ipv4Addr>,
     /// All of its addresses.
     pub ips: Vec<Ipv4Addr>,
+    /// Ports of its machine that lead to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub host_ports: Vec<HostPortStatus>,
     /// In one word.
     #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::api::{
     client::{ClientError, EventQuery},
-    types::{Event, List, NamespaceItem, VolumeItem},
+    types::{Event, HostPortStatus, List, NamespaceItem, VolumeItem},
 };
 pub(super) use sheet::Sheet;
 
@@ -38,6 +38,11 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Describe) -> Result<(
         DescribedKind::Namespace => namespaces(session, &mut sheet, name).await?,
     }
     session.console.print(&sheet.text())
+}
+
+/// Behind a port of the container, the port of the machine that leads to it.
+fn host_port_of(port: &HostPortStatus) -> String {
+    format!(" (host port {})", port.port)
 }
 
 async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Result<(), CliError> {

@@ -83,6 +83,7 @@ impl SnapshotBuilder {
             match field {
                 "ip" => service.address = self.json(entry),
                 "balance" => service.balance = self.json(entry),
+                "host_ports" => service.numbers = self.json(entry),
                 _ => {}
             }
         }

@@ -60,6 +60,8 @@ pub struct Attachment {
     pub gateway: Ipv4Addr,
     /// MTU of the link.
     pub mtu: u32,
+    /// Ports of the machine lead to it, also from the machine's loopback.
+    pub has_host_ports: bool,
 }
 
 /// Name of the instance's link on the machine: `kat` and 11 characters of a hash, within the
@@ -145,7 +147,7 @@ async fn build(
     let host = found(links, name).await?;
     let alias = format!("{ALIAS_PREFIX}{}", wanted.instance);
     links.set_alias(host.index, &alias).await?;
-    settle_host_link(name).map_err(|source| AttachError::Setting {
+    settle_host_link(name, wanted.has_host_ports).map_err(|source| AttachError::Setting {
         name: name.to_owned(),
         source,
     })?;
@@ -186,11 +188,15 @@ async fn build(
 }
 
 /// The machine's end forwards, takes only what comes from the instance's own address, and has no
-/// IPv6.
-fn settle_host_link(name: &str) -> std::io::Result<()> {
+/// IPv6. Where `from_loopback`, it also carries what the machine called at 127.0.0.1; the other way round the table
+/// `inet kat` lets nothing but answers pass.
+fn settle_host_link(name: &str, from_loopback: bool) -> std::io::Result<()> {
     sysctl::set("ipv6", name, "disable_ipv6", "1")?;
     sysctl::set("ipv4", name, "rp_filter", "1")?;
     sysctl::set("ipv4", name, "send_redirects", "0")?;
+    if from_loopback {
+        sysctl::set("ipv4", name, "route_localnet", "1")?;
+    }
     sysctl::set("ipv4", name, "forwarding", "1")
 }
 

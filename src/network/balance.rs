@@ -1,15 +1,12 @@
 //! Addresses of services: nftables sends each new connection to an instance that serves.
 //!
-//! The table `inet kat-services` is rendered from `unit-templates/kat-services.nft`. It is changed in
-//! one transaction, and only when it says something else: its base chains stay, so that at no moment
-//! a packet passes between the old rules and the new. Connections keep their instance, since the
+//! The table `inet kat-services` is rendered from `unit-templates/kat-services.nft` and changed as [`table`] says. Connections keep their instance, since the
 //! kernel remembers it (conntrack); what it should not remember any more is made to be forgotten here
 //! ([`conntrack`](super::conntrack)).
 
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
-    io::ErrorKind,
     net::Ipv4Addr,
     sync::Arc,
     time::Duration,
@@ -17,15 +14,16 @@ use std::{
 
 use ipnet::Ipv4Net;
 use serde::Serialize;
-use serde_json::Value;
 use tera::Tera;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     conntrack::{self, ConntrackError, Flow},
-    firewall::{FAMILY, FirewallError, nft},
+    firewall::FirewallError,
+    host_ports::HostPortKeeper,
     state::{NodeNetwork, Part, ServicePort, Services, Transport},
+    table::{self, Table},
     watch::Snapshot,
 };
 use crate::pulse::Pulse;
@@ -58,8 +56,8 @@ pub enum BalanceError {
 #[derive(Debug)]
 pub struct Balancer {
     template: Cow<'static, str>,
-    /// What was put in place, and how nft lists it.
-    applied: Option<(String, String)>,
+    table: Table,
+    host_ports: HostPortKeeper,
     /// What the last look was for, and when it was.
     seen: Option<(Arc<NodeNetwork>, Option<Arc<Services>>, Instant)>,
 }
@@ -69,7 +67,8 @@ impl Default for Balancer {
     fn default() -> Self {
         Self {
             template: Cow::Borrowed(TEMPLATE),
-            applied: None,
+            table: Table::new(TABLE, CHAIN),
+            host_ports: HostPortKeeper::default(),
             seen: None,
         }
     }
@@ -78,13 +77,11 @@ impl Default for Balancer {
 impl Balancer {
     /// With the template of the package if it is there, read once.
     pub fn installed() -> Self {
-        let mut balancer = Self::default();
-        match std::fs::read_to_string(INSTALLED) {
-            Ok(text) => balancer.template = Cow::Owned(text),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = INSTALLED, %error, "the template can't be read"),
+        Self {
+            template: table::template(INSTALLED, TEMPLATE),
+            host_ports: HostPortKeeper::installed(),
+            ..Self::default()
         }
-        balancer
     }
 
     /// Follows the agent's files until cancelled; what is wrong goes to `trouble`, and is tried again.
@@ -98,11 +95,15 @@ impl Balancer {
         loop {
             pulse.beat();
             let snapshot = changes.borrow_and_update().clone();
-            let outcome = match &snapshot.node {
-                Some(node) => self.ensure(node, snapshot.services.as_ref()).await,
-                None => Ok(()),
-            };
-            let problem = outcome.err().map(|error| error.to_string());
+            let mut problems = Vec::new();
+            if let Some(node) = &snapshot.node {
+                let services = self.ensure(node, snapshot.services.as_ref()).await;
+                problems.extend(services.err().map(|error| error.to_string()));
+                pulse.beat();
+                let ports = self.host_ports.ensure(node, &snapshot).await;
+                problems.extend(ports.err().map(|error| error.to_string()));
+            }
+            let problem = (!problems.is_empty()).then(|| problems.join("; "));
             let wait = problem.as_ref().map_or(INTERVAL, |_| AFTER_FAILURE);
             trouble.send_if_modified(|before| {
                 let changed = *before != problem;
@@ -164,34 +165,9 @@ impl Balancer {
         services: &Services,
     ) -> Result<bool, FirewallError> {
         let values = Values::of(node, services);
-        let rules = values.render(&self.template)?;
-        let present = listed().await?;
-        let same = self
-            .applied
-            .as_ref()
-            .is_some_and(|(text, listed)| *text == rules && present.as_ref() == Some(listed));
-        if same {
-            return Ok(false);
-        }
-        let wanted: BTreeSet<&str> = values
-            .ports
-            .iter()
-            .map(|port| port.chain.as_str())
-            .collect();
-        let stale = chains(present.as_deref().unwrap_or_default())
-            .into_iter()
-            .filter(|chain| !wanted.contains(chain.as_str()));
-        let stale = stale.collect();
-        let change = Values { stale, ..values }.render(&self.template)?;
-        if let Err(FirewallError::Refused(reason)) = nft(&["-f", "-"], &change).await {
-            // What is there can't be changed into this: it is another version's, or somebody's.
-            tracing::warn!(reason, "the rules of services are made anew");
-            let anew = format!("{}{rules}", removal());
-            nft(&["-f", "-"], &anew).await?;
-        }
-        let listed = listed().await?.unwrap_or_default();
-        self.applied = Some((rules, listed));
-        Ok(true)
+        let wanted = values.ports.iter().map(|port| port.chain.as_str());
+        let render = |stale| values.render(&self.template, stale);
+        self.table.set(&wanted.collect(), render).await
     }
 
     /// Has the kernel forget which instance a connection is sent to, where that is not to be.
@@ -216,12 +192,7 @@ impl Balancer {
 /// # Errors
 /// See [`FirewallError`].
 pub async fn remove() -> Result<(), FirewallError> {
-    nft(&["-f", "-"], &removal()).await?;
-    Ok(())
-}
-
-fn removal() -> String {
-    format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n")
+    table::remove(TABLE).await
 }
 
 /// The rules where nothing of before has to go.
@@ -233,7 +204,7 @@ pub fn ruleset(
     node: &NodeNetwork,
     services: &Services,
 ) -> Result<String, tera::Error> {
-    Values::of(node, services).render(template)
+    Values::of(node, services).render(template, Vec::new())
 }
 
 #[derive(Debug, Serialize)]
@@ -244,8 +215,6 @@ struct Values {
     ports: Vec<PortValues>,
     /// Instances of this machine that may be sent to themselves.
     own: BTreeSet<Ipv4Addr>,
-    /// Chains of before.
-    stale: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -292,14 +261,16 @@ impl Values {
             machine: node.address,
             ports,
             own,
-            stale: Vec::new(),
         }
     }
 
-    fn render(&self, template: &str) -> Result<String, tera::Error> {
+    /// With chains of before that have to go.
+    fn render(&self, template: &str, stale: Vec<String>) -> Result<String, tera::Error> {
         let mut templates = Tera::new();
         templates.add_raw_template("kat-services.nft", template)?;
-        templates.render("kat-services.nft", &tera::Context::from_serialize(self)?)
+        let mut values = tera::Context::from_serialize(self)?;
+        values.insert("stale", &stale);
+        templates.render("kat-services.nft", &values)
     }
 }
 
@@ -309,26 +280,6 @@ fn serving(port: &ServicePort) -> impl Iterator<Item = Ipv4Addr> {
         .iter()
         .filter(|(_, part)| **part == Part::Serving);
     serving.map(|(address, _)| *address)
-}
-
-/// The table as nft lists it, without what counts; nothing without a table.
-async fn listed() -> Result<Option<String>, FirewallError> {
-    match nft(&["-j", "-s", "list", "table", FAMILY, TABLE], "").await {
-        Ok(text) => Ok(Some(text)),
-        Err(FirewallError::Refused(_)) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// The chains of ports in what nft lists.
-fn chains(listed: &str) -> Vec<String> {
-    let listed: Value = serde_json::from_str(listed).unwrap_or_default();
-    let objects = listed.get("nftables").and_then(Value::as_array);
-    let names = objects.into_iter().flatten().filter_map(|object| {
-        let name = object.pointer("/chain/name")?.as_str()?;
-        name.starts_with(CHAIN).then(|| name.to_owned())
-    });
-    names.collect()
 }
 
 /// Address, transport and port at which a service is called, to its instances.

@@ -67,7 +67,7 @@ pub enum ConntrackError {
     },
 }
 
-/// A connection whose destination was changed.
+/// A connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flow {
     /// Where its client sends to.
@@ -93,6 +93,18 @@ pub async fn translated() -> Result<Vec<Flow>, ConntrackError> {
     for kind in [CTA_STATUS, CTA_STATUS_MASK] {
         push(&mut attributes, kind, &DST_NAT.to_be_bytes());
     }
+    let answers = exchange("list connections", GET, &attributes, NLM_F_DUMP).await?;
+    Ok(answers.iter().filter_map(|body| flow(body)).collect())
+}
+
+/// Every one whose destination was not changed.
+///
+/// # Errors
+/// See [`ConntrackError`].
+pub async fn untranslated() -> Result<Vec<Flow>, ConntrackError> {
+    let mut attributes = Vec::new();
+    push(&mut attributes, CTA_STATUS, &0u32.to_be_bytes());
+    push(&mut attributes, CTA_STATUS_MASK, &DST_NAT.to_be_bytes());
     let answers = exchange("list connections", GET, &attributes, NLM_F_DUMP).await?;
     Ok(answers.iter().filter_map(|body| flow(body)).collect())
 }

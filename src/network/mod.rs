@@ -12,6 +12,8 @@ mod conntrack;
 pub mod dns;
 pub mod firewall;
 pub mod hook;
+pub mod host_ports;
+pub mod host_sockets;
 pub mod kat0;
 pub mod links;
 pub mod local;
@@ -26,6 +28,7 @@ pub mod server;
 pub mod service;
 pub mod state;
 mod sysctl;
+mod table;
 mod teardown;
 pub mod unit_links;
 pub mod verify;
@@ -37,8 +40,18 @@ pub use teardown::{TeardownError, teardown};
 /// Name of the overlay's link.
 pub const OVERLAY_LINK: &str = "kat0";
 
+/// What `kat-net.service` copies that number to when it starts.
+const RUNNING_DATA_PATH: &str = "/run/kat/data-path";
+
 /// The number of `packaging/data-path`: it is raised when `kat-net` does something else to packets.
 pub fn data_path() -> u32 {
     let number = include_str!("../../packaging/data-path");
     number.trim().parse().unwrap_or_default()
+}
+
+/// The number of the `kat-net` that runs, where it is an earlier one than this program's.
+pub fn running_data_path() -> u32 {
+    let running = std::fs::read_to_string(RUNNING_DATA_PATH).ok();
+    let running = running.and_then(|text| text.trim().parse().ok());
+    running.map_or_else(data_path, |running: u32| running.min(data_path()))
 }

@@ -275,6 +275,7 @@ impl HookServer {
             address: instance.address,
             gateway: node.address,
             mtu: node.mtu,
+            has_host_ports: !instance.host_ports.is_empty(),
         };
         timeout(
             ATTACH_LIMIT,

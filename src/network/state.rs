@@ -23,6 +23,8 @@ pub const INSTANCES_FILE: &str = "instances.json";
 pub const DNS_FILE: &str = "dns.json";
 /// Addresses of services: [`Services`].
 pub const SERVICES_FILE: &str = "services.json";
+/// What this machine's instances are to callers of its ports: [`HostPortParts`].
+pub const HOST_PORTS_FILE: &str = "host-ports.json";
 /// How the peers are: [`OverlayState`]; written by `kat-net` with every round, read by the agent.
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
 /// WireGuard's private key, base64, 0600.
@@ -144,6 +146,31 @@ pub struct InstanceNetwork {
     pub address: Ipv4Addr,
     /// Whether it may start now.
     pub gate: Gate,
+    /// Ports of the machine that lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_ports: Vec<HostPortNetwork>,
+}
+
+/// A port of the machine that leads to an instance on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortNetwork {
+    /// Port of the machine.
+    pub port: u16,
+    /// Its transport.
+    pub protocol: Transport,
+    /// Port of the container.
+    pub container_port: u16,
+}
+
+/// What this machine's instances are to those who call its ports.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortParts {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By their addresses.
+    pub parts: BTreeMap<Ipv4Addr, Part>,
 }
 
 /// Whether the hook lets an instance start.

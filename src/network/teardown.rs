@@ -5,7 +5,7 @@ use super::{
     attach::sweep,
     balance,
     firewall::{self, FirewallError},
-    kat0,
+    host_ports, kat0,
     links::{LinkError, Links},
 };
 
@@ -32,11 +32,13 @@ pub async fn teardown() -> Result<(), TeardownError> {
     let routes = links.remove_routes(|_, _| false).await;
     let table = firewall::remove().await;
     let services = balance::remove().await;
+    let ports = host_ports::remove().await;
     veths?;
     overlay?;
     routes?;
     table?;
-    Ok(services?)
+    services?;
+    Ok(ports?)
 }
 
 async fn remove_overlay(links: &Links) -> Result<(), LinkError> {

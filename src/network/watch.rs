@@ -17,8 +17,8 @@ use tokio::{io::AsyncReadExt, net::unix::pipe, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use super::state::{
-    DNS_FILE, DnsRecords, INSTANCES_FILE, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peers,
-    SERVICES_FILE, Services,
+    DNS_FILE, DnsRecords, HOST_PORTS_FILE, HostPortParts, INSTANCES_FILE, Instances, NODE_FILE,
+    NodeNetwork, PEERS_FILE, Peers, SERVICES_FILE, Services,
 };
 
 /// A file larger than this is not read.
@@ -68,6 +68,8 @@ pub struct Snapshot {
     pub dns: Option<Arc<DnsRecords>>,
     /// Addresses of services.
     pub services: Option<Arc<Services>>,
+    /// What this machine's instances are to callers of its ports.
+    pub host_ports: Option<Arc<HostPortParts>>,
 }
 
 /// Device, inode, size and time of the last change: what tells that a file is another one.
@@ -80,6 +82,7 @@ struct Stamps {
     instances: Option<Stamp>,
     dns: Option<Stamp>,
     services: Option<Stamp>,
+    host_ports: Option<Stamp>,
 }
 
 /// The files of one folder, and what they last said.
@@ -130,6 +133,12 @@ impl StateFiles {
             SERVICES_FILE,
             &mut stamps.services,
             &mut next.services,
+        );
+        update(
+            &self.folder,
+            HOST_PORTS_FILE,
+            &mut stamps.host_ports,
+            &mut next.host_ports,
         );
         self.sender.send_if_modified(|current| {
             let changed = **current != next;

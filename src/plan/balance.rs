@@ -15,8 +15,9 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
-    NodeStatusRecord, Parts, Snapshot, Stored, WorkloadEntry, WorkloadKey,
+    HostPortNumbers, NodeStatusRecord, Parts, Snapshot, Stored, WorkloadEntry, WorkloadKey,
     draft::{Draft, Group},
+    host_ports::has_host_ports,
     serving,
 };
 use crate::{
@@ -67,6 +68,8 @@ pub struct ServiceEntry {
     pub address: Option<Stored<ServiceAddress>>,
     /// Who is behind it.
     pub balance: Option<Stored<ServiceBalance>>,
+    /// What `hostPort: auto` is.
+    pub numbers: Option<Stored<HostPortNumbers>>,
 }
 
 /// The addresses as a plan has them.
@@ -163,7 +166,7 @@ pub(super) fn give_addresses(
     addresses
 }
 
-/// Writes who is behind each address, where that changed.
+/// Writes who is behind each address and the ports of machines, where that changed.
 pub(super) fn plan_balance(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -172,12 +175,12 @@ pub(super) fn plan_balance(
     let snapshot = draft.snapshot;
     let mut group = Group::default();
     for (key, entry) in &snapshot.workloads {
-        if addresses.of(key).is_none() {
-            continue;
-        }
         let stored = snapshot.services.get(key);
         let stored = stored.and_then(|service| service.balance.as_ref());
         let stored = stored.map(|stored| &stored.value);
+        if addresses.of(key).is_none() && stored.is_none() && !leads_from_machines(draft, key) {
+            continue;
+        }
         let balance = balance(draft, statuses, key, entry, stored);
         if stored != Some(&balance) {
             group.put(keys::service_balance(&key.namespace, &key.name), &balance);
@@ -233,6 +236,12 @@ fn balance(
         schema: 1,
         ports: ports.collect(),
     }
+}
+
+/// An instance of it has a port of its machine.
+fn leads_from_machines(draft: &Draft<'_>, key: &WorkloadKey) -> bool {
+    let mut instances = draft.instances_of(key).iter();
+    instances.any(|(_, entry)| has_host_ports(&entry.assignment.value.ports))
 }
 
 fn needs_address(entry: &WorkloadEntry) -> bool {

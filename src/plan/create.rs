@@ -2,7 +2,12 @@
 
 use super::{
     AssignedSecrets, Assignment, Demand, EarlierVersion, ImageRecord, ParsedWorkload, Wanted,
-    WorkloadUser, choose, instance_id, needed_schema, schedule::seed_of, secrets, service::Pass,
+    WorkloadUser, choose,
+    host_ports::{self, none_free, ports_of},
+    instance_id, needed_schema,
+    schedule::seed_of,
+    secrets,
+    service::Pass,
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
@@ -17,15 +22,19 @@ struct Version<'v> {
 }
 
 impl<'v> Version<'v> {
-    /// What an instance of it needs.
-    fn demand(&self) -> Demand<'v> {
+    /// What an instance of it needs, with these ports.
+    fn demand<'p>(&self, ports: &'p [Port]) -> Demand<'p>
+    where
+        'v: 'p,
+    {
         let spec = &self.parsed.workload.spec;
+        let schema = needed_schema(spec, health_check_of(self.parsed));
         Demand {
-            ports: ports_of(self.parsed),
+            ports,
             architectures: self
                 .image
                 .architectures_of(spec.source.image.as_deref().unwrap_or_default()),
-            schema: needed_schema(spec, health_check_of(self.parsed)),
+            schema: schema.max(host_ports::schema_of(ports)),
             ..Demand::of(spec)
         }
     }
@@ -61,16 +70,17 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             self.unschedulable = Some(format!("index {} has no user", meta.index));
             return None;
         };
-        let ports = ports_of(parsed);
-        let demand = version.demand();
+        let ports = self.numbered(parsed)?;
+        let demand = version.demand(&ports);
         let volumes = (spec.volumes.as_slice(), &spec.container);
         let wanted = self.wanted_secrets(&spec.volumes, &spec.container)?;
         let node = self.find_place(demand, volumes, slot)?;
         let address = self.draft.free_address(node)?;
         let (instance, secrets) = self.next_with(&wanted, node)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
+        let schema = demand.schema;
         let assignment = Assignment {
-            schema: demand.schema,
+            schema,
             instance,
             namespace: self.key.namespace.clone(),
             workload: self.key.name.clone(),
@@ -84,7 +94,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             address,
             image,
             container: spec.container.clone(),
-            ports: self.machines.ports(node, ports),
+            ports,
             health_check: health_check_of(parsed).cloned(),
             restart_policy: spec.restart_policy.clone(),
             created: Some(self.draft.now),
@@ -132,7 +142,6 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             address,
             volumes,
             secrets,
-            ports: self.machines.ports(node, &like.ports),
             created: Some(self.draft.now),
             wanted: Wanted::Running,
             not_understood: None,
@@ -145,10 +154,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
         let spec = &parsed.workload.spec;
         let volumes = (spec.volumes.as_slice(), &spec.container);
-        self.has_secrets(parsed)
-            && self
-                .find_place(self.present(parsed).demand(), volumes, slot)
-                .is_some()
+        if !self.has_secrets(parsed) {
+            return false;
+        }
+        let Some(ports) = self.numbered(parsed) else {
+            return false;
+        };
+        self.find_place(self.present(parsed).demand(&ports), volumes, slot)
+            .is_some()
     }
 
     /// All secrets are there that an instance of the present version uses.
@@ -156,6 +169,15 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let spec = &parsed.workload.spec;
         self.wanted_secrets(&spec.volumes, &spec.container)
             .is_some()
+    }
+
+    /// The ports of a version, each with its number on machines; says why where one has none.
+    fn numbered(&mut self, parsed: &ParsedWorkload) -> Option<Vec<Port>> {
+        let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+        if ports.is_none() {
+            self.unschedulable = Some(none_free());
+        }
+        ports
     }
 
     fn present<'v>(&self, parsed: &'v ParsedWorkload) -> Version<'v>
@@ -186,6 +208,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             }
         };
         let demand = Demand {
+            workload: Some(self.key),
             replaces: &replaces,
             held,
             ..demand
@@ -265,11 +288,6 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             }
         }
     }
-}
-
-fn ports_of(parsed: &ParsedWorkload) -> &[Port] {
-    let balancer = parsed.load_balancer.as_ref();
-    balancer.map_or(&[], |balancer| balancer.spec.ports.as_slice())
 }
 
 fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {

@@ -1,41 +1,7 @@
-//! Graphics processors and ports of the machine (RFC001-KAT 4.4.4).
-
-use std::{collections::BTreeSet, ops::RangeInclusive};
+//! Graphics processors (RFC001-KAT 4.4.4).
 
 use super::{Candidate, GraphicsMemory, schedule::left};
-use crate::resource::{GpuDriver, GpuRequest, HostPort, Port, Protocol};
-
-/// Ports of the machine that `hostPort: auto` means.
-const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
-
-/// The ports of an instance on a machine where these are taken: `auto` becomes a free number.
-/// `None` where one is not free.
-pub(super) fn with_host_ports(
-    ports: &[Port],
-    taken: &BTreeSet<(u16, Protocol)>,
-) -> Option<Vec<Port>> {
-    let mut taken = taken.clone();
-    // Numbers first, so that no `auto` takes one of them.
-    for port in ports {
-        if let Some(HostPort::Number(number)) = port.host_port
-            && !taken.insert((number, port.protocol))
-        {
-            return None;
-        }
-    }
-    let chosen = ports.iter().map(|port| {
-        let mut port = port.clone();
-        if let Some(HostPort::Auto(_)) = port.host_port {
-            let number = AUTO_PORTS
-                .into_iter()
-                .find(|number| !taken.contains(&(*number, port.protocol)))?;
-            taken.insert((number, port.protocol));
-            port.host_port = Some(HostPort::Number(number));
-        }
-        Some(port)
-    });
-    chosen.collect()
-}
+use crate::resource::{GpuDriver, GpuRequest};
 
 /// A maker of graphics processors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

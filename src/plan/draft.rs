@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{
     Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, VolumeKey, VolumeRecord, Wanted,
-    WorkloadKey, balance::ServiceAddresses, event::EventLog,
+    WorkloadKey, balance::ServiceAddresses, event::EventLog, host_ports::HostPorts,
 };
 use crate::{
     api::types::ObjectReference,
@@ -59,6 +59,8 @@ pub(super) struct Draft<'a> {
     pub(super) wake_after: Option<Duration>,
     /// Addresses of services.
     pub(super) services: ServiceAddresses,
+    /// What `hostPort: auto` is.
+    pub(super) host_ports: HostPorts,
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     last: BTreeMap<String, Ipv4Addr>,
@@ -115,6 +117,7 @@ impl<'a> Draft<'a> {
             events: EventLog::new(&snapshot.events, now),
             wake_after: None,
             services: ServiceAddresses::default(),
+            host_ports: HostPorts::default(),
             desired: snapshot
                 .nodes
                 .iter()

@@ -3,13 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, devices::with_host_ports,
-    draft::Draft,
+    Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft, host_ports,
 };
-use crate::{
-    api::types::NodePhase,
-    resource::{HostPort, Port},
-};
+use crate::api::types::NodePhase;
 
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.
 pub(super) struct Machines<'a> {
@@ -37,13 +33,14 @@ impl<'a> Machines<'a> {
                 taints: &registration.taints,
                 allocatable: status.map(|status| status.allocatable).unwrap_or_default(),
                 requested: draft.requested(name),
-                host_ports: BTreeSet::new(),
+                host_ports: BTreeMap::new(),
                 staying: 0,
                 repelled: false,
                 lonely: false,
                 has_address: draft.free_address(name).is_some(),
                 // Agents of before this was said understand 1.
                 assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
+                data_path: status.map_or(0, |status| status.data_path),
                 architecture: &registration.architecture,
                 volume_shared: status.is_some_and(|status| status.volume_shared),
             }
@@ -55,7 +52,7 @@ impl<'a> Machines<'a> {
             repelling: repelling(draft),
         };
         for entry in draft.snapshot.instances.values() {
-            machines.take_ports(&entry.node, &entry.assignment.value.ports);
+            machines.take_ports(&entry.node, &entry.assignment.value);
         }
         machines
     }
@@ -69,16 +66,6 @@ impl<'a> Machines<'a> {
         &self.candidates
     }
 
-    /// The ports of an instance on a machine that [`super::choose`] chose, each with its number.
-    pub(super) fn ports(&self, node: &str, ports: &[Port]) -> Vec<Port> {
-        let candidate = self
-            .place(node)
-            .and_then(|place| self.candidates.get(place));
-        let taken = candidate.map(|candidate| &candidate.host_ports);
-        let numbered = taken.and_then(|taken| with_host_ports(ports, taken));
-        numbered.unwrap_or_else(|| ports.to_vec())
-    }
-
     /// One more instance is on this machine.
     pub(super) fn placed(
         &mut self,
@@ -87,7 +74,7 @@ impl<'a> Machines<'a> {
         assignment: &Assignment,
         has_address: bool,
     ) {
-        self.take_ports(node, &assignment.ports);
+        self.take_ports(node, assignment);
         if let Some(candidate) = self.find(node) {
             candidate.requested.add_all(&assignment.container.resources);
             candidate.staying += 1;
@@ -161,16 +148,18 @@ impl<'a> Machines<'a> {
         stored.chain(placed).collect()
     }
 
-    fn take_ports(&mut self, node: &str, ports: &[Port]) {
-        let taken = ports.iter().filter_map(|port| match port.host_port {
-            Some(HostPort::Number(number)) => Some((number, port.protocol)),
-            Some(HostPort::Auto(_)) | None => None,
-        });
-        let mut taken = taken.peekable();
+    fn take_ports(&mut self, node: &str, assignment: &Assignment) {
+        let mut taken = host_ports::numbers(&assignment.ports).peekable();
         if taken.peek().is_some()
             && let Some(candidate) = self.find(node)
         {
-            candidate.host_ports.extend(taken);
+            let owner = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+            for port in taken {
+                candidate
+                    .host_ports
+                    .entry(port)
+                    .or_insert_with(|| owner.clone());
+            }
         }
     }
 

@@ -14,6 +14,7 @@ mod dns;
 mod draft;
 mod endpoints;
 mod event;
+mod host_ports;
 mod identifier;
 mod index;
 mod leaving;
@@ -49,6 +50,9 @@ pub use balance::{BALANCING_DATA_PATH, ServiceAddress, ServiceBalance, ServiceEn
 pub use draft::{Change, Plan};
 pub use endpoints::*;
 pub use event::*;
+pub use host_ports::{
+    HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
+};
 pub use identifier::*;
 pub use index::*;
 pub use loss::fence_after;
@@ -85,6 +89,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     let losses = loss::Losses::of(snapshot, &heard, now);
     let statuses = node::plan_nodes(&mut draft, &heard, &losses);
     draft.services = balance::give_addresses(&mut draft, &statuses);
+    draft.host_ports = host_ports::give_numbers(&mut draft);
     let mut machines = machines::Machines::new(&draft, &statuses);
     let around = service::Around {
         statuses: &statuses,

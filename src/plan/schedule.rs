@@ -1,11 +1,9 @@
 //! Where an instance goes (RFC001-KAT 4.4): filters, scores, seeded ties.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::{
-    Held,
-    devices::{makers, with_host_ports},
-    needed_schema,
+    HOST_PORT_DATA_PATH, Held, WorkloadKey, devices::makers, host_ports, needed_schema,
     spread::Domains,
 };
 use crate::{
@@ -33,8 +31,8 @@ pub struct Candidate<'a> {
     pub allocatable: ResourceList,
     /// What live instances on it ask for, by requests.
     pub requested: Requested,
-    /// Ports of the machine that lead to live instances on it.
-    pub host_ports: BTreeSet<(u16, Protocol)>,
+    /// Ports of the machine that lead to workloads, with whose they are.
+    pub host_ports: BTreeMap<(u16, Protocol), WorkloadKey>,
     /// Instances of the same workload on it that are not on their way out.
     pub staying: u32,
     /// It has a workload that must not share a machine with this one.
@@ -45,6 +43,8 @@ pub struct Candidate<'a> {
     pub has_address: bool,
     /// Highest schema of an assignment that its agent understands.
     pub assignment_schema: u32,
+    /// Number of its `packaging/data-path`.
+    pub data_path: u32,
     /// `amd64`, `arm64` ...
     pub architecture: &'a str,
     /// It has the shared volume base path.
@@ -56,8 +56,10 @@ pub struct Candidate<'a> {
 pub struct Demand<'a> {
     /// Its workload's.
     pub spec: &'a WorkloadSpec,
-    /// Its ports, of which those of the machine must be free.
+    /// Its ports, with numbers; those of the machine must be no other workload's.
     pub ports: &'a [Port],
+    /// Which workload it is.
+    pub workload: Option<&'a WorkloadKey>,
     /// Machines of the instances whose place it takes, and of those that are just being stopped: these
     /// do not count as staying.
     pub replaces: &'a [&'a str],
@@ -75,6 +77,7 @@ impl<'a> Demand<'a> {
         Self {
             spec,
             ports: &[],
+            workload: None,
             replaces: &[],
             architectures: &[],
             schema: needed_schema(spec, None),
@@ -139,6 +142,9 @@ impl Requested {
     }
 }
 
+/// Host ports, and machines of each, that are named where no machine was found.
+const NAMED: usize = 3;
+
 /// Why no machine was found: how many each filter excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unschedulable {
@@ -146,6 +152,8 @@ pub struct Unschedulable {
     pub machines: usize,
     /// Excluded machines by reason; each counts for the first filter that excluded it.
     pub excluded: BTreeMap<&'static str, usize>,
+    /// Host ports that are taken, with whose they are, and the machines.
+    pub taken: BTreeMap<String, Vec<String>>,
 }
 
 impl std::fmt::Display for Unschedulable {
@@ -159,9 +167,21 @@ impl std::fmt::Display for Unschedulable {
             .iter()
             .map(|(reason, count)| format!("{count} {reason}"))
             .collect();
-        write!(formatter, "{}", parts.join(", "))
+        write!(formatter, "{}", parts.join(", "))?;
+        for (what, nodes) in self.taken.iter().take(NAMED) {
+            let named: Vec<&str> = nodes.iter().take(NAMED).map(String::as_str).collect();
+            write!(formatter, "; {what} on {}", named.join(", "))?;
+            match nodes.len().saturating_sub(NAMED) {
+                0 => {}
+                more => write!(formatter, " and {more} more")?,
+            }
+        }
+        Ok(())
     }
 }
+
+/// Another workload has the port there.
+const PORT_TAKEN: &str = "with a host port that is taken";
 
 /// Chooses a machine, by its name. The same input and seed give the same machine.
 pub fn choose<'a>(
@@ -183,7 +203,15 @@ pub fn choose<'a>(
             .or_else(|| full(demand, requests, candidate))
             .or_else(|| domains.as_ref()?.exclusion(candidate));
         match excluded {
-            Some(reason) => *failure.excluded.entry(reason).or_default() += 1,
+            Some(reason) => {
+                *failure.excluded.entry(reason).or_default() += 1;
+                if reason == PORT_TAKEN
+                    && let Some(what) = host_ports::taken(demand.ports, demand.workload, candidate)
+                {
+                    let nodes = failure.taken.entry(what).or_default();
+                    nodes.push(candidate.name.to_owned());
+                }
+            }
             None => fitting.push(candidate),
         }
     }
@@ -216,6 +244,9 @@ pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
     }
     if candidate.assignment_schema < demand.schema {
         return Some("with a version of KAT that is too old for it");
+    }
+    if candidate.data_path < HOST_PORT_DATA_PATH && host_ports::has_host_ports(demand.ports) {
+        return Some("whose kat-net is too old for host ports");
     }
     if !spec
         .node_selector
@@ -270,9 +301,10 @@ fn full(
             return Some("without enough graphics memory left");
         }
     }
-    let has_host_ports = demand.ports.iter().any(|port| port.host_port.is_some());
-    if has_host_ports && with_host_ports(demand.ports, &candidate.host_ports).is_none() {
-        return Some("with a host port that is taken");
+    if !candidate.host_ports.is_empty()
+        && host_ports::taken(demand.ports, demand.workload, candidate).is_some()
+    {
+        return Some(PORT_TAKEN);
     }
     if candidate.lonely {
         return Some("without a workload of affinity");

@@ -7,6 +7,7 @@ use super::{
     Assignment, EventKind, NodeStatusRecord, Wanted, WorkloadEntry, WorkloadKey,
     WorkloadStatusRecord,
     draft::{Draft, Group},
+    host_ports::{host_port_statuses, ports_of},
     loss::Losses,
     machines::Machines,
     secrets::SecretTrouble,
@@ -231,6 +232,12 @@ impl<'a> Pass<'_, 'a, '_> {
         }
         let services = &self.draft.services;
         self.record.status.service_address = services.of(self.key);
+        if let Ok(parsed) = &self.entry.parsed {
+            let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+            self.record.status.host_ports = host_port_statuses(&ports.unwrap_or_default());
+        } else {
+            self.record.status.host_ports = before.status.host_ports.clone();
+        }
         if let Some(why) = services.why_none(self.key, self.draft.snapshot) {
             let condition = status::without_address(&before.status, why, self.draft.now);
             self.record.status.conditions.push(condition);

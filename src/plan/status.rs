@@ -200,6 +200,7 @@ pub(super) fn workload_status(
         .chain(unpinned(entry))
         .collect(),
         service_address: None,
+        host_ports: Vec::new(),
     }
 }
 

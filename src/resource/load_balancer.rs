@@ -59,6 +59,16 @@ pub enum Protocol {
     Udp,
 }
 
+impl Protocol {
+    /// As it is written.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        }
+    }
+}
+
 /// A port of the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]

@@ -198,6 +198,11 @@ pub fn service_balance(namespace: &str, workload: &str) -> String {
     format!("{SERVICES}{namespace}/{workload}/balance")
 }
 
+/// What `hostPort: auto` is for a workload.
+pub fn host_ports(namespace: &str, workload: &str) -> String {
+    format!("{SERVICES}{namespace}/{workload}/host_ports")
+}
+
 /// One record; `value` is the address, or `instance=address` for an instance's own name.
 pub fn dns_record(namespace: &str, workload: &str, kind: &str, value: &str) -> String {
     format!("{DNS}{namespace}/{workload}/{kind}/{value}")

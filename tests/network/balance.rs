@@ -89,7 +89,7 @@ fn services(instances: &[(u8, Part)]) -> Services {
     }
 }
 
-fn answer(namespace: &NetworkNamespace, number: u8) {
+pub fn answer(namespace: &NetworkNamespace, number: u8) {
     let bind = || {
         let any = Ipv4Addr::UNSPECIFIED;
         let listener = TcpListener::bind((any, 80)).unwrap();
@@ -128,7 +128,7 @@ fn udp() -> UdpSocket {
 }
 
 /// Who answers, and with which address of the caller.
-fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
+pub fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
     stream.write_all(b"?")?;
     let mut buffer = [0; 64];
     match stream.read(&mut buffer)? {
@@ -137,7 +137,7 @@ fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
     }
 }
 
-fn ask_udp(socket: &UdpSocket) -> io::Result<(u8, String)> {
+pub fn ask_udp(socket: &UdpSocket) -> io::Result<(u8, String)> {
     socket.send(b"?")?;
     let mut buffer = [0; 64];
     let length = socket.recv(&mut buffer)?;

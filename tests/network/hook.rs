@@ -478,6 +478,7 @@ fn a_failure_half_way_leaves_nothing() {
             address: "10.90.1.10".parse().unwrap(),
             gateway: ADDRESS,
             mtu: 1420,
+            has_host_ports: false,
         };
         let error = attach::attach(&machine.links, &container.namespace(), &wanted)
             .await

@@ -174,6 +174,7 @@ impl Host {
             unit: format!("kat-default-{name}.service"),
             address: self.address(host),
             gate: Gate::Open,
+            host_ports: Vec::new(),
         };
         let instances = names
             .iter()

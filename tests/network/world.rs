@@ -265,6 +265,7 @@ impl Machine {
             unit: format!("kat-default-{name}.service"),
             address,
             gate,
+            host_ports: Vec::new(),
         };
         self.instances.instances.insert(name.into(), instance);
         write(self.folder.path(), "instances.json", &self.instances);

@@ -12,6 +12,7 @@ use kat::{
         fence::{Fence, Memory},
         follow_desired,
         health::probe::Network,
+        host_ports::HostListeners,
         identity::Identity,
         removals::Removals,
         secrets::Secrets,
@@ -25,11 +26,12 @@ use kat::{
         routes::router,
         types::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
     },
+    host::facts::network::Listener,
     leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with},
     plan::InstanceEntry,
     pulse::Pulses,
     render::{RenderSettings, Renderer},
-    resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
+    resource::{AgentConfig, Bytes, MilliCpu, Protocol, ResourceList},
     store::{MemoryStore, Mirror, StateStore, keys},
 };
 use tokio::{sync::watch, task::JoinHandle};
@@ -346,6 +348,16 @@ fn tools(place: &Place) -> Tools {
             &place.identity.node,
             &RenderSettings::default(),
         ),
+        listeners: Arc::new(Nobody),
+    }
+}
+
+/// No program of a machine listens on a port.
+struct Nobody;
+
+impl HostListeners for Nobody {
+    fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
+        Vec::new()
     }
 }
 

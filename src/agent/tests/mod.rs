@@ -10,6 +10,7 @@ mod health;
 mod judge;
 mod lists;
 mod newer;
+mod others;
 mod pulls;
 mod restarts;
 mod secrets;
@@ -35,6 +36,7 @@ use async_trait::async_trait;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+use self::others::Others;
 use super::{
     NetworkFiles, Statuses,
     accounts::UserAccounts,
@@ -197,6 +199,7 @@ struct Bench {
     accounts: Arc<Accounts>,
     logs: Arc<Logs>,
     answers: Arc<Answers>,
+    others: Arc<Others>,
     behaviours: Behaviours,
     tools: Arc<Tools>,
     statuses: Statuses,
@@ -232,6 +235,7 @@ impl Bench {
         let started = Instant::now();
         let logs = Arc::new(Logs::new(started));
         let answers = Arc::new(Answers(Mutex::new(Ok(200))));
+        let others = Arc::new(Others::default());
         let tools = Tools {
             managers: Arc::<FakeMachine>::clone(&machine),
             sessions: Arc::<FakeMachine>::clone(&machine),
@@ -251,6 +255,7 @@ impl Bench {
                 &AgentConfig::default(),
             )),
             secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
+            listeners: Arc::<Others>::clone(&others),
         };
         let mut bench = Self {
             root,
@@ -258,6 +263,7 @@ impl Bench {
             accounts,
             logs,
             answers,
+            others,
             behaviours,
             tools: Arc::new(tools),
             statuses: Statuses::default(),

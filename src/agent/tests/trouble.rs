@@ -1,6 +1,10 @@
 //! Whoever waits has a reason.
 
 use super::*;
+use crate::{
+    host::facts::network::{self as facts, Listener},
+    resource::{HostPort, Port, Protocol},
+};
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_comes_while_the_user_waits_has_the_reason_at_once() {
@@ -28,6 +32,56 @@ async fn an_instance_that_comes_while_the_user_waits_has_the_reason_at_once() {
         let said = bench.said(&one.instance);
         assert_eq!((said.0, said.1.as_str()), (InstancePhase::Running, ""));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
+    let bench = Bench::new();
+    let port = |host_port| Port {
+        name: None,
+        container_port: 8080,
+        protocol: Protocol::Tcp,
+        host_port,
+    };
+    let web = Assignment {
+        ports: vec![port(None), port(Some(HostPort::Number(80)))],
+        ..assignment(0, "web")
+    };
+    let nginx = Listener {
+        protocol: facts::Protocol::Tcp,
+        address: Ipv4Addr::UNSPECIFIED.into(),
+        port: 80,
+        process: Some("nginx".to_owned()),
+        pid: Some(812),
+        unit: None,
+        manager: None,
+    };
+    bench.others.0.lock().unwrap().push(nginx.clone());
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "HostPortInUse")
+    );
+    assert_eq!(
+        message,
+        "host port 80/TCP is in use by nginx (pid 812); it starts when that ends"
+    );
+    assert_eq!(bench.calls(&web, "start kat-default-web-aaaaa"), 0);
+    bench.others.0.lock().unwrap().clear();
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_eq!(bench.report(&web.instance).unwrap().conditions, []);
+    // It comes back: what runs is left alone, and says so.
+    bench.others.0.lock().unwrap().push(nginx);
+    bench.later(Duration::from_secs(31)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(report.phase, InstancePhase::Running);
+    assert_eq!(report.conditions[0].reason, "HostPortInUse");
+    bench.others.0.lock().unwrap().clear();
+    bench.later(Duration::from_secs(31)).await;
+    assert_eq!(bench.report(&web.instance).unwrap().conditions, []);
 }
 
 #[tokio::test(start_paused = true)]

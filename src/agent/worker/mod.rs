@@ -30,6 +30,7 @@ use super::{
     carried::CarriedError,
     files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
+    host_ports::HostListeners,
     notes::Notes,
     paths::UserFolders,
     restarts::RestartCounts,
@@ -82,6 +83,8 @@ pub struct Tools {
     pub volumes: Arc<Volumes>,
     /// What instances use of secrets.
     pub secrets: Secrets,
+    /// Who else listens on ports of the machine.
+    pub listeners: Arc<dyn HostListeners>,
 }
 
 /// A worker's part of the desired list.

@@ -7,7 +7,7 @@ use std::{
 
 use super::{UserDesired, Worker, WorkerError};
 use crate::{
-    agent::{image, judge::Verdict, limits},
+    agent::{host_ports, image, judge::Verdict, limits},
     api::types::{Health, InstancePhase, InstanceReport},
     plan::Assignment,
     systemd::{SystemdError, UnitStatus},
@@ -57,6 +57,10 @@ impl Worker {
             };
         let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
         let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
+        if verdict.phase == InstancePhase::Running {
+            let in_use = host_ports::in_use(assignment, self.tools.listeners.as_ref());
+            report.conditions.extend(host_ports::condition(in_use));
+        }
         report.restarts = verdict.restarts;
         report.exit_code = verdict.exit_code;
         report.health_status = health;

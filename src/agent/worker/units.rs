@@ -10,12 +10,13 @@ use crate::{
         backoff::Backoff,
         carried,
         files::FilesError,
+        host_ports,
         judge::{Action, CONDITION, Circumstances, judge},
         log_tail::{self, Runs},
         restarts::News,
         volumes::VolumeTrouble,
     },
-    api::types::InstancePhase,
+    api::types::{HOST_PORT_IN_USE, InstancePhase},
     plan::{Assignment, Wanted},
     render::UnitFile,
     resource::OnPartition,
@@ -249,7 +250,10 @@ impl Worker {
         if !self.secrets_ready(assignment, &status) {
             return Ok(());
         }
-        if !self.image_ready(assignment, &status) || !self.volumes_ready(assignment, &status) {
+        if !self.image_ready(assignment, &status)
+            || !self.volumes_ready(assignment, &status)
+            || !self.host_ports_free(assignment, &status)
+        {
             return Ok(());
         }
         self.report_verdict(assignment, &status, &verdict);
@@ -288,6 +292,19 @@ impl Worker {
         };
         let phase = InstancePhase::Starting;
         self.report(assignment, status, phase, trouble.reason, trouble.message);
+        self.wake = self.wake.min(LOOK_AGAIN);
+        false
+    }
+
+    /// Whether nobody else listens on the ports of the machine that lead to an instance.
+    fn host_ports_free(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+        let listeners = self.tools.listeners.as_ref();
+        let Some(message) = host_ports::in_use(assignment, listeners) else {
+            return true;
+        };
+        let message = format!("{message}; it starts when that ends");
+        let phase = InstancePhase::Starting;
+        self.report(assignment, status, phase, HOST_PORT_IN_USE, message);
         self.wake = self.wake.min(LOOK_AGAIN);
         false
     }

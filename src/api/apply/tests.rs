@@ -16,6 +16,7 @@ fn submission(replicas: &str) -> Submission {
         template_hash: "t".to_owned(),
         pulled_image: None,
         fenced_grace: None,
+        host_ports: Vec::new(),
         makes_namespace: false,
     }
 }
@@ -357,4 +358,38 @@ fn a_deletion_marks_once() {
         removal.decide(&empty()).err().map(|error| error.status().1),
         Some("NotFound")
     );
+}
+
+#[test]
+fn ports_that_kat_needs_are_not_given_away() {
+    let caller = caller();
+    let decide = |port, protocol| {
+        let mut wanted = apply(&caller, "1");
+        wanted.submission.host_ports = vec![(port, protocol)];
+        wanted.decide(&empty())
+    };
+    for (port, protocol, purpose) in [
+        (9115, Protocol::Tcp, "KAT's API"),
+        (9116, Protocol::Tcp, "KAT's agents"),
+        (2379, Protocol::Tcp, "etcd's clients"),
+        (2380, Protocol::Tcp, "etcd's peers"),
+        (51820, Protocol::Udp, "the overlay's WireGuard"),
+        (9117, Protocol::Udp, "machines that look for each other"),
+    ] {
+        let message = decide(port, protocol).err().unwrap().to_string();
+        let port = format!("hostPort {port}: each machine needs its port {port}/");
+        assert!(
+            message.contains(&port) && message.contains(purpose),
+            "{message}"
+        );
+    }
+    // The other protocol, DNS, and what a program of the machine may have.
+    for (port, protocol) in [
+        (9115, Protocol::Udp),
+        (51820, Protocol::Tcp),
+        (53, Protocol::Udp),
+        (22, Protocol::Tcp),
+    ] {
+        assert!(decide(port, protocol).is_ok(), "{port}");
+    }
 }

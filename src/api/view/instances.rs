@@ -5,7 +5,9 @@ use crate::{
     api::types::{
         InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase,
     },
-    plan::{Assignment, InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted},
+    plan::{
+        Assignment, InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted, host_port_statuses,
+    },
     resource::OnPartition,
 };
 
@@ -76,6 +78,7 @@ impl View<'_> {
                 node: Some(entry.node.clone()),
                 ip: Some(assignment.address),
                 ips: vec![assignment.address],
+                host_ports: host_port_statuses(&assignment.ports),
                 phase,
                 reason,
                 message,

@@ -110,10 +110,7 @@ fn twice(
     protocol: Protocol,
     first: u32,
 ) {
-    let protocol = match protocol {
-        Protocol::Tcp => "TCP",
-        Protocol::Udp => "UDP",
-    };
+    let protocol = protocol.word();
     decoder.soft(
         Class::Duplicate,
         fields.place(name),

@@ -56,7 +56,7 @@ pub(super) const FIELDS: &[Field] = &[
     balancer("spec.ports[].name", Text, "web", "name that ingress and probes refer to"),
     balancer("spec.ports[].containerPort", PORT, "8081", "port that the program listens on").required(),
     balancer("spec.ports[].protocol", Word(&["TCP", "UDP"]), "UDP", "transport protocol").default("TCP"),
-    balancer("spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of the machine that leads here").not_yet(),
+    balancer("spec.ports[].hostPort", IntegerOr(1, 65_535, "auto"), "80", "port of each machine that runs it, which leads here; auto is one of 30000 to 32767"),
     balancer("spec.healthCheck", Mapping, "{tcp: {port: 8080}}", "when an instance is healthy: exactly one of exec, http and tcp; running is healthy without it"),
     balancer("spec.healthCheck.exec", Mapping, "{command: [/bin/check]}", "a command in the container; exit code 0 is healthy"),
     balancer("spec.healthCheck.exec.command", TextList, "[/bin/other]", "the command and its arguments").required(),

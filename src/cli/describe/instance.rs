@@ -1,6 +1,6 @@
 //! An instance, and the commands that show it on its machine.
 
-use super::{Sheet, events};
+use super::{Sheet, events, host_port_of};
 use crate::{
     api::{client::EventQuery, types::InstanceItem},
     cli::{
@@ -65,6 +65,19 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
     sheet.field("generation", &status.generation.to_string());
     let addresses: Vec<String> = status.ips.iter().map(ToString::to_string).collect();
     sheet.field("addresses", &addresses.join(" "));
+    let ports: Vec<String> = status
+        .host_ports
+        .iter()
+        .map(|port| {
+            format!(
+                "{}/{}{}",
+                port.container_port,
+                word(&port.protocol),
+                host_port_of(port)
+            )
+        })
+        .collect();
+    sheet.field("ports", &ports.join(", "));
     if !status.user.is_empty() {
         sheet.field("user", &format!("{} (uid {})", status.user, status.uid));
     }

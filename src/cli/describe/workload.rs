@@ -1,6 +1,6 @@
 //! A workload with its instances.
 
-use super::{Sheet, events, instance, volumes};
+use super::{Sheet, events, host_port_of, instance, volumes};
 use crate::{
     api::{
         client::EventQuery,
@@ -111,7 +111,16 @@ fn fields(sheet: &mut Sheet, item: &WorkloadItem) {
                 .name
                 .as_ref()
                 .map_or_else(String::new, |name| format!("{name} "));
-            format!("{name}{}/{}", port.container_port, word(&port.protocol))
+            let mut text = format!("{name}{}/{}", port.container_port, word(&port.protocol));
+            let host_port = status.host_ports.iter().find(|one| {
+                (one.container_port, one.protocol) == (port.container_port, port.protocol)
+            });
+            match (host_port, port.host_port) {
+                (Some(host_port), _) => text.push_str(&host_port_of(host_port)),
+                (None, Some(_)) => text.push_str(" (host port: none yet)"),
+                (None, None) => {}
+            }
+            text
         })
         .collect();
     sheet.field("ports", &ports.join(", "));

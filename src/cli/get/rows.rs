@@ -97,7 +97,7 @@ impl Listed for WorkloadItem {
     fn headers(columns: Columns) -> Vec<&'static str> {
         let mut rest = vec!["NAME", "TYPE", "PHASE", "READY", "UPDATED", "REASON", "AGE"];
         if columns.wide {
-            rest.extend(["GENERATION", "ADDRESS", "IMAGE"]);
+            rest.extend(["GENERATION", "ADDRESS", "HOSTPORTS", "IMAGE"]);
         }
         with_namespace(columns, "NAMESPACE", rest)
     }
@@ -122,6 +122,11 @@ impl Listed for WorkloadItem {
             rest.push(Cell::new(
                 address.map_or_else(String::new, |address| address.to_string()),
             ));
+            let ports = status.host_ports.iter();
+            let ports: Vec<String> = ports
+                .map(|port| format!("{}/{}", port.port, word(&port.protocol)))
+                .collect();
+            rest.push(Cell::new(ports.join(",")));
             rest.push(Cell::new(
                 source.image.as_deref().or(git).unwrap_or_default(),
             ));

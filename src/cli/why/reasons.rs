@@ -102,6 +102,8 @@ pub(super) const REASONS: &[Reason] = &[
         "write the path that the link leads to, as readlink -f on {node} says"),
     reason("HostPathUnexpected", "a path that it mounts is something else on {node} than ensureType says",
         "on {node}: ls -ld of the path in the message; then change ensureType or hostPath, or what lies there"),
+    reason("HostPortInUse", "a program of {node} itself listens on its host port, and has it: KAT takes no port away from a program of the machine",
+        "on {node}: ss -tulpn; end that program or have it listen elsewhere, or write another hostPort"),
     reason("MountsNotReachable", "its user {user} can't reach what it mounts on {node}, or a file of KAT's that it needs is missing there",
         "on {node}: namei -l of its paths, as katcall get volumes -n {namespace} -o wide shows them: {user} must be able to pass every folder above them"),
     // The same word is of machines; told, and stored by nobody.

@@ -7,8 +7,8 @@ use super::reasons::{self, Reason};
 use crate::{
     api::client::Named,
     api::types::{
-        Condition, DATA_LOST_CONDITION, DRAIN_BLOCKED, Event, Health, InstanceItem, InstancePhase,
-        NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+        Condition, DATA_LOST_CONDITION, DRAIN_BLOCKED, Event, HOST_PORT_IN_USE, Health,
+        InstanceItem, InstancePhase, NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
     cli::{
         output::{one_line, word},
@@ -240,6 +240,7 @@ fn holds_up(condition: &Condition) -> bool {
         DATA_LOST_CONDITION,
         ROLLED_BACK,
         "LimitsNotEnforced",
+        HOST_PORT_IN_USE,
     ];
     condition.status == bad_when_true.contains(&condition.kind.as_str())
 }

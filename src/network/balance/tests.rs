@@ -134,6 +134,6 @@ fn chains_of_before_are_found() {
         {"chain": {"family": "inet", "name": "to-default/web-tcp-80"}},
         {"rule": {"chain": "to-default/web-tcp-80"}}
     ]}"#;
-    assert_eq!(chains(listed), ["to-default/web-tcp-80"]);
-    assert_eq!(chains(""), [""; 0]);
+    assert_eq!(table::chains(listed, CHAIN), ["to-default/web-tcp-80"]);
+    assert_eq!(table::chains("", CHAIN), [""; 0]);
 }

@@ -77,6 +77,7 @@ fn instances() -> Instances {
         unit: "kat-foo-web-zz999.service".to_owned(),
         address: Ipv4Addr::new(10, 100, 0, 7),
         gate: Gate::Open,
+        host_ports: Vec::new(),
     };
     Instances {
         schema: 1,

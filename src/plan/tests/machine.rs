@@ -92,7 +92,7 @@ impl Machine {
             advertise: Vec::new(),
             endpoints: Vec::new(),
             schema: 0,
-            data_path: BALANCING_DATA_PATH,
+            data_path: HOST_PORT_DATA_PATH,
             instances: BTreeMap::new(),
             users: BTreeSet::new(),
             acted: 1,

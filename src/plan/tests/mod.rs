@@ -10,6 +10,7 @@ mod deletion;
 mod drain;
 mod failing;
 mod health;
+mod host_ports;
 mod indexes;
 mod joining;
 mod loss;

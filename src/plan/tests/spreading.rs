@@ -1,11 +1,9 @@
-//! Spread, affinity, graphics processors and ports of the machine.
+//! Spread, affinity and graphics processors.
 
 use proptest::prelude::*;
 
-use super::{devices::with_host_ports, *};
-use crate::resource::{
-    AutoPort, GpuDriver, GpuRequest, HostPort, Port, Protocol, Spread, Workload,
-};
+use super::*;
+use crate::resource::{GpuDriver, GpuRequest, Spread, Workload};
 
 impl World {
     /// A machine with labels.
@@ -234,7 +232,7 @@ fn who_must_share_a_machine_waits_for_the_other() {
 }
 
 /// A machine for [`choose`] alone.
-fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
+pub(super) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
     Candidate {
         name,
         phase: NodePhase::Ready,
@@ -246,12 +244,13 @@ fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candida
             memory: Some(Bytes(8 * GIB)),
         },
         requested: Requested::default(),
-        host_ports: BTreeSet::new(),
+        host_ports: BTreeMap::new(),
         staying: 0,
         repelled: false,
         lonely: false,
         has_address: true,
         assignment_schema: ASSIGNMENT_SCHEMA,
+        data_path: HOST_PORT_DATA_PATH,
         architecture: "amd64",
         volume_shared: false,
     }
@@ -311,55 +310,12 @@ fn a_graphics_processor_is_that_of_the_maker_and_has_so_much_memory_left() {
     assert_eq!(choose(Demand::of(&unmeasured), &machines, 1), Ok("nvidia"));
 }
 
-fn port(host_port: HostPort, protocol: Protocol) -> Port {
-    Port {
-        name: None,
-        container_port: 80,
-        protocol,
-        host_port: Some(host_port),
-    }
-}
-
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 200,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
-
-    /// No two instances on a machine have a port of it, and `auto` finds one.
-    #[test]
-    fn a_port_of_a_machine_is_had_once(
-        asked in proptest::collection::vec((0u16..4, any::<bool>(), any::<bool>()), 1..12),
-    ) {
-        let none = BTreeMap::new();
-        let mut machines = [candidate("n1", &none), candidate("n2", &none)];
-        let workload = workload();
-        for (number, udp, auto) in asked {
-            let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
-            // Those that `auto` begins with too.
-            let host_port = match auto {
-                true => HostPort::Auto(AutoPort::Auto),
-                false => HostPort::Number(30_000 + number),
-            };
-            let ports = [port(host_port, protocol)];
-            let demand = Demand { spec: &workload.spec, ports: &ports, replaces: &[], architectures: &[], schema: 1, held: Held::default() };
-            let taken = |machine: &Candidate<'_>| !auto && machine.host_ports.contains(&(30_000 + number, protocol));
-            match choose(demand, &machines, 1) {
-                Ok(name) => {
-                    let machine = machines.iter_mut().find(|one| one.name == name).unwrap();
-                    let numbered = with_host_ports(&ports, &machine.host_ports).unwrap();
-                    let Some(HostPort::Number(number)) = numbered[0].host_port else {
-                        panic!("no number");
-                    };
-                    prop_assert!(machine.host_ports.insert((number, protocol)), "{number} twice");
-                }
-                Err(failure) => {
-                    prop_assert!(machines.iter().all(taken), "{failure}");
-                }
-            }
-        }
-    }
 
     /// Where nothing else differs, domains and machines differ by one at most; and what is required
     /// holds after every single placement.

@@ -21,13 +21,13 @@ use crate::{
     bundle::fields::{self, Field, Status},
     leader::SnapshotBuilder,
     plan::{
-        ASSIGNMENT_SCHEMA, Assignment, BALANCING_DATA_PATH, DesiredMeta, NamespaceRecord,
+        ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, HOST_PORT_DATA_PATH, NamespaceRecord,
         NodeRegistration, Observed, ReportedNode, Wanted, WorkloadMeta, WorkloadUser, plan,
     },
     render::{RenderSettings, Renderer},
     resource::{
-        Bytes, Container, MilliCpu, OnPartition, ResourceList, RestartCondition, RestartPolicy,
-        TaintEffect, WorkloadType,
+        Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
+        RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
     store::{KeyValue, Operation, keys, mirror::Entries},
 };
@@ -339,7 +339,12 @@ fn instance(workload: &str) -> Assignment {
         address: [10, 100, 0, 200].into(),
         image: "registry.example/other:1".to_owned(),
         container: Container::default(),
-        ports: Vec::new(),
+        ports: vec![Port {
+            name: None,
+            container_port: 80,
+            protocol: Protocol::Tcp,
+            host_port: Some(HostPort::Number(80)),
+        }],
         health_check: None,
         restart_policy: RestartPolicy {
             condition: RestartCondition::Always,
@@ -387,7 +392,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
         },
         desired_revision: 1,
         assignment_schema: ASSIGNMENT_SCHEMA,
-        data_path: BALANCING_DATA_PATH,
+        data_path: HOST_PORT_DATA_PATH,
         ..NodeReport::default()
     };
     ReportedNode {

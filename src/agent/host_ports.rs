@@ -1,0 +1,133 @@
+//! Ports of the machine that instances ask for, and who else listens on them.
+//!
+//! `kat-net` leaves a port to a program of the machine that listens on it (`network/host_ports.rs`). So that this is
+//! seen, an instance does not start while such a program is there, and one that runs has a condition.
+
+use std::{collections::BTreeSet, net::IpAddr};
+
+use ipnet::Ipv4Net;
+
+use crate::{
+    api::types::{Condition, HOST_PORT_IN_USE},
+    host::facts::network::{self as facts, Listener},
+    network::host_sockets,
+    plan::{Assignment, host_port_statuses},
+    resource::Protocol,
+};
+
+/// Who else listens on ports of the machine.
+pub trait HostListeners: Send + Sync {
+    /// Those that listen on any of these.
+    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener>;
+}
+
+/// The machine's own.
+#[derive(Debug)]
+pub struct Listening {
+    /// What listens on its addresses alone is in nobody's way.
+    pub overlay: Ipv4Net,
+}
+
+impl HostListeners for Listening {
+    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|(protocol, port)| (of(*protocol), *port))
+            .collect();
+        let mut found = facts::listeners(&ports);
+        found.retain(|one| host_sockets::takes(one.address, self.overlay));
+        found
+    }
+}
+
+fn of(protocol: Protocol) -> facts::Protocol {
+    match protocol {
+        Protocol::Tcp => facts::Protocol::Tcp,
+        Protocol::Udp => facts::Protocol::Udp,
+    }
+}
+
+/// Why an instance's ports do not lead to it; nothing where nobody else listens on them.
+pub fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<String> {
+    let ports: Vec<(Protocol, u16)> = host_port_statuses(&assignment.ports)
+        .into_iter()
+        .map(|port| (port.protocol, port.port))
+        .collect();
+    if ports.is_empty() {
+        return None;
+    }
+    let found = listeners.on(&ports);
+    if found.is_empty() {
+        return None;
+    }
+    let said: BTreeSet<String> = found.iter().map(sentence).collect();
+    let said: Vec<String> = said.into_iter().collect();
+    Some(said.join(" and "))
+}
+
+/// `host port 80/TCP is in use by nginx (pid 812, nginx.service)`
+fn sentence(listener: &Listener) -> String {
+    let Listener { port, .. } = listener;
+    let protocol = match listener.protocol {
+        facts::Protocol::Tcp => Protocol::Tcp.word(),
+        facts::Protocol::Udp => Protocol::Udp.word(),
+    };
+    let program = match (&listener.process, listener.pid) {
+        (Some(process), Some(pid)) => {
+            let unit = listener.unit.as_ref();
+            let unit = unit.map_or_else(String::new, |unit| format!(", {unit}"));
+            format!("{process} (pid {pid}{unit})")
+        }
+        // Whose a socket is may only be looked up with rights over every process, which the agent has not.
+        _ => format!("a program of this machine (`ss -tulpn sport = :{port}` there names it)"),
+    };
+    let at = match listener.address {
+        IpAddr::V4(address) if address.is_loopback() => " at 127.0.0.1",
+        _ => "",
+    };
+    format!("host port {port}/{protocol} is in use by {program}{at}")
+}
+
+/// `HostPortInUse` of an instance that runs all the same.
+pub fn condition(message: Option<String>) -> Option<Condition> {
+    message.map(|message| Condition {
+        kind: HOST_PORT_IN_USE.to_owned(),
+        status: true,
+        reason: HOST_PORT_IN_USE.to_owned(),
+        message: format!("{message}, which has it: it does not lead here"),
+        since: String::new(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_port_is_named() {
+        let mut listener = Listener {
+            protocol: facts::Protocol::Tcp,
+            address: IpAddr::from([0, 0, 0, 0]),
+            port: 80,
+            process: Some("nginx".to_owned()),
+            pid: Some(812),
+            unit: Some("nginx.service".to_owned()),
+            manager: None,
+        };
+        assert_eq!(
+            sentence(&listener),
+            "host port 80/TCP is in use by nginx (pid 812, nginx.service)"
+        );
+        listener.address = IpAddr::from([127, 0, 0, 1]);
+        listener.unit = None;
+        assert_eq!(
+            sentence(&listener),
+            "host port 80/TCP is in use by nginx (pid 812) at 127.0.0.1"
+        );
+        listener.pid = None;
+        assert_eq!(
+            sentence(&listener),
+            "host port 80/TCP is in use by a program of this machine (`ss -tulpn sport = :80` there names it) at 127.0.0.1"
+        );
+    }
+}

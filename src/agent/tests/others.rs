@@ -1,0 +1,27 @@
+//! Programs of the machine itself.
+
+use std::sync::Mutex;
+
+use crate::{
+    agent::host_ports::HostListeners,
+    host::facts::network::{self as facts, Listener},
+    resource::Protocol,
+};
+
+/// Who else listens on ports of the machine.
+#[derive(Default)]
+pub(super) struct Others(pub(super) Mutex<Vec<Listener>>);
+
+impl HostListeners for Others {
+    fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
+        let mut found = self.0.lock().unwrap().clone();
+        found.retain(|one| {
+            let protocol = match one.protocol {
+                facts::Protocol::Tcp => Protocol::Tcp,
+                facts::Protocol::Udp => Protocol::Udp,
+            };
+            ports.contains(&(protocol, one.port))
+        });
+        found
+    }
+}

@@ -1,0 +1,124 @@
+//! Ports that programs of the machine itself listen on (proc_net(5)).
+
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{BufRead, BufReader},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use ipnet::Ipv4Net;
+
+use super::state::Transport;
+
+/// The files of the calling thread's network, with what is a listening socket in them: TCP_LISTEN, and TCP_CLOSE,
+/// which an unconnected UDP socket is.
+const FILES: [(&str, Transport, &str); 4] = [
+    ("/proc/thread-self/net/tcp", Transport::Tcp, "0A"),
+    ("/proc/thread-self/net/tcp6", Transport::Tcp, "0A"),
+    ("/proc/thread-self/net/udp", Transport::Udp, "07"),
+    ("/proc/thread-self/net/udp6", Transport::Udp, "07"),
+];
+
+/// Ports that a program of the machine listens on where a host port would take its callers away: at every address, at
+/// 127.0.0.1, or at an address of the machine that is not of the overlay. A file that can't be read has none.
+pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
+    let mut found = BTreeSet::new();
+    for (path, transport, state) in FILES {
+        let Ok(file) = File::open(path) else { continue };
+        let lines = BufReader::new(file).lines().skip(1).map_while(Result::ok);
+        let sockets = lines.filter_map(|line| socket(&line, state));
+        let ports = sockets
+            .filter(|(address, _)| takes(*address, overlay))
+            .map(|(_, port)| (transport, port));
+        found.extend(ports);
+    }
+    found
+}
+
+/// A host port takes the callers of a socket at this address.
+pub fn takes(address: IpAddr, overlay: Ipv4Net) -> bool {
+    match address.to_canonical() {
+        IpAddr::V4(address) if address.is_loopback() => address == Ipv4Addr::LOCALHOST,
+        IpAddr::V4(address) => !overlay.contains(&address),
+        // One that takes IPv6 alone looks the same.
+        IpAddr::V6(address) => address.is_unspecified(),
+    }
+}
+
+/// Address and port of a line that is in this state.
+fn socket(line: &str, wanted: &str) -> Option<(IpAddr, u16)> {
+    let mut fields = line.split_whitespace().skip(1);
+    let (address, port) = fields.next()?.split_once(':')?;
+    let state = fields.nth(1)?;
+    if state != wanted {
+        return None;
+    }
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some((self::address(address)?, port))
+}
+
+/// Groups of four bytes, each the machine's own word.
+fn address(text: &str) -> Option<IpAddr> {
+    let word = |place: usize| {
+        let word = u32::from_str_radix(text.get(place * 8..place * 8 + 8)?, 16).ok()?;
+        Some(word.to_ne_bytes())
+    };
+    match text.len() {
+        8 => Some(Ipv4Addr::from(word(0)?).into()),
+        32 => {
+            let words = [word(0)?, word(1)?, word(2)?, word(3)?].concat();
+            Some(Ipv6Addr::from(<[u8; 16]>::try_from(words).ok()?).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn who_listens_is_found_where_it_loses_callers() {
+        let overlay = "10.90.0.0/16".parse().unwrap();
+        for (address, lost) in [
+            ("0.0.0.0", true),
+            ("127.0.0.1", true),
+            ("127.0.0.53", false),
+            ("192.0.2.1", true),
+            ("10.90.1.1", false),
+            ("::", true),
+            ("::1", false),
+            ("::ffff:192.0.2.1", true),
+            ("::ffff:10.90.1.1", false),
+            ("2001:db8::1", false),
+        ] {
+            assert_eq!(takes(address.parse().unwrap(), overlay), lost, "{address}");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("[::]:0").unwrap();
+        let elsewhere = TcpListener::bind("127.0.0.2:0").unwrap();
+        let found = in_the_way(overlay);
+        let tcp = |listener: &TcpListener| (Transport::Tcp, listener.local_addr().unwrap().port());
+        assert!(found.contains(&tcp(&listener)));
+        assert!(found.contains(&(Transport::Udp, socket.local_addr().unwrap().port())));
+        assert!(!found.contains(&tcp(&elsewhere)));
+        let freed = tcp(&listener);
+        drop(listener);
+        assert!(!in_the_way(overlay).contains(&freed));
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_left_out() {
+        let line = "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000";
+        assert_eq!(socket(line, "0A"), Some((Ipv4Addr::LOCALHOST.into(), 8080)));
+        assert_eq!(socket(line, "07"), None);
+        for length in 0..line.find(" 0A").unwrap_or_default() {
+            assert_eq!(socket(&line[..length], "0A"), None, "{length}");
+        }
+        assert_eq!(socket("0: 0100007:1F90 0:0 0A", "0A"), None);
+        assert_eq!(socket("0: zz00007F:1F90 0:0 0A", "0A"), None);
+    }
+}

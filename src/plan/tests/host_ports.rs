@@ -1,0 +1,298 @@
+//! Ports of machines: what `auto` is, whose a number is, and who is behind it.
+
+use proptest::prelude::*;
+
+use super::{spreading::candidate, *};
+use crate::resource::{AutoPort, HostPort, Port, Protocol};
+
+/// Applies a service with this port of its machines.
+fn publish(world: &mut World, name: &str, host_port: serde_json::Value, replicas: u32) {
+    publish_all(world, name, &[(80, "TCP", host_port)], replicas);
+}
+
+fn publish_all(
+    world: &mut World,
+    name: &str,
+    ports: &[(u16, &str, serde_json::Value)],
+    replicas: u32,
+) {
+    let ports: Vec<_> = ports
+        .iter()
+        .map(|(port, protocol, host_port)| {
+            json!({"containerPort": port, "protocol": protocol, "hostPort": host_port})
+        })
+        .collect();
+    let balancer = json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "VirtualLoadBalancer",
+        "spec": {"headless": true, "ports": ports},
+    });
+    let key = keys::manifest(NAMESPACE, name, "VirtualLoadBalancer.kat");
+    world.write(key, &balancer);
+    world.apply_workload(name, |file| {
+        file["spec"]["replicas"] = json!(replicas);
+        // What the template is made of, for the world's own hash.
+        file["spec"]["container"]["env"] =
+            json!([{"name": "PORTS", "value": balancer.to_string()}]);
+    });
+}
+
+fn current(count: usize) -> World {
+    let mut world = World::with_machines(count);
+    for machine in world.machines.values_mut() {
+        machine.schema = ASSIGNMENT_SCHEMA;
+    }
+    world
+}
+
+/// Numbers of its instances, by machine.
+fn numbers(world: &mut World, name: &str) -> BTreeSet<(String, u16)> {
+    let wanted = world.wanted(name);
+    let numbers = wanted.into_iter().flat_map(|(_, node, assignment)| {
+        let ports = assignment.ports.clone();
+        let numbers = ports.into_iter().map(|port| match port.host_port {
+            Some(HostPort::Number(number)) => number,
+            other => panic!("{other:?}"),
+        });
+        numbers
+            .map(|number| (node.clone(), number))
+            .collect::<Vec<_>>()
+    });
+    numbers.collect()
+}
+
+fn waits(world: &mut World, name: &str) -> String {
+    let status = world.status(name);
+    status.conditions[0].message.clone()
+}
+
+#[test]
+fn a_port_of_a_machine_is_one_workloads_and_who_has_it_is_named() {
+    let mut world = current(2);
+    publish(&mut world, "first", json!(80), 1);
+    world.roll_out();
+    publish(&mut world, "second", json!(80), 1);
+    world.roll_out();
+    let (first, second) = (numbers(&mut world, "first"), numbers(&mut world, "second"));
+    assert_eq!((first.len(), second.len()), (1, 1));
+    assert!(first.is_disjoint(&second), "{first:?} {second:?}");
+    // The same number over UDP is another port.
+    publish_all(&mut world, "names", &[(53, "UDP", json!(80))], 1);
+    publish(&mut world, "third", json!(80), 1);
+    world.roll_out();
+    assert_eq!(numbers(&mut world, "names").len(), 1);
+    let node = |ports: &BTreeSet<(String, u16)>| ports.first().unwrap().0.clone();
+    let message = waits(&mut world, "third");
+    for part in [
+        "0 of 2 machines fit: 2 with a host port that is taken",
+        &format!(
+            "host port 80/TCP is taken by default/first on {}",
+            node(&first)
+        ),
+        &format!(
+            "host port 80/TCP is taken by default/second on {}",
+            node(&second)
+        ),
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    assert_eq!(world.wanted("third").len(), 0);
+    // One that goes makes room.
+    world.delete_workload("first");
+    world.roll_out();
+    assert_eq!(node(&numbers(&mut world, "third")), node(&first));
+    let status = world.status("third");
+    let shown = &status.host_ports;
+    assert_eq!(
+        (shown.len(), shown[0].port, shown[0].container_port),
+        (1, 80, 80)
+    );
+}
+
+#[test]
+fn a_version_takes_over_on_the_same_machine_behind_the_same_port() {
+    let mut world = current(1);
+    publish(&mut world, "web", json!(80), 2);
+    world.roll_out();
+    assert_eq!(numbers(&mut world, "web").len(), 1, "both share it");
+    let before: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
+    publish_all(&mut world, "web", &[(8080, "TCP", json!(80))], 2);
+    let mut most = 0;
+    for _ in 0..40 {
+        world.plan_out();
+        most = most.max(world.wanted("web").len());
+        assert!(world.running("web") >= 2, "nothing serves the port");
+        world.agents();
+        world.pass(Duration::from_secs(1));
+    }
+    world.roll_out();
+    assert_eq!(most, 3, "the next version stands beside the one before");
+    let after: BTreeSet<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
+    assert!(before.is_disjoint(&after));
+    // Who is behind it is written also where names answer with instances.
+    let key = WorkloadKey::new(NAMESPACE, "web");
+    let snapshot = world.snapshot();
+    let service = &snapshot.services[&key];
+    assert!(service.address.is_none());
+    let balance = &service.balance.as_ref().unwrap().value;
+    let parts: Vec<Part> = balance.ports[0].instances.values().copied().collect();
+    assert_eq!(parts, [Part::Serving, Part::Serving]);
+    assert!(
+        snapshot
+            .instances
+            .values()
+            .all(|entry| entry.assignment.value.schema == 5)
+    );
+}
+
+#[test]
+fn auto_is_one_number_for_the_workloads_life() {
+    let mut world = current(3);
+    let auto = [(80, "TCP", json!("auto")), (81, "UDP", json!("auto"))];
+    publish_all(&mut world, "web", &auto, 3);
+    publish(&mut world, "other", json!("auto"), 3);
+    world.roll_out();
+    let own = |world: &mut World| -> BTreeSet<u16> {
+        let numbers = numbers(world, "web");
+        assert_eq!(numbers.len(), 6, "the same on each of three machines");
+        numbers.into_iter().map(|(_, number)| number).collect()
+    };
+    let first = own(&mut world);
+    let other = numbers(&mut world, "other").first().unwrap().1;
+    assert!(!first.contains(&other));
+    assert!(
+        first
+            .iter()
+            .chain([&other])
+            .all(|number| (30_000..=32_767).contains(number))
+    );
+    let shown: BTreeSet<u16> = {
+        let status = world.status("web");
+        status.host_ports.iter().map(|port| port.port).collect()
+    };
+    assert_eq!(shown, first);
+    // Another version without it, and one with it again.
+    publish_all(&mut world, "web", &[(80, "TCP", json!(9000))], 3);
+    world.roll_out();
+    publish_all(&mut world, "web", &auto, 3);
+    world.roll_out();
+    assert_eq!(own(&mut world), first);
+    // It is nobody else's meanwhile, and goes with the workload.
+    world.delete_workload("web");
+    world.roll_out();
+    assert_eq!(
+        world.keys("/kat/network/services/default/web/"),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn auto_takes_no_number_that_somebody_has_written() {
+    let mut world = current(1);
+    let all: Vec<(u16, &str, serde_json::Value)> = (0..2767)
+        .map(|place| (place + 1, "TCP", json!(30_001 + place)))
+        .collect();
+    publish_all(&mut world, "all", &all, 1);
+    publish(&mut world, "last", json!("auto"), 1);
+    publish(&mut world, "none", json!("auto"), 1);
+    world.roll_out();
+    let mut found = [numbers(&mut world, "last"), numbers(&mut world, "none")];
+    found.sort();
+    assert_eq!(found, [BTreeSet::new(), [("n1".to_owned(), 30_000)].into()]);
+    let without = match world.wanted("last").len() {
+        0 => "last",
+        _ => "none",
+    };
+    let message = waits(&mut world, without);
+    assert!(
+        message.contains("no host port of 30000 to 32767 is free"),
+        "{message}"
+    );
+}
+
+#[test]
+fn machines_of_an_older_version_are_not_trusted_with_host_ports() {
+    let mut world = current(2);
+    world.at("n1").schema = 4;
+    world.at("n2").data_path = HOST_PORT_DATA_PATH - 1;
+    publish(&mut world, "web", json!(80), 1);
+    world.roll_out();
+    let message = waits(&mut world, "web");
+    for part in [
+        "1 with a version of KAT that is too old for it",
+        "1 whose kat-net is too old for host ports",
+    ] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+    world.at("n2").data_path = HOST_PORT_DATA_PATH;
+    world.roll_out();
+    assert_eq!(numbers(&mut world, "web"), [("n2".to_owned(), 80)].into());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 200,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    /// No two workloads have a port of one machine, and nobody waits who would fit.
+    #[test]
+    fn a_port_of_a_machine_is_had_by_one_workload(
+        asked in proptest::collection::vec((0u16..3, any::<bool>(), 0u8..4), 1..14),
+    ) {
+        let none = BTreeMap::new();
+        let mut machines = [candidate("n1", &none), candidate("n2", &none)];
+        let mut world = World::with_machines(1);
+        world.apply_workload("web", |_| {});
+        let snapshot = world.snapshot();
+        let parsed = snapshot.workloads.values().next().unwrap().parsed.clone().unwrap();
+        for (number, udp, workload) in asked {
+            let protocol = if udp { Protocol::Udp } else { Protocol::Tcp };
+            let owner = WorkloadKey::new(NAMESPACE, &format!("w{workload}"));
+            let ports = [Port {
+                name: None,
+                container_port: 80,
+                protocol,
+                host_port: Some(HostPort::Number(number)),
+            }];
+            let demand = Demand {
+                ports: &ports,
+                workload: Some(&owner),
+                ..Demand::of(&parsed.workload.spec)
+            };
+            let port = (number, protocol);
+            match choose(demand, &machines, 1) {
+                Ok(name) => {
+                    let machine = machines.iter_mut().find(|one| one.name == name).unwrap();
+                    let before = machine.host_ports.insert(port, owner.clone());
+                    prop_assert!(before.is_none_or(|before| before == owner));
+                }
+                Err(failure) => {
+                    let others = machines.iter().all(|machine| {
+                        machine.host_ports.get(&port).is_some_and(|other| *other != owner)
+                    });
+                    prop_assert!(others, "{failure}");
+                    prop_assert_eq!(failure.taken.values().flatten().count(), 2);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn only_ports_with_numbers_are_shown() {
+    let port = |host_port| Port {
+        name: None,
+        container_port: 80,
+        protocol: Protocol::Tcp,
+        host_port,
+    };
+    let ports = [
+        port(None),
+        port(Some(HostPort::Auto(AutoPort::Auto))),
+        port(Some(HostPort::Number(7))),
+    ];
+    let shown = host_port_statuses(&ports);
+    assert_eq!((shown.len(), shown[0].port), (1, 7));
+}

@@ -1,0 +1,411 @@
+//! Ports of the machine that lead to instances on it, with the kernel's own nftables and conntrack.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, ErrorKind},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use kat::network::{
+    firewall::Firewall,
+    host_ports::{self, HostPortKeeper},
+    namespaces::NetworkNamespace,
+    obstacles,
+    state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Part, Transport},
+    watch::Snapshot,
+};
+
+use super::{
+    balance::{answer, ask, ask_udp},
+    firewall::Outside,
+    world::{Container, Machine, fetch_in, in_new_namespace, node, run, serve_in, write},
+};
+
+const UID: u32 = 20001;
+const LIMIT: Duration = Duration::from_secs(5);
+const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const NEIGHBOUR: &str = "192.0.2.2";
+
+use Part::{Held, Leaving, Serving};
+
+/// A machine with containers that have ports of it, but for the last one, and a neighbour.
+struct Site {
+    node: Arc<NodeNetwork>,
+    keeper: HostPortKeeper,
+    firewall: Firewall,
+    containers: BTreeMap<u8, Container>,
+    outside: Outside,
+    machine: Machine,
+}
+
+impl Site {
+    async fn start() -> Self {
+        let mut machine = Machine::start();
+        let outside = Outside::connect();
+        let mut containers = BTreeMap::new();
+        for number in 10..14 {
+            let name = format!("web-aaa{number}");
+            machine.instance(&name, UID, number, Gate::Open);
+            if number < 13 {
+                let port = |port, protocol, container_port| HostPortNetwork {
+                    port,
+                    protocol,
+                    container_port,
+                };
+                let instance = machine.instances.instances.get_mut(&name).unwrap();
+                instance.host_ports = vec![
+                    port(8080, Transport::Tcp, 80),
+                    port(80, Transport::Tcp, 80),
+                    port(514, Transport::Udp, 53),
+                ];
+                write(machine.folder.path(), "instances.json", &machine.instances);
+            }
+            let container = machine.container(UID, &name);
+            machine.hook(UID, &name, container.pid()).await.unwrap();
+            answer(&container.namespace(), number);
+            containers.insert(number, container);
+        }
+        let firewall = Firewall::default();
+        firewall.ensure(&node()).await.unwrap();
+        Self {
+            node: Arc::new(node()),
+            keeper: HostPortKeeper::default(),
+            firewall,
+            containers,
+            outside,
+            machine,
+        }
+    }
+
+    /// These instances are what they are to callers; the others have gone.
+    async fn serve(&mut self, parts: &[(u8, Part)]) {
+        let mut instances = self.machine.instances.clone();
+        instances.instances.retain(|_, instance| {
+            let last = instance.address.octets()[3];
+            parts.iter().any(|(number, _)| *number == last)
+        });
+        let parts = parts
+            .iter()
+            .map(|(last, part)| (Ipv4Addr::new(10, 90, 1, *last), *part));
+        let snapshot = Snapshot {
+            instances: Some(Arc::new(instances)),
+            host_ports: Some(Arc::new(HostPortParts {
+                schema: 1,
+                parts: parts.collect(),
+            })),
+            ..Snapshot::default()
+        };
+        self.keeper.ensure(&self.node, &snapshot).await.unwrap();
+    }
+
+    fn inside<T: Send>(&self, number: u8, work: impl FnOnce() -> T + Send) -> T {
+        self.containers[&number].namespace().run(work).unwrap()
+    }
+
+    fn outside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        self.outside.namespace().run(work).unwrap()
+    }
+}
+
+fn connect(address: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect_timeout(&(address, port).into(), LIMIT)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    Ok(stream)
+}
+
+fn udp(address: Ipv4Addr) -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket.connect((address, 514)).unwrap();
+    socket
+}
+
+/// Who answers at each of the machine's ports, and with which address of the caller.
+fn all(address: Ipv4Addr) -> BTreeSet<(u8, String)> {
+    let tcp = [8080, 80].map(|port| ask(&connect(address, port).unwrap()).unwrap());
+    let flow = ask_udp(&udp(address)).unwrap();
+    tcp.into_iter().chain([flow]).collect()
+}
+
+fn only(number: u8, caller: &str) -> BTreeSet<(u8, String)> {
+    BTreeSet::from([(number, caller.to_owned())])
+}
+
+#[test]
+fn a_port_of_the_machine_leads_to_its_instance_wherever_the_caller_is() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving), (11, Held)]).await;
+        // Its own address is what the program sees of a caller.
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+        assert_eq!(all(MACHINE), only(10, "192.0.2.1"), "the machine itself");
+        assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
+        assert_eq!(site.inside(13, || all(MACHINE)), only(10, "10.90.1.13"));
+        // An instance that is sent to itself.
+        assert_eq!(site.inside(10, || all(MACHINE)), only(10, "10.90.1.1"));
+        // The overlay's address and other ports lead nowhere.
+        for (address, port) in [([10, 90, 1, 1].into(), 8080), (MACHINE, 8081)] {
+            for error in [
+                connect(address, port).unwrap_err(),
+                site.inside(13, || connect(address, port).unwrap_err()),
+            ] {
+                assert_eq!(
+                    error.kind(),
+                    ErrorKind::ConnectionRefused,
+                    "{address}:{port}"
+                );
+            }
+        }
+        // What other instances of the workload serve too is spread.
+        site.serve(&[(10, Serving), (11, Serving), (12, Leaving)])
+            .await;
+        let sixty: BTreeSet<(u8, String)> = site.outside(|| {
+            let answers = (0..60).map(|_| ask(&connect(MACHINE, 80).unwrap()).unwrap());
+            answers.collect()
+        });
+        let both = [10, 11].map(|number| (number, NEIGHBOUR.to_owned()));
+        assert_eq!(sixty, BTreeSet::from(both));
+    });
+}
+
+#[test]
+fn a_port_that_nobody_serves_refuses_and_leads_there_once_somebody_does() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        let ask_refused = |socket: &UdpSocket| {
+            let error = ask_udp(socket).unwrap_err();
+            let kinds = [ErrorKind::ConnectionRefused, ErrorKind::PermissionDenied];
+            assert!(kinds.contains(&error.kind()), "{error}");
+        };
+        // It begins before the port is known, and goes on from the same port of its own.
+        let early = site.outside(|| udp(MACHINE));
+        ask_refused(&early);
+        site.serve(&[(10, Held)]).await;
+        ask_refused(&early);
+        let own = udp(Ipv4Addr::LOCALHOST);
+        ask_refused(&own);
+        // What told the sender so may have told its socket too.
+        own.take_error().unwrap();
+        let refused = |address| {
+            let began = Instant::now();
+            let error = connect(address, 8080).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+            assert!(began.elapsed() < LIMIT);
+        };
+        site.outside(|| refused(MACHINE));
+        site.inside(13, || refused(MACHINE));
+        refused(MACHINE);
+        refused(Ipv4Addr::LOCALHOST);
+        // A flow whose entry the kernel has kept: before there were rules nobody refused it.
+        host_ports::remove().await.unwrap();
+        ask_refused(&early);
+        site.serve(&[(10, Serving)]).await;
+        assert_eq!(ask_udp(&early).unwrap(), (10, NEIGHBOUR.to_owned()));
+        assert_eq!(ask_udp(&own).unwrap(), (10, "10.90.1.1".to_owned()));
+        // Its workload is gone: the port is closed.
+        site.serve(&[]).await;
+        site.outside(|| refused(MACHINE));
+        ask_refused(&early);
+    });
+}
+
+#[test]
+fn what_is_open_stays_with_its_instance_until_that_is_gone() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving)]).await;
+        let kept = site.outside(|| connect(MACHINE, 80).unwrap());
+        let own = connect(Ipv4Addr::LOCALHOST, 80).unwrap();
+        let flow = site.outside(|| udp(MACHINE));
+        let to = |number: u8| (number, NEIGHBOUR.to_owned());
+        for parts in [[(10, Serving), (11, Held)], [(10, Leaving), (11, Serving)]] {
+            site.serve(&parts).await;
+            assert_eq!(ask(&kept).unwrap(), to(10));
+            assert_eq!(ask(&own).unwrap().0, 10);
+            assert_eq!(ask_udp(&flow).unwrap(), to(10));
+        }
+        assert_eq!(site.outside(|| all(MACHINE)), only(11, NEIGHBOUR));
+        // The next version is alone.
+        site.serve(&[(11, Serving)]).await;
+        assert_eq!(ask_udp(&flow).unwrap(), to(11));
+        for gone in [&kept, &own] {
+            assert_eq!(ask(gone).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+    });
+}
+
+#[test]
+fn no_connection_is_lost_while_a_version_takes_over() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving), (11, Serving)]).await;
+        let end = Arc::new(AtomicBool::new(false));
+        let own = NetworkNamespace::own().unwrap();
+        let callers = [
+            (site.outside.namespace(), MACHINE),
+            (own, Ipv4Addr::LOCALHOST),
+        ];
+        let callers = callers.map(|(namespace, address)| {
+            let end = Arc::clone(&end);
+            std::thread::spawn(move || {
+                let call = || {
+                    let mut count = 0;
+                    while !end.load(Ordering::Relaxed) {
+                        ask(&connect(address, 80).unwrap()).unwrap();
+                        count += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    count
+                };
+                namespace.run(call).unwrap()
+            })
+        });
+        for round in 0..20 {
+            let parts = match round % 2 {
+                0 => [(10, Serving), (11, Leaving)],
+                _ => [(10, Leaving), (11, Serving)],
+            };
+            site.serve(&parts).await;
+        }
+        end.store(true, Ordering::Relaxed);
+        for caller in callers {
+            let count: u32 = caller.join().unwrap();
+            assert!(count > 20, "only {count} connections");
+        }
+    });
+}
+
+#[test]
+fn a_program_of_the_machine_keeps_its_port() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving)]).await;
+        let kept = site.outside(|| connect(MACHINE, 80).unwrap());
+        assert_eq!(ask(&kept).unwrap().0, 10);
+        serve_in(&NetworkNamespace::own().unwrap(), 80);
+        site.serve(&[(10, Serving)]).await;
+        let seen = fetch_in(site.outside.namespace(), (MACHINE, 80).into()).await;
+        assert_eq!(seen.unwrap(), NEIGHBOUR, "the program answers");
+        // The others lead on, and so does what is open.
+        let other = site.outside(|| ask(&connect(MACHINE, 8080).unwrap()));
+        assert_eq!(other.unwrap().0, 10);
+        assert_eq!(ask(&kept).unwrap().0, 10);
+        // One that listens elsewhere loses nobody.
+        let elsewhere = TcpListener::bind("127.0.0.2:8080").unwrap();
+        let overlay = TcpListener::bind("10.90.1.1:8080").unwrap();
+        site.serve(&[(10, Serving)]).await;
+        let other = site.outside(|| ask(&connect(MACHINE, 8080).unwrap()));
+        assert_eq!(other.unwrap().0, 10);
+        drop((elsewhere, overlay));
+    });
+}
+
+#[test]
+fn strangers_come_no_further_than_the_ports() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        let outside = &site.outside;
+        outside.inside("ip route add 10.90.0.0/16 via 192.0.2.1");
+        site.containers[&10].serve(81);
+        run("nft add table ip theirs");
+        run("nft add chain ip theirs in { type nat hook prerouting priority -100 ; }");
+        run("nft add rule ip theirs in ip daddr 192.0.2.1 tcp dport 9999 dnat to 10.90.1.10:81");
+        let others: [SocketAddr; 3] = [
+            (MACHINE, 9999).into(),
+            ([10, 90, 1, 10], 80).into(),
+            ([10, 90, 1, 10], 81).into(),
+        ];
+        let theirs = fetch_in(outside.namespace(), others[0]).await;
+        assert_eq!(theirs.unwrap(), NEIGHBOUR, "the control");
+        site.serve(&[(10, Serving)]).await;
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+        for address in others {
+            let error = fetch_in(site.outside.namespace(), address).await;
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut, "{address}");
+        }
+    });
+}
+
+#[test]
+fn a_container_with_a_port_does_not_reach_what_listens_on_the_loopback() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving)]).await;
+        let listener = TcpListener::bind("127.0.0.1:7777").unwrap();
+        std::thread::spawn(move || while listener.accept().is_ok() {});
+        site.inside(10, || {
+            run("ip address del 127.0.0.1/8 dev lo");
+            std::fs::write("/proc/sys/net/ipv4/conf/eth0/route_localnet", "1").unwrap();
+            run("ip route add 127.0.0.0/8 via 10.90.1.1 dev eth0 src 10.90.1.10");
+        });
+        let reaches = |site: &Site| {
+            let limit = Duration::from_millis(500);
+            let address = SocketAddr::from(([127, 0, 0, 1], 7777));
+            site.inside(10, || TcpStream::connect_timeout(&address, limit).is_ok())
+        };
+        run("nft delete table inet kat");
+        assert!(reaches(&site), "the control");
+        site.firewall = Firewall::default();
+        site.firewall.ensure(&node()).await.unwrap();
+        assert!(!reaches(&site));
+        assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
+    });
+}
+
+#[test]
+fn the_command_for_a_table_that_drops_opens_host_ports_too() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving)]).await;
+        run("nft add table ip strict");
+        run(
+            "nft add chain ip strict forward { type filter hook forward priority 0 ; policy drop ; }",
+        );
+        let reached = || connect(MACHINE, 80).map(|_| ());
+        assert!(site.outside(reached).is_err());
+        let needs = obstacles::Needs {
+            cluster: node().cluster_cidr,
+            wireguard_port: 51820,
+            api_port: 9115,
+        };
+        let found = obstacles::foreign_obstacles(needs).await.unwrap();
+        assert_eq!(found.len(), 1, "{found:?}");
+        let shell = Command::new("sh")
+            .args(["-c", &found[0].command.replace("sudo ", "")])
+            .output()
+            .unwrap();
+        assert!(shell.status.success(), "{shell:?}");
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+    });
+}
+
+#[test]
+fn the_table_says_what_is_wanted_and_nothing_of_before() {
+    in_new_namespace(|| async {
+        let list = || run("nft -s list table inet kat-host-ports");
+        let mut site = Site::start().await;
+        site.serve(&[]).await;
+        let empty = list();
+        assert!(!empty.contains("dnat ip"), "{empty}");
+        site.serve(&[(10, Serving), (11, Held)]).await;
+        let text = list();
+        assert!(text.contains("chain to-tcp-8080"), "{text}");
+        site.serve(&[]).await;
+        assert_eq!(list(), empty);
+        // Another process finds the table of the one before, changed by somebody.
+        site.serve(&[(10, Serving)]).await;
+        run("nft flush chain inet kat-host-ports prerouting");
+        site.keeper = HostPortKeeper::default();
+        site.serve(&[(10, Serving), (11, Held)]).await;
+        assert_eq!(list(), text);
+        host_ports::remove().await.unwrap();
+        host_ports::remove().await.unwrap();
+        assert_eq!(run("nft list tables").trim(), "table inet kat");
+    });
+}
