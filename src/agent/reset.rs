@@ -12,7 +12,9 @@ use super::{
     forwarding,
     identity::Identity,
     known::Known,
-    machine, paths, recovery,
+    machine,
+    options::MachineOptions,
+    paths, recovery,
     setup::{Say, read_identity, read_joined, render_settings},
     volumes::Volumes,
     worker::{Tools, UserDesired, Worker},
@@ -134,6 +136,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
             &spec.volume_base_path,
             &AgentConfig::default(),
         )),
+        options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
     })
 }
 

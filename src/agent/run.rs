@@ -27,7 +27,9 @@ use super::{
     logs::{ClusterLogs, JournalLogs},
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
-    membership, paths, recovery,
+    membership,
+    options::MachineOptions,
+    paths, recovery,
     removals::Removals,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
@@ -336,6 +338,7 @@ async fn tools(
         limits_enforced: super::machine::limits_enforced(),
         network: Arc::new(super::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
+        options: MachineOptions::new(Path::new("/"), config),
     })
 }
 

@@ -9,11 +9,14 @@ use crate::resource::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 4;
+pub const ASSIGNMENT_SCHEMA: u32 = 5;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 5 with something of the machine's, 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    if spec.container.has_machine_things() {
+        return 5;
+    }
     if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {
         return 4;
     }
@@ -146,7 +149,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 5"), "{why}");
+        assert!(why.contains("its schema is 6"), "{why}");
     }
 
     #[test]

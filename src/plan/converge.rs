@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Assignment, ParsedWorkload,
-    rollout::{Strategy, replicas},
+    rollout::{Strategy, in_place, replicas},
     service::Pass,
     slot::{Live, Slot},
     turn::Turn,
-    volumes::writes_data,
 };
 use crate::api::types::InstancePhase;
 
@@ -32,8 +31,8 @@ impl Pass<'_, '_, '_> {
             }
         }
         let spec = &parsed.workload.spec;
-        let writes = writes_data(spec) || all.iter().any(|live| live.assignment.writes_data());
-        let strategy = Strategy::of(spec, replicas, writes);
+        let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
+        let strategy = Strategy::of(spec, replicas, in_place);
         let simultaneous = strategy.simultaneous;
         // What is new waits for the end of all of another version, and none of those for what is new.
         let others_end = simultaneous && !self.entry.meta.value.paused;

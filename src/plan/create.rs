@@ -1,8 +1,10 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
+use std::net::Ipv4Addr;
+
 use super::{
     Assignment, Demand, EarlierVersion, ParsedWorkload, Wanted, WorkloadUser, choose, instance_id,
-    needed_schema, schedule::seed_of, service::Pass,
+    needed_schema, node_address, schedule::seed_of, service::Pass,
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
@@ -60,7 +62,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let demand = version.demand();
         let volumes = (spec.volumes.as_slice(), &spec.container);
         let node = self.find_place(demand, volumes, slot)?;
-        let address = self.draft.free_address(node)?;
+        let address = self.address_on(node, &spec.container)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
         let assignment = Assignment {
             schema: demand.schema,
@@ -112,7 +114,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             .map(|one| one.definition.clone())
             .collect();
         let node = self.find_place(demand, (&volumes, &like.container), slot)?;
-        let address = self.draft.free_address(node)?;
+        let address = self.address_on(node, &like.container)?;
         let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
         let assignment = Assignment {
             instance: self.next_id(),
@@ -126,6 +128,20 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             ..like.clone()
         };
         Some(self.place(node, assignment))
+    }
+
+    /// The address of a new instance: the machine's own on the overlay where it shares the machine's network.
+    fn address_on(&self, node: &str, container: &Container) -> Option<Ipv4Addr> {
+        match container.host_network {
+            true => self
+                .draft
+                .snapshot
+                .nodes
+                .get(node)?
+                .subnet
+                .map(node_address),
+            false => self.draft.free_address(node),
+        }
     }
 
     /// An instance of the present version would find a machine now.

@@ -7,7 +7,7 @@ use super::{
     draft::Draft,
 };
 use crate::{
-    api::types::NodePhase,
+    api::types::{InstancePhase, NodePhase},
     resource::{HostPort, Port},
 };
 
@@ -46,6 +46,7 @@ impl<'a> Machines<'a> {
                 assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
                 architecture: &registration.architecture,
                 volume_shared: status.is_some_and(|status| status.volume_shared),
+                host_network: status.is_some_and(|status| status.host_network),
             }
         });
         let mut machines = Self {
@@ -54,8 +55,14 @@ impl<'a> Machines<'a> {
             placed: BTreeMap::new(),
             repelling: repelling(draft),
         };
-        for entry in draft.snapshot.instances.values() {
-            machines.take_ports(&entry.node, &entry.assignment.value.ports);
+        for (id, entry) in &draft.snapshot.instances {
+            // What has ended and goes with this plan has no port any more.
+            let status = statuses.get(&entry.node);
+            let record = status.and_then(|status| status.instances.get(id));
+            let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
+            if !(ended && entry.assignment.value.wanted == Wanted::Stopped) {
+                machines.take_ports(&entry.node, &entry.assignment.value);
+            }
         }
         machines
     }
@@ -87,7 +94,7 @@ impl<'a> Machines<'a> {
         assignment: &Assignment,
         has_address: bool,
     ) {
-        self.take_ports(node, &assignment.ports);
+        self.take_ports(node, assignment);
         if let Some(candidate) = self.find(node) {
             candidate.requested.add_all(&assignment.container.resources);
             candidate.staying += 1;
@@ -161,11 +168,16 @@ impl<'a> Machines<'a> {
         stored.chain(placed).collect()
     }
 
-    fn take_ports(&mut self, node: &str, ports: &[Port]) {
-        let taken = ports.iter().filter_map(|port| match port.host_port {
-            Some(HostPort::Number(number)) => Some((number, port.protocol)),
-            Some(HostPort::Auto(_)) | None => None,
-        });
+    fn take_ports(&mut self, node: &str, assignment: &Assignment) {
+        let on_host = assignment.container.host_network;
+        let taken = assignment
+            .ports
+            .iter()
+            .filter_map(|port| match port.host_port {
+                _ if on_host => Some((port.container_port, port.protocol)),
+                Some(HostPort::Number(number)) => Some((number, port.protocol)),
+                Some(HostPort::Auto(_)) | None => None,
+            });
         let mut taken = taken.peekable();
         if taken.peek().is_some()
             && let Some(candidate) = self.find(node)

@@ -33,7 +33,7 @@ pub struct Candidate<'a> {
     pub allocatable: ResourceList,
     /// What live instances on it ask for, by requests.
     pub requested: Requested,
-    /// Ports of the machine that lead to live instances on it.
+    /// Ports of the machine that lead to live instances on it, or that these have themselves.
     pub host_ports: BTreeSet<(u16, Protocol)>,
     /// Instances of the same workload on it that are not on their way out.
     pub staying: u32,
@@ -49,6 +49,8 @@ pub struct Candidate<'a> {
     pub architecture: &'a str,
     /// It has the shared volume base path.
     pub volume_shared: bool,
+    /// Containers may share its network.
+    pub host_network: bool,
 }
 
 /// What an instance asks of its machine.
@@ -217,6 +219,9 @@ pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
     if candidate.assignment_schema < demand.schema {
         return Some("with a version of KAT that is too old for it");
     }
+    if spec.container.host_network && !candidate.host_network {
+        return Some("without hostNetworkAllow in /etc/kat/agent.yaml");
+    }
     if !spec
         .node_selector
         .iter()
@@ -274,13 +279,25 @@ fn full(
     if has_host_ports && with_host_ports(demand.ports, &candidate.host_ports).is_none() {
         return Some("with a host port that is taken");
     }
+    let on_host = demand.spec.container.host_network;
+    let taken = |port: &Port| {
+        candidate
+            .host_ports
+            .contains(&(port.container_port, port.protocol))
+    };
+    if on_host && demand.ports.iter().any(taken) {
+        return Some("with a host port that is taken");
+    }
+    if on_host && demand.staying(candidate) > 0 {
+        return Some("with another of its instances on the machine's network");
+    }
     if candidate.lonely {
         return Some("without a workload of affinity");
     }
     if candidate.repelled {
         return Some("with a workload of antiAffinity");
     }
-    if !candidate.has_address {
+    if !candidate.has_address && !on_host {
         return Some("without a free address");
     }
     None

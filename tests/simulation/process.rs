@@ -13,6 +13,7 @@ use kat::{
         follow_desired,
         health::probe::Network,
         identity::Identity,
+        options::MachineOptions,
         removals::Removals,
         supervisor::{Listed, Supervisor},
         volumes::Volumes,
@@ -334,6 +335,7 @@ fn tools(place: &Place) -> Tools {
                 ..AgentConfig::default()
             },
         )),
+        options: MachineOptions::new(&place.root, &AgentConfig::default()),
     }
 }
 

@@ -6,6 +6,7 @@
 mod draining;
 mod health;
 mod jobs;
+mod options;
 mod reporting;
 mod units;
 mod user;
@@ -30,12 +31,14 @@ use super::{
     files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
     notes::Notes,
+    options::MachineOptions,
     paths::UserFolders,
     restarts::RestartCounts,
     volumes::Volumes,
 };
 use crate::{
     agent::accounts::UserAccounts,
+    host::files::FileError,
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
     pulse::{Pulse, Pulses},
@@ -78,6 +81,8 @@ pub struct Tools {
     pub network: Arc<dyn Network>,
     /// What instances mount.
     pub volumes: Arc<Volumes>,
+    /// What else instances may have of the machine.
+    pub options: MachineOptions,
 }
 
 /// A worker's part of the desired list.
@@ -116,6 +121,9 @@ pub enum WorkerError {
     /// A file can't be written or removed.
     #[error(transparent)]
     Files(#[from] FilesError),
+    /// A file of the worker's own can't be.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A unit can't be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
@@ -171,6 +179,8 @@ pub struct Worker {
     /// What an earlier process of the agent left was asked to end.
     cleared: bool,
     readiness: Backoff,
+    /// Its user was seen to be in no group but its own, as nothing asks for one.
+    has_no_groups: bool,
     events: Option<UnitEvents>,
     jobs: JoinSet<(JobKey, JobOutcome)>,
     busy: BTreeSet<JobKey>,
@@ -216,6 +226,7 @@ impl Worker {
             ready: false,
             cleared: false,
             readiness: Backoff::default(),
+            has_no_groups: false,
             events: None,
             jobs: JoinSet::new(),
             busy: BTreeSet::new(),
@@ -291,6 +302,9 @@ impl Worker {
         }
         self.forget_all_but(&desired.assignments);
         self.stop_unwanted(desired).await?;
+        if !self.settle_groups(desired).await? {
+            return Ok(false);
+        }
         self.write_units(desired).await?;
         for assignment in desired.to_run() {
             // A long list is no hanging loop.

@@ -133,7 +133,7 @@ impl Worker {
         let reason = match error {
             WorkerError::User(_) => "UserNotReady",
             WorkerError::Systemd(_) => "SystemdRefused",
-            WorkerError::Files(_) => "FilesNotWritten",
+            WorkerError::Files(_) | WorkerError::File(_) => "FilesNotWritten",
             WorkerError::Render(_) => "NotRenderable",
         };
         self.trouble = Some((reason, error.to_string()));

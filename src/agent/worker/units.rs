@@ -228,7 +228,10 @@ impl Worker {
             self.report_verdict(assignment, &status, &verdict);
             return Ok(());
         }
-        if !self.image_ready(assignment, &status) || !self.volumes_ready(assignment, &status) {
+        if !self.image_ready(assignment, &status)
+            || !self.volumes_ready(assignment, &status)
+            || !self.options_ready(assignment, &status)?
+        {
             return Ok(());
         }
         self.report_verdict(assignment, &status, &verdict);

@@ -16,6 +16,7 @@ mod loss;
 mod machine;
 mod nodes;
 mod objects;
+mod options;
 mod placement;
 mod properties;
 mod restarts;

@@ -254,6 +254,7 @@ fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candida
         assignment_schema: ASSIGNMENT_SCHEMA,
         architecture: "amd64",
         volume_shared: false,
+        host_network: false,
     }
 }
 
