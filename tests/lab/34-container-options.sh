@@ -1,8 +1,10 @@
 # A device, a group and the machine's network are had where the machine lets them, and no further
+# machines: 2
 # shellcheck shell=bash
+here='nodeSelector: {kat.dws.rip/nodeName: n1}'
 # It reads from the device with what its user has, and then serves.
 stick() {
-    workload stick --port 80 --container 'devices: [/dev/kat-stick]' --container 'tmpfs: [/tmp]' \
+    workload stick --port 80 --spec "$here" --container 'devices: [/dev/kat-stick]' --container 'tmpfs: [/tmp]' \
         --container 'entrypoint: [/bin/busybox, sh, -c]' \
         --container 'command: ["head -c 8 /dev/kat-stick >/tmp/read && exec /bin/web"]' "$@"
 }
@@ -35,13 +37,13 @@ kat apply -f "$(stick --container 'groups: [no-such-group]')"
 wait_for 30 is stick .status.reason GroupNotAllowed
 # What only has another name for it is the same device.
 n1 sh -c 'mkdir -p /dev/kat && ln -s ../kat-stick /dev/kat/by-name'
-run stick --port 80 --container 'devices: ["/dev/kat/by-name:/dev/ttyUSB0:r"]' --container 'groups: [dialout]' --container 'tmpfs: [/tmp]' \
+run stick --port 80 --spec "$here" --container 'devices: ["/dev/kat/by-name:/dev/ttyUSB0:r"]' --container 'groups: [dialout]' --container 'tmpfs: [/tmp]' \
     --container 'entrypoint: [/bin/busybox, sh, -c]' --container 'command: ["head -c 8 /dev/ttyUSB0 >/tmp/read && exec /bin/web"]'
 equal 8 "$(inside stick cat /tmp/read | wc -c)" "bytes read from the device under another name"
 
 # A group that comes while its user's manager runs is there for the next version.
 n1 chmod 666 /dev/kat-stick
-run stick --port 80
+run stick --port 80 --spec "$here"
 refused grep -q " $dialout " <<<"$(groups_of_program stick) "
 kat apply --wait -f "$(stick --container 'groups: [dialout, video]')"
 contains " $(groups_of_program stick) " " $dialout "
@@ -54,7 +56,7 @@ wait_for 60 is stick .status.reason DeviceMissing
 plug
 wait_for 60 is stick .status.phase Running
 lab reboot n1
-wait_for 60 node_is_ready
+wait_for 60 nodes_are_ready
 wait_for 60 is stick .status.reason DeviceMissing
 plug
 wait_for 60 is stick .status.phase Running
@@ -62,7 +64,7 @@ contains " $(groups_of_program stick) " " $dialout "
 # A block device is somebody's data.
 n1 mknod /dev/kat-disk b 7 200
 n1 chmod 666 /dev/kat-disk
-kat apply -f "$(workload stick --container 'devices: [/dev/kat-disk]')"
+kat apply -f "$(workload stick --spec "$here" --container 'devices: [/dev/kat-disk]')"
 wait_for 60 is stick .status.reason DeviceNotAllowed
 contains "$(field stick .status.message)" "devicesAllow in /etc/kat/agent.yaml"
 
@@ -81,14 +83,20 @@ for address in 127.0.0.1:8010 "$overlay:8010" "$(service_of edge):8010"; do
     wait_for 10 answers "http://$address/"
 done
 # From another container by its name, and from it to what listens on loopback alone.
-run web --port 80
+run web --port 80 --spec "$here"
 inside web wget -q -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
 inside edge nc -w 2 127.0.0.1 2379 -e /bin/busybox true
 refused inside web nc -w 2 127.0.0.1 2379 -e /bin/busybox true
 inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='
+# The other machine and its containers reach it too.
+run far --port 80 --spec 'nodeSelector: {kat.dws.rip/nodeName: n2}'
+far=$(field far .status)
+on n2 curl --silent --fail --max-time 3 "http://$(service_of edge):8010/" | grep -q '^host='
+as_on n2 "$(jq -r .user <<<"$far")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$far")" \
+    wget -q -T 3 -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
 # One on a machine, and another version in its place.
 kat scale workload edge --replicas 2
-wait_for 30 blocked "with a host port that is taken"
+wait_for 30 blocked "1 with a host port that is taken, 1 without hostNetworkAllow"
 kat scale workload edge --replicas 1 --wait
 kat apply --wait -f "$(edge --env VERSION=2)"
 equal 1 "$(n1 sh -c "ss -Hltn 'sport = :8010' | wc -l")" "programs that listen"
@@ -100,4 +108,4 @@ kat delete workload edge --wait
 refused n1 sh -c 'getent group dialout video | grep -q kat-'
 n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk /etc/kat/agent.yaml; [ ! -e /root/agent.yaml ] || mv /root/agent.yaml /etc/kat/agent.yaml'
 n1 systemctl restart kat-agent
-wait_for 60 node_is_ready
+wait_for 60 nodes_are_ready

@@ -252,7 +252,7 @@ fn out_of_range() {
         "spec.container.quadlet.Sysctl",
         &["the machine's own"],
         &[container(
-            "hostNetwork: true\n    quadlet: {Sysctl: §net.core.somaxconn=1024}",
+            "hostNetwork: true\nquadlet: {Sysctl: §net.core.somaxconn=1024}",
         )],
     );
     only(
