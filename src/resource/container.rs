@@ -47,7 +47,7 @@ pub struct Container {
     /// Capabilities dropped, or ALL.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<String>,
-    /// Device nodes passed through ([`super::Device`]).
+    /// Device nodes passed through, each `HOST[:CONTAINER[:rwm]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Groups of the host that the program joins.
