@@ -1,6 +1,9 @@
 //! Host users of workloads, behind a trait so that the simulation needs none.
 
-use std::path::PathBuf;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use async_trait::async_trait;
 
@@ -8,6 +11,15 @@ use crate::{
     host::users::{UserError, Users, is_ours},
     plan::{INDEX_LIMIT, USER_BASE, WorkloadUser},
 };
+
+/// The groups of a machine, and which of them a user is in.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MachineGroups {
+    /// Gids by name.
+    pub all: BTreeMap<String, u32>,
+    /// Names of those that the user is a member of, beside its own.
+    pub of_user: BTreeSet<String>,
+}
 
 /// Makes and removes the users of workloads.
 #[async_trait]
@@ -26,6 +38,20 @@ pub trait UserAccounts: Send + Sync {
 
     /// Uids of all marked users.
     fn all(&self) -> Vec<u32>;
+
+    /// The groups of the machine.
+    fn groups(&self, _user: &WorkloadUser) -> Result<MachineGroups, UserError> {
+        Ok(MachineGroups::default())
+    }
+
+    /// The user is a member of these groups and of no other, beside its own.
+    async fn set_groups(
+        &self,
+        _user: &WorkloadUser,
+        _groups: &BTreeSet<String>,
+    ) -> Result<(), UserError> {
+        Ok(())
+    }
 }
 
 #[async_trait]
@@ -68,5 +94,25 @@ impl UserAccounts for Users {
             .filter(|account| is_ours(&account.comment))
             .map(|account| account.uid)
             .collect()
+    }
+
+    fn groups(&self, user: &WorkloadUser) -> Result<MachineGroups, UserError> {
+        let accounts = self.accounts()?;
+        Ok(MachineGroups {
+            of_user: accounts.groups_of(&user.name),
+            all: accounts
+                .groups
+                .into_iter()
+                .map(|group| (group.name, group.gid))
+                .collect(),
+        })
+    }
+
+    async fn set_groups(
+        &self,
+        user: &WorkloadUser,
+        groups: &BTreeSet<String>,
+    ) -> Result<(), UserError> {
+        Users::set_groups(self, user, groups).await
     }
 }

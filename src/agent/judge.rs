@@ -123,6 +123,15 @@ pub fn judge(
                 action,
             )
         }
+        ("inactive", _) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
+            InstancePhase::Starting,
+            "DeviceNotOpen",
+            format!(
+                "its user {} can't open its devices or reach what it mounts, or a file of KAT's is missing",
+                assignment.user.name
+            ),
+            Action::Start,
+        ),
         ("inactive", _) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
             InstancePhase::Starting,
             "MountsNotReachable",

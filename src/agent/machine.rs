@@ -160,6 +160,10 @@ impl MachineFacts for ThisMachine {
         self.config.volume_shared
     }
 
+    fn host_network(&self) -> bool {
+        self.config.host_network_allow
+    }
+
     fn made_volumes(&self) -> Vec<String> {
         self.volumes.all_made()
     }

@@ -37,6 +37,7 @@ mod member;
 mod membership;
 mod network_files;
 mod notes;
+pub mod options;
 mod overlay;
 pub mod paths;
 pub mod program;

@@ -70,9 +70,11 @@ impl NetworkFiles {
     }
 }
 
-/// The instances that may ask for their network: also those on their way out, until they are gone.
+/// The instances that may ask for their network, but for those that share the machine's: also those on their way out, until they are gone.
 pub fn instances(desired: &Desired) -> Instances {
-    let entries = desired.assignments.values().map(|assignment| {
+    let own = desired.assignments.values();
+    let own = own.filter(|assignment| !assignment.container.host_network);
+    let entries = own.map(|assignment| {
         let network = InstanceNetwork {
             namespace: assignment.namespace.clone(),
             workload: assignment.workload.clone(),

@@ -60,6 +60,10 @@ pub trait MachineFacts: Send + Sync {
     fn volume_shared(&self) -> bool {
         false
     }
+    /// Containers may share its network.
+    fn host_network(&self) -> bool {
+        false
+    }
     /// The folders of volumes that it has made and not removed.
     fn made_volumes(&self) -> Vec<String> {
         Vec::new()
@@ -237,6 +241,7 @@ impl Reporter {
             assignment_schema: ASSIGNMENT_SCHEMA,
             data_path: network::running_data_path(),
             volume_shared: self.facts.volume_shared(),
+            host_network: self.facts.host_network(),
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
         }

@@ -12,7 +12,9 @@ use super::{
     forwarding,
     identity::Identity,
     known::Known,
-    machine, paths, recovery, registries,
+    machine,
+    options::MachineOptions,
+    paths, recovery, registries,
     secrets::Secrets,
     setup::{Say, read_identity, read_joined, render_settings},
     volumes::Volumes,
@@ -139,6 +141,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
         listeners: Arc::new(super::host_ports::Listening {
             overlay: spec.cluster_cidr,
         }),
+        options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
     })
 }
 

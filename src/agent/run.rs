@@ -28,7 +28,9 @@ use super::{
     logs::{ClusterLogs, JournalLogs},
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
-    membership, paths, recovery,
+    membership,
+    options::MachineOptions,
+    paths, recovery,
     removals::Removals,
     renewal::Renewal,
     secrets::Secrets,
@@ -344,6 +346,7 @@ async fn tools(
         listeners: Arc::new(Listening {
             overlay: identity.cluster.spec.cluster_cidr,
         }),
+        options: MachineOptions::new(Path::new("/"), config),
     })
 }
 

@@ -4,7 +4,7 @@ use super::{
     Bundle, Mode, carried,
     diagnostic::{Class, Diagnostic, Span},
     kind::Kind,
-    volumes,
+    machine, volumes,
     yaml::{Node, locate},
 };
 use crate::resource::WorkloadType;
@@ -84,6 +84,9 @@ pub(super) fn check(
     };
     volumes::check(workload, &value.spec, diagnostics);
     carried::check(workload, &value.spec, &bundle.carried, diagnostics);
+    let balancer = of(Kind::VirtualLoadBalancer).zip(bundle.load_balancer.as_ref());
+    let balancer = balancer.map(|(document, balancer)| (document, &balancer.spec));
+    machine::check(workload, &value.spec, balancer, diagnostics);
     let job = of(Kind::JobDefinition);
     let is_job = value.spec.kind == WorkloadType::Job;
     let kind = match value.spec.kind {

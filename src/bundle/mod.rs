@@ -17,6 +17,7 @@ pub mod fields;
 mod folder;
 mod hash;
 mod kind;
+mod machine;
 mod not_yet;
 mod parse;
 mod schema;

@@ -186,11 +186,16 @@ impl Assignment {
         volumes.any(|volume| volume.keeps_data() && self.container.writes_to(&volume.name))
     }
 
+    /// It ends before its successor starts.
+    pub fn stops_first(&self) -> bool {
+        self.writes_data() || self.container.has_machine_things()
+    }
+
     /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have
-    /// the paths of the machine that it mounts.
+    /// what is the machine's: paths that it mounts, devices, groups, the network.
     pub fn asks_first(&self) -> bool {
         let mut volumes = self.volumes.iter();
-        self.writes_data() || volumes.any(|volume| volume.definition.host_mount.is_some())
+        self.stops_first() || volumes.any(|volume| volume.definition.host_mount.is_some())
     }
 
     /// Names what it carries: 32 hexadecimal digits, the same for the same text alone.

@@ -15,10 +15,10 @@ use crate::resource::{
 pub const ASSIGNMENT_SCHEMA: u32 = 5;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 5 with files of the workload's folder or secrets, 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
     let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
-    if carries || !secrets_of(spec).is_empty() {
+    if carries || spec.container.has_machine_things() || !secrets_of(spec).is_empty() {
         return 5;
     }
     if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {

@@ -5,11 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     Assignment, ParsedWorkload,
-    rollout::{Strategy, replicas},
+    rollout::{Strategy, in_place, replicas},
     service::Pass,
     slot::{Live, Slot},
     turn::Turn,
-    volumes::writes_data,
 };
 use crate::api::types::InstancePhase;
 
@@ -32,8 +31,8 @@ impl Pass<'_, '_, '_> {
             }
         }
         let spec = &parsed.workload.spec;
-        let writes = writes_data(spec) || all.iter().any(|live| live.assignment.writes_data());
-        let strategy = Strategy::of(spec, replicas, writes);
+        let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
+        let strategy = Strategy::of(spec, replicas, in_place);
         let simultaneous = strategy.simultaneous;
         // What is new waits for the end of all of another version, and none of those for what is new.
         let others_end = simultaneous && !self.entry.meta.value.paused;
@@ -116,6 +115,8 @@ impl Pass<'_, '_, '_> {
             busy: 0,
             moving: 0,
             down: 0,
+            ill: 0,
+            broken: 0,
             ending: all
                 .iter()
                 .filter(ends)
@@ -156,6 +157,9 @@ impl Pass<'_, '_, '_> {
                 let before = here.and_then(Slot::predecessor);
                 let missing = before.is_none_or(|before| before.away);
                 turn.down += usize::from(strategy.stops_first && missing);
+                let ill = before.is_some_and(|before| !before.away && !before.healthy());
+                turn.ill += usize::from(ill);
+                turn.broken += usize::from(ill);
                 continue;
             };
             let before = here.predecessor();
@@ -172,6 +176,7 @@ impl Pass<'_, '_, '_> {
                 turn.down += usize::from(strategy.stops_first);
                 continue;
             }
+            turn.broken += usize::from(best.over());
             match before.is_some_and(|before| before.current) {
                 true => turn.moving += 1,
                 false => turn.busy += 1,
@@ -257,7 +262,7 @@ impl Pass<'_, '_, '_> {
                 self.stop(before, "its program ended");
                 self.create_like(parsed, slot, before.assignment);
             }
-        } else if before.leaves && !best.healthy() && turn.may_move() {
+        } else if before.leaves && !best.healthy() && turn.may_move(before.healthy()) {
             self.stop(best, "what it was to replace has to move first");
             turn.moving += 1;
             self.move_away(parsed, slot, before, (Some(before.assignment), turn));
@@ -338,9 +343,18 @@ impl Pass<'_, '_, '_> {
                 }
             }
         } else if before.current || like.is_some() {
-            if turn.may_move() {
+            if turn.may_move(before.healthy()) {
                 turn.moving += 1;
                 self.move_away(parsed, slot, before, (like, turn));
+            } else if let others @ 1.. = turn.broken_beside(before) {
+                let Live { id, node, .. } = before;
+                let others = match others {
+                    1 => "another replica does".to_owned(),
+                    count => format!("{count} other replicas do"),
+                };
+                self.stuck = Some(format!(
+                    "{id} can't leave {node}: replicas are replaced in place, one after the other, and {others} not work"
+                ));
             }
         } else {
             turn.busy += 1;

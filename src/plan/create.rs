@@ -1,10 +1,12 @@
 //! A new instance of a workload: its machine, its address, its assignment.
 
+use std::net::Ipv4Addr;
+
 use super::{
     AssignedSecrets, Assignment, Demand, EarlierVersion, ImageRecord, ParsedWorkload, Wanted,
     WorkloadUser, choose,
     host_ports::{self, none_free, ports_of},
-    instance_id, needed_schema,
+    instance_id, needed_schema, node_address,
     schedule::seed_of,
     secrets,
     service::Pass,
@@ -75,7 +77,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let volumes = (spec.volumes.as_slice(), &spec.container);
         let wanted = self.wanted_secrets(&spec.volumes, &spec.container)?;
         let node = self.find_place(demand, volumes, slot)?;
-        let address = self.draft.free_address(node)?;
+        let address = self.address_on(node, &spec.container)?;
         let (instance, secrets) = self.next_with(&wanted, node)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
         let schema = demand.schema;
@@ -132,7 +134,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             .collect();
         let wanted = self.wanted_secrets(&volumes, &like.container)?;
         let node = self.find_place(demand, (&volumes, &like.container), slot)?;
-        let address = self.draft.free_address(node)?;
+        let address = self.address_on(node, &like.container)?;
         // With what its secrets are now: what they were is kept nowhere.
         let (instance, secrets) = self.next_with(&wanted, node)?;
         let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
@@ -148,6 +150,20 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             ..like.clone()
         };
         Some(self.place(node, assignment))
+    }
+
+    /// The address of a new instance: the machine's own on the overlay where it shares the machine's network.
+    fn address_on(&self, node: &str, container: &Container) -> Option<Ipv4Addr> {
+        match container.host_network {
+            true => self
+                .draft
+                .snapshot
+                .nodes
+                .get(node)?
+                .subnet
+                .map(node_address),
+            false => self.draft.free_address(node),
+        }
     }
 
     /// An instance of the present version would find a machine now.

@@ -168,22 +168,25 @@ impl<'a> Draft<'a> {
 
     /// Puts a new assignment and its address.
     pub(super) fn place(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
-        self.taken
-            .entry(node.to_owned())
-            .or_default()
-            .insert(assignment.address);
-        self.last.insert(node.to_owned(), assignment.address);
+        // The machine's own address is given to nobody.
+        if !assignment.container.host_network {
+            self.taken
+                .entry(node.to_owned())
+                .or_default()
+                .insert(assignment.address);
+            self.last.insert(node.to_owned(), assignment.address);
+            let allocation = Allocation {
+                schema: 1,
+                node: node.to_owned(),
+                address: assignment.address,
+            };
+            group.put(keys::allocation(&assignment.instance), &allocation);
+        }
         self.placed.insert(assignment.instance.clone());
         group.put(
             keys::desired_instance(node, &assignment.instance),
             assignment,
         );
-        let allocation = Allocation {
-            schema: 1,
-            node: node.to_owned(),
-            address: assignment.address,
-        };
-        group.put(keys::allocation(&assignment.instance), &allocation);
         self.bump(group, node, 1);
     }
 

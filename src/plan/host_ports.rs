@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::{
-    Candidate, ParsedWorkload, WorkloadEntry, WorkloadKey,
+    Candidate, Demand, ParsedWorkload, WorkloadEntry, WorkloadKey,
     draft::{Draft, Group},
 };
 use crate::{
@@ -93,6 +93,13 @@ pub(super) fn numbers(ports: &[Port]) -> impl Iterator<Item = (u16, Protocol)> {
     })
 }
 
+/// Ports of its machine that an instance has: those that lead to it, or its own where it is on the machine's network.
+pub(super) fn held(ports: &[Port], on_host: bool) -> impl Iterator<Item = (u16, Protocol)> {
+    let own = ports.iter().filter(move |_| on_host);
+    let own = own.map(|port| (port.container_port, port.protocol));
+    numbers(ports).filter(move |_| !on_host).chain(own)
+}
+
 /// As the status of a workload or an instance shows them.
 pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
     let shown = ports.iter().filter_map(|port| match port.host_port {
@@ -107,15 +114,13 @@ pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
 }
 
 /// `host port 80/TCP is taken by default/web` where another workload has a port on that machine.
-pub(super) fn taken(
-    ports: &[Port],
-    workload: Option<&WorkloadKey>,
-    candidate: &Candidate<'_>,
-) -> Option<String> {
-    numbers(ports).find_map(|(number, protocol)| {
+pub(super) fn taken(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<String> {
+    let on_host = demand.spec.container.host_network;
+    held(demand.ports, on_host).find_map(|(number, protocol)| {
         let owner = candidate.host_ports.get(&(number, protocol))?;
         let word = protocol.word();
-        (Some(owner) != workload).then(|| format!("host port {number}/{word} is taken by {owner}"))
+        (Some(owner) != demand.workload)
+            .then(|| format!("host port {number}/{word} is taken by {owner}"))
     })
 }
 

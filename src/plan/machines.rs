@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft, host_ports,
 };
-use crate::api::types::NodePhase;
+use crate::api::types::{InstancePhase, NodePhase};
 
 /// Every machine as a candidate, made once for a plan. A placement changes one of them.
 pub(super) struct Machines<'a> {
@@ -43,6 +43,7 @@ impl<'a> Machines<'a> {
                 data_path: status.map_or(0, |status| status.data_path),
                 architecture: &registration.architecture,
                 volume_shared: status.is_some_and(|status| status.volume_shared),
+                host_network: status.is_some_and(|status| status.host_network),
             }
         });
         let mut machines = Self {
@@ -51,8 +52,14 @@ impl<'a> Machines<'a> {
             placed: BTreeMap::new(),
             repelling: repelling(draft),
         };
-        for entry in draft.snapshot.instances.values() {
-            machines.take_ports(&entry.node, &entry.assignment.value);
+        for (id, entry) in &draft.snapshot.instances {
+            // What has ended and goes with this plan has no port any more.
+            let status = statuses.get(&entry.node);
+            let record = status.and_then(|status| status.instances.get(id));
+            let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
+            if !(ended && entry.assignment.value.wanted == Wanted::Stopped) {
+                machines.take_ports(&entry.node, &entry.assignment.value);
+            }
         }
         machines
     }
@@ -149,7 +156,8 @@ impl<'a> Machines<'a> {
     }
 
     fn take_ports(&mut self, node: &str, assignment: &Assignment) {
-        let mut taken = host_ports::numbers(&assignment.ports).peekable();
+        let on_host = assignment.container.host_network;
+        let mut taken = host_ports::held(&assignment.ports, on_host).peekable();
         if taken.peek().is_some()
             && let Some(candidate) = self.find(node)
         {

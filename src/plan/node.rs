@@ -133,6 +133,7 @@ pub fn reported_status(
         assignment_schema: report.assignment_schema,
         data_path: report.data_path,
         volume_shared: report.volume_shared,
+        host_network: report.host_network,
         made_volumes: report.made_volumes.clone(),
         removed_volumes: report.removed_volumes.clone(),
         ..before.clone()

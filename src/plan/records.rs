@@ -136,6 +136,9 @@ pub struct NodeStatusRecord {
     /// Its volume base path is storage that it shares with all machines that say so.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub volume_shared: bool,
+    /// Containers may share its network.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
     /// Folders of volumes that it has made and not removed, where these are not shared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made_volumes: Vec<String>,

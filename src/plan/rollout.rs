@@ -46,8 +46,8 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    /// `writes` says that an instance, or what it is to replace, may change data that both have.
-    pub(super) fn of(spec: &WorkloadSpec, replicas: u32, writes: bool) -> Self {
+    /// `in_place` says that an instance, or what it is to replace, has what two can't have at once.
+    pub(super) fn of(spec: &WorkloadSpec, replicas: u32, in_place: bool) -> Self {
         let surge = match spec.update_strategy.rolling.max_surge {
             MaxSurge::Count(count) => u64::from(count),
             MaxSurge::Percent(percent) => (u64::from(replicas) * u64::from(percent)).div_ceil(100),
@@ -55,10 +55,16 @@ impl Strategy {
         let simultaneous = spec.update_strategy.kind == UpdateStrategyType::Simultaneous;
         Self {
             at_once: usize::try_from(surge.max(1)).unwrap_or(usize::MAX),
-            stops_first: simultaneous || surge == 0 || writes,
+            stops_first: simultaneous || surge == 0 || in_place,
             simultaneous,
         }
     }
+}
+
+/// An instance of this workload may change data that outlives it, or has something of its machine that two can't
+/// have at once.
+pub(super) fn in_place(spec: &WorkloadSpec) -> bool {
+    writes_data(spec) || spec.container.has_machine_things()
 }
 
 /// How instances of a workload take each other's place, in words: `at most 1 at a time, each stops when its
@@ -68,7 +74,7 @@ pub fn in_words(spec: &WorkloadSpec) -> String {
         at_once,
         stops_first,
         simultaneous,
-    } = Strategy::of(spec, replicas(spec), writes_data(spec));
+    } = Strategy::of(spec, replicas(spec), in_place(spec));
     let how = match (simultaneous, stops_first) {
         (true, _) => "all old ones stop before any new one starts".to_owned(),
         (_, true) => "one after the other, each stops before its successor starts".to_owned(),

@@ -31,7 +31,7 @@ pub struct Candidate<'a> {
     pub allocatable: ResourceList,
     /// What live instances on it ask for, by requests.
     pub requested: Requested,
-    /// Ports of the machine that lead to workloads, with whose they are.
+    /// Ports of the machine that lead to workloads, or that their instances have themselves, with whose they are.
     pub host_ports: BTreeMap<(u16, Protocol), WorkloadKey>,
     /// Instances of the same workload on it that are not on their way out.
     pub staying: u32,
@@ -49,6 +49,8 @@ pub struct Candidate<'a> {
     pub architecture: &'a str,
     /// It has the shared volume base path.
     pub volume_shared: bool,
+    /// Containers may share its network.
+    pub host_network: bool,
 }
 
 /// What an instance asks of its machine.
@@ -206,7 +208,7 @@ pub fn choose<'a>(
             Some(reason) => {
                 *failure.excluded.entry(reason).or_default() += 1;
                 if reason == PORT_TAKEN
-                    && let Some(what) = host_ports::taken(demand.ports, demand.workload, candidate)
+                    && let Some(what) = host_ports::taken(demand, candidate)
                 {
                     let nodes = failure.taken.entry(what).or_default();
                     nodes.push(candidate.name.to_owned());
@@ -247,6 +249,9 @@ pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
     }
     if candidate.data_path < HOST_PORT_DATA_PATH && host_ports::has_host_ports(demand.ports) {
         return Some("whose kat-net is too old for host ports");
+    }
+    if spec.container.host_network && !candidate.host_network {
+        return Some("without hostNetworkAllow in /etc/kat/agent.yaml");
     }
     if !spec
         .node_selector
@@ -301,10 +306,12 @@ fn full(
             return Some("without enough graphics memory left");
         }
     }
-    if !candidate.host_ports.is_empty()
-        && host_ports::taken(demand.ports, demand.workload, candidate).is_some()
-    {
+    let on_host = demand.spec.container.host_network;
+    if !candidate.host_ports.is_empty() && host_ports::taken(demand, candidate).is_some() {
         return Some(PORT_TAKEN);
+    }
+    if on_host && demand.staying(candidate) > 0 {
+        return Some("with another of its instances on the machine's network");
     }
     if candidate.lonely {
         return Some("without a workload of affinity");
@@ -312,7 +319,7 @@ fn full(
     if candidate.repelled {
         return Some("with a workload of antiAffinity");
     }
-    if !candidate.has_address {
+    if !candidate.has_address && !on_host {
         return Some("without a free address");
     }
     None

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Assignment, rollout::Strategy};
+use super::{Assignment, rollout::Strategy, slot::Live};
 
 /// What is known while the slots of a workload are gone through.
 pub(super) struct Turn<'l> {
@@ -20,6 +20,11 @@ pub(super) struct Turn<'l> {
     /// Where what is replaced stops first: slots that have been emptied, and whose next instance is on its
     /// way, or whose machine is away.
     pub(super) down: usize,
+    /// Slots that have nothing but an instance that is to go, of an earlier version or from its machine, and does
+    /// not serve.
+    pub(super) ill: usize,
+    /// These, and slots of the wanted version whose program has ended for good.
+    pub(super) broken: usize,
     /// Slots in which something is still to end.
     pub(super) ending: BTreeSet<u32>,
     /// Of those, why nobody can tell whether it has.
@@ -47,14 +52,28 @@ impl Turn<'_> {
         self.busy + self.down > self.strategy.at_once
     }
 
+    /// Where what is replaced stops first, how many slots beside this one's are broken.
+    pub(super) fn broken_beside(&self, live: &Live<'_>) -> usize {
+        match self.strategy.stops_first {
+            true => self.broken - usize::from(!live.healthy()).min(self.broken),
+            false => 0,
+        }
+    }
+
     /// A version that goes nowhere keeps nothing from moving. Where what moves stops first, that it does
-    /// has to be certain: while a rollout is only paused, its new instance may be about to work.
-    pub(super) fn may_move(&self) -> bool {
+    /// has to be certain: while a rollout is only paused, its new instance may be about to work. What serves is
+    /// needed there, while another slot is ill; nothing is lost with what does not.
+    pub(super) fn may_move(&self, serves: bool) -> bool {
         let apart = match self.strategy.stops_first {
             true => self.held && !self.paused,
             false => self.held,
         };
         let busy = if apart { 0 } else { self.busy };
-        self.moving + self.down + busy < self.strategy.at_once
+        let ill = if self.strategy.stops_first && serves {
+            self.ill
+        } else {
+            0
+        };
+        self.moving + self.down + busy + ill < self.strategy.at_once
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     network::state::ANNOTATION,
     plan::{Assignment, WorkloadUser},
     resource::{
-        Container, ImagePullPolicy, MilliCpu, OnPartition, ResourceList, Resources,
+        Container, Device, ImagePullPolicy, MilliCpu, OnPartition, ResourceList, Resources,
         RestartCondition,
     },
 };
@@ -63,6 +63,10 @@ struct InstanceValues<'a> {
     shm_size: Option<u64>,
     cap_add: &'a [String],
     cap_drop: &'a [String],
+    devices: Vec<DeviceValues<'a>>,
+    /// The program keeps the groups that its user has on the machine.
+    keeps_groups: bool,
+    host_network: bool,
     #[serde(flatten)]
     restart: RestartValues,
     start_timeout: u32,
@@ -76,6 +80,33 @@ struct InstanceValues<'a> {
     quadlet: Vec<Pair>,
     /// Without the agent; what must ask first is started by it.
     starts_at_boot: bool,
+}
+
+/// A device of the machine.
+#[derive(Debug, Serialize)]
+struct DeviceValues<'a> {
+    /// As `--device` of podman takes it.
+    entry: &'a str,
+    host: &'a str,
+    reads: bool,
+    writes: bool,
+}
+
+impl<'a> DeviceValues<'a> {
+    fn of(entry: &'a str) -> Option<Self> {
+        let Device {
+            host,
+            reads,
+            writes,
+            ..
+        } = Device::parse(entry)?;
+        Some(Self {
+            entry,
+            host,
+            reads,
+            writes,
+        })
+    }
 }
 
 /// A name and a value.
@@ -274,12 +305,7 @@ fn values_of<'a>(
                 gpu,
             },
     } = container;
-    let not_yet = [
-        ("devices", !devices.is_empty()),
-        ("groups", !groups.is_empty()),
-        ("hostNetwork", *host_network),
-        ("resources.gpu", gpu.is_some()),
-    ];
+    let not_yet = [("resources.gpu", gpu.is_some())];
     if let Some((field, _)) = not_yet.into_iter().find(|(_, present)| *present) {
         return Err(RenderError::NotYet {
             instance: instance.clone(),
@@ -320,6 +346,12 @@ fn values_of<'a>(
         shm_size: shm_size.map(|size| size.0),
         cap_add,
         cap_drop,
+        devices: devices
+            .iter()
+            .filter_map(|entry| DeviceValues::of(entry))
+            .collect(),
+        keeps_groups: !groups.is_empty(),
+        host_network: *host_network,
         restart: restart_of(assignment),
         start_timeout: settings.hold_seconds.saturating_add(START_MARGIN_SECONDS),
         stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),

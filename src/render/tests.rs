@@ -4,8 +4,8 @@ use super::*;
 use crate::{
     plan::{Assignment, Wanted, WorkloadUser},
     resource::{
-        Bytes, Container, EnvVar, ImagePullPolicy, MilliCpu, OnPartition, RestartCondition,
-        RestartPolicy, WorkloadType,
+        Bytes, Container, EnvVar, GpuDriver, GpuRequest, ImagePullPolicy, MilliCpu, OnPartition,
+        RestartCondition, RestartPolicy, WorkloadType,
     },
 };
 
@@ -199,24 +199,29 @@ fn timeouts_leave_room_for_hold_and_grace() {
 
 #[test]
 fn what_has_no_effect_yet_is_refused() {
-    type Change = fn(&mut Container);
-    let changes: [(&str, Change); 3] = [
-        ("devices", |container| {
-            container.devices.push("/dev/ttyUSB0".to_owned())
-        }),
-        ("groups", |container| {
-            container.groups.push("dialout".to_owned())
-        }),
-        ("hostNetwork", |container| container.host_network = true),
+    let mut assignment = assignment();
+    assignment.container.resources.gpu = Some(GpuRequest {
+        driver: GpuDriver::Any,
+        min_vram_mb: None,
+    });
+    let message = render(&assignment).unwrap_err().to_string();
+    let expected = "web-ab12c: container.resources.gpu has no effect yet";
+    assert_eq!(message, expected);
+}
+
+#[test]
+fn what_is_of_the_machine_starts_with_the_agent_alone() {
+    let changes: [fn(&mut Container); 3] = [
+        |container| container.devices.push("/dev/ttyUSB0".to_owned()),
+        |container| container.groups.push("dialout".to_owned()),
+        |container| container.host_network = true,
     ];
-    for (field, change) in changes {
+    assert_eq!(lines(&render(&assignment()).unwrap(), "WantedBy").len(), 1);
+    for change in changes {
         let mut assignment = assignment();
         change(&mut assignment.container);
-        let message = render(&assignment).unwrap_err().to_string();
-        assert_eq!(
-            message,
-            format!("web-ab12c: container.{field} has no effect yet")
-        );
+        let files = render(&assignment).unwrap();
+        assert!(lines(&files, "WantedBy").is_empty(), "{files:?}");
     }
 }
 

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::ResourceList;
 
+/// Groups that open single kinds of devices, and nothing that leads to root or to what others type.
+const GROUPS: [&str; 8] = [
+    "audio", "dialout", "gpio", "i2c", "plugdev", "render", "spi", "video",
+];
+
 /// Settings of one machine. Where the cluster's settings name the same thing, these win here.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -18,6 +23,12 @@ pub struct AgentConfig {
     pub upstream_dns: Vec<IpAddr>,
     /// Folders below which host paths may be mounted.
     pub host_mount_allow: Vec<String>,
+    /// Devices that containers may have, or folders of them; a block device only where it is named itself.
+    pub devices_allow: Vec<String>,
+    /// Groups of the machine that the users of workloads may join.
+    pub groups_allow: Vec<String>,
+    /// Containers may share the machine's network.
+    pub host_network_allow: bool,
     /// The volume base path is the same network file system on every machine.
     pub volume_shared: bool,
     /// UDP port of WireGuard on this machine.
@@ -36,6 +47,9 @@ impl Default for AgentConfig {
                 "/mnt".to_owned(),
                 "/var/lib/kat/host".to_owned(),
             ],
+            devices_allow: vec!["/dev".to_owned()],
+            groups_allow: GROUPS.map(str::to_owned).to_vec(),
+            host_network_allow: false,
             volume_shared: false,
             wireguard_port: None,
             endpoints: Vec::new(),

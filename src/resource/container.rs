@@ -47,7 +47,7 @@ pub struct Container {
     /// Capabilities dropped, or ALL.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cap_drop: Vec<String>,
-    /// Device nodes passed through.
+    /// Device nodes passed through, each `HOST[:CONTAINER[:rwm]]`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<String>,
     /// Groups of the host that the program joins.
@@ -144,6 +144,12 @@ pub enum ImagePullPolicy {
 }
 
 impl Container {
+    /// It has something of its machine that two can't have at once: its instances are replaced in place
+    /// (ARCHITECTURE.md, invariant 11).
+    pub fn has_machine_things(&self) -> bool {
+        self.host_network || !self.devices.is_empty() || !self.groups.is_empty()
+    }
+
     /// It has a place for this volume.
     pub fn mounts(&self, volume: &str) -> bool {
         self.volume_mounts.iter().any(|mount| mount.name == volume)

@@ -10,7 +10,7 @@ use tokio::{
 use zbus::{Connection, fdo::DBusProxy, names::BusName, proxy::CacheProperties};
 
 use super::{
-    SystemdError, UnitManager,
+    JobResult, SystemdError, UnitManager,
     connect::{Connector, SystemBus, UserBus},
     error,
     proxies::{LoginManagerProxy, SYSTEMD},
@@ -37,6 +37,13 @@ pub trait UserSessions: Send + Sync {
 
     /// Waits until `user@UID.service` has stopped, at most `limit`.
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
+
+    /// The user's manager runs, or is about to.
+    async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError>;
+
+    /// Ends the user's manager and all that it runs, and starts it anew, with the groups that its user has now.
+    /// Nothing where it does not run.
+    async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
 }
 
 /// The machine's logind.
@@ -170,8 +177,29 @@ impl UserSessions for Logind {
         }
     }
 
+    async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
+        let unit = user_unit(uid);
+        let state = self.system.status(&unit).await?.active_state;
+        Ok(!matches!(state.as_str(), "inactive" | "failed" | ""))
+    }
+
+    async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        if !self.user_runs(uid).await? {
+            return Ok(());
+        }
+        let unit = user_unit(uid);
+        match self.system.restart(&unit, limit).await? {
+            JobResult::Done => Ok(()),
+            result => Err(SystemdError::Refused {
+                unit,
+                name: "job".to_owned(),
+                message: format!("its restart ended as {result:?}"),
+            }),
+        }
+    }
+
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
-        let unit = format!("user@{uid}.service");
+        let unit = user_unit(uid);
         let deadline = Instant::now() + limit;
         let mut poll = FIRST_POLL;
         loop {
@@ -186,6 +214,11 @@ impl UserSessions for Logind {
             poll = poll.saturating_mul(2).min(LAST_POLL);
         }
     }
+}
+
+/// The service of a user's manager.
+fn user_unit(uid: u32) -> String {
+    format!("user@{uid}.service")
 }
 
 /// Whether systemd owns its name on the user's bus.

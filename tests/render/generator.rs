@@ -171,7 +171,9 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
 
     let options = &arguments[..tail - 1];
     assert_eq!(options[0], "/usr/bin/podman");
-    assert_eq!(options[1], "--hooks-dir=/var/lib/kat/hooks.d");
+    let on_host = container.host_network;
+    let has_hooks = options[1] == "--hooks-dir=/var/lib/kat/hooks.d";
+    assert_eq!(has_hooks, !on_host, "{case}: {}", options[1]);
     let has = |name: &str, value: &str| {
         let pair = options
             .windows(2)
@@ -185,18 +187,26 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
     let stem = stem.strip_suffix(".service").unwrap();
     has("--name", stem);
     has("--pull", "never");
-    has("--network", "none");
+    has("--network", if on_host { "host" } else { "none" });
     has("--cgroups", "split");
-    has(
-        "--annotation",
-        &format!("rip.dws.kat.instance={}", assignment.instance),
-    );
+    if !on_host {
+        has(
+            "--annotation",
+            &format!("rip.dws.kat.instance={}", assignment.instance),
+        );
+        has("--sysctl", "net.ipv4.ip_unprivileged_port_start=0");
+    }
+    for device in &container.devices {
+        has("--device", device);
+    }
+    if !container.groups.is_empty() {
+        has("--group-add", "keep-groups");
+    }
     has(
         "--add-host",
         &format!("{}:{}", assignment.instance, assignment.address),
     );
     has("--hostname", &assignment.instance);
-    has("--sysctl", "net.ipv4.ip_unprivileged_port_start=0");
     match container.quadlet.contains_key("NoNewPrivileges") {
         true => assert!(!options.iter().any(|one| one.contains("no-new-privileges"))),
         false => has("--security-opt", "no-new-privileges"),

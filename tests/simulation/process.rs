@@ -14,6 +14,7 @@ use kat::{
         health::probe::Network,
         host_ports::HostListeners,
         identity::Identity,
+        options::MachineOptions,
         removals::Removals,
         secrets::Secrets,
         supervisor::{Listed, Supervisor},
@@ -349,6 +350,7 @@ fn tools(place: &Place) -> Tools {
             &RenderSettings::default(),
         ),
         listeners: Arc::new(Nobody),
+        options: MachineOptions::new(&place.root, &AgentConfig::default()),
     }
 }
 

@@ -10,6 +10,7 @@ mod health;
 mod judge;
 mod lists;
 mod newer;
+mod options;
 mod others;
 mod pulls;
 mod restarts;
@@ -22,7 +23,7 @@ mod volumes;
 mod whole;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     sync::{
@@ -39,9 +40,10 @@ use tokio_util::sync::CancellationToken;
 use self::others::Others;
 use super::{
     NetworkFiles, Statuses,
-    accounts::UserAccounts,
+    accounts::{MachineGroups, UserAccounts},
     desired::Desired,
     health::probe::Network,
+    options::MachineOptions,
     secrets::Secrets,
     supervisor::{Listed, Supervisor},
     volumes::Volumes,
@@ -68,6 +70,10 @@ struct Accounts {
     users: Mutex<BTreeMap<u32, WorkloadUser>>,
     /// Someone else has the ids.
     taken: AtomicBool,
+    /// The groups of the machine.
+    known: Mutex<BTreeMap<String, u32>>,
+    /// By uid, what a user is a member of.
+    groups: Mutex<BTreeMap<u32, BTreeSet<String>>>,
     /// How long it takes until a user is gone.
     going: Mutex<Duration>,
 }
@@ -102,6 +108,24 @@ impl UserAccounts for Accounts {
 
     fn all(&self) -> Vec<u32> {
         self.users.lock().unwrap().keys().copied().collect()
+    }
+
+    fn groups(&self, user: &WorkloadUser) -> Result<MachineGroups, UserError> {
+        let groups = self.groups.lock().unwrap();
+        Ok(MachineGroups {
+            all: self.known.lock().unwrap().clone(),
+            of_user: groups.get(&user.uid).cloned().unwrap_or_default(),
+        })
+    }
+
+    async fn set_groups(
+        &self,
+        user: &WorkloadUser,
+        groups: &BTreeSet<String>,
+    ) -> Result<(), UserError> {
+        let mut all = self.groups.lock().unwrap();
+        all.insert(user.uid, groups.clone());
+        Ok(())
     }
 }
 
@@ -228,8 +252,11 @@ impl Bench {
                 FakeManager::with_loader(&format!("user {uid}"), loader),
             );
         }
+        let groups = [("dialout", 20), ("video", 44), ("sudo", 27)];
+        let groups = groups.map(|(name, gid)| (name.to_owned(), gid));
         let accounts = Arc::new(Accounts {
             root: root.path().to_owned(),
+            known: Mutex::new(groups.into()),
             ..Accounts::default()
         });
         let started = Instant::now();
@@ -256,6 +283,7 @@ impl Bench {
             )),
             secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
+            options: MachineOptions::new(root.path(), &AgentConfig::default()),
         };
         let mut bench = Self {
             root,

@@ -6,6 +6,7 @@
 mod draining;
 mod health;
 mod jobs;
+mod options;
 mod reporting;
 mod units;
 mod user;
@@ -32,6 +33,7 @@ use super::{
     health::{Means, Probes, probe::Network, progress::Progress},
     host_ports::HostListeners,
     notes::Notes,
+    options::MachineOptions,
     paths::UserFolders,
     restarts::RestartCounts,
     secrets::Secrets,
@@ -39,6 +41,7 @@ use super::{
 };
 use crate::{
     agent::accounts::UserAccounts,
+    host::files::FileError,
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
     pulse::{Pulse, Pulses},
@@ -85,6 +88,8 @@ pub struct Tools {
     pub secrets: Secrets,
     /// Who else listens on ports of the machine.
     pub listeners: Arc<dyn HostListeners>,
+    /// What else instances may have of the machine.
+    pub options: MachineOptions,
 }
 
 /// A worker's part of the desired list.
@@ -123,6 +128,9 @@ pub enum WorkerError {
     /// A file can't be written or removed.
     #[error(transparent)]
     Files(#[from] FilesError),
+    /// A file of the worker's own can't be.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A unit can't be rendered.
     #[error(transparent)]
     Render(#[from] RenderError),
@@ -181,6 +189,8 @@ pub struct Worker {
     /// What an earlier process of the agent left was asked to end.
     cleared: bool,
     readiness: Backoff,
+    /// Its user was seen to be in no group but its own, as nothing asks for one.
+    has_no_groups: bool,
     events: Option<UnitEvents>,
     jobs: JoinSet<(JobKey, JobOutcome)>,
     busy: BTreeSet<JobKey>,
@@ -226,6 +236,7 @@ impl Worker {
             ready: false,
             cleared: false,
             readiness: Backoff::default(),
+            has_no_groups: false,
             events: None,
             jobs: JoinSet::new(),
             busy: BTreeSet::new(),
@@ -301,6 +312,9 @@ impl Worker {
         }
         self.forget_all_but(&desired.assignments);
         self.stop_unwanted(desired).await?;
+        if !self.settle_groups(desired).await? {
+            return Ok(false);
+        }
         self.remove_secrets(desired)?;
         self.write_units(desired).await?;
         for assignment in desired.to_run() {

@@ -137,7 +137,9 @@ impl Worker {
         let reason = match error {
             WorkerError::User(_) => "UserNotReady",
             WorkerError::Systemd(_) => "SystemdRefused",
-            WorkerError::Files(_) | WorkerError::Carried(_) => "FilesNotWritten",
+            WorkerError::Files(_) | WorkerError::File(_) | WorkerError::Carried(_) => {
+                "FilesNotWritten"
+            }
             WorkerError::Render(_) => "NotRenderable",
         };
         self.trouble = Some((reason, error.to_string()));

@@ -252,6 +252,7 @@ impl Worker {
         }
         if !self.image_ready(assignment, &status)
             || !self.volumes_ready(assignment, &status)
+            || !self.options_ready(assignment, &status)?
             || !self.host_ports_free(assignment, &status)
         {
             return Ok(());

@@ -44,6 +44,7 @@ impl Worker {
 
     pub(super) async fn make_user(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         self.tools.accounts.ensure(&self.user).await?;
+        self.join_groups(desired).await?;
         if let Some(assignment) = desired.assignments.values().next() {
             let text = self.tools.renderer.user_delegation(assignment)?;
             if self.folder.write_delegation(&self.tools.root, &text)? {
@@ -108,6 +109,7 @@ impl Worker {
         if self.folder.remove_delegation(&self.tools.root)? {
             self.tools.managers.system().reload().await?;
         }
+        self.forget_groups()?;
         self.tools.accounts.remove(&self.user).await?;
         Ok(true)
     }

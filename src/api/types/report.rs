@@ -51,6 +51,8 @@ pub struct NodeReport {
     pub data_path: u32,
     /// Its volume base path is storage that it shares with all machines that say so.
     pub volume_shared: bool,
+    /// Containers may share its network.
+    pub host_network: bool,
     /// Folders of volumes that it has made and not removed, where these are not shared.
     pub made_volumes: Vec<String>,
     /// Volumes that it was to remove, and of which nothing is left on it ([`crate::plan::removal_id`]).

@@ -130,7 +130,15 @@ fn values() {
         &["", "app", "~/a", "/a/../b", "/a:b", "/a\nb", "/.."],
     );
     refuses(folder_path, &["/", "//", "/."]);
-    accepts(device, &["/dev/ttyUSB0", "/dev/dri/card0"]);
+    accepts(
+        device,
+        &[
+            "/dev/ttyUSB0",
+            "/dev/dri/card0",
+            "/dev/a:/dev/b",
+            "/dev/a:/dev/b:r",
+        ],
+    );
     refuses(
         device,
         &[
@@ -138,7 +146,10 @@ fn values() {
             "/dev/",
             "/etc/passwd",
             "/dev/../etc",
-            "/dev/a:/dev/b",
+            "/dev/a:",
+            "/dev/a:rw",
+            "/dev/a:/etc/b",
+            "/dev/a:/dev/b:x",
         ],
     );
     accepts(relative_path, &[".", "./Dockerfile", "a/b"]);

@@ -5,7 +5,7 @@ use super::{
     names::{is_domain, is_login},
     not, value_error,
 };
-use crate::bundle::suggest::nearest;
+use crate::{bundle::suggest::nearest, resource::Device};
 
 /// Longest text that a program can be given as one argument or variable (MAX_ARG_STRLEN, with
 /// room for the name).
@@ -63,16 +63,24 @@ pub(in crate::bundle) fn folder_path(text: &str) -> Check {
     Ok(())
 }
 
-/// A device node below `/dev`.
+/// A device node below `/dev`, with its place in the container and permissions where they are written.
 pub(in crate::bundle) fn device(text: &str) -> Check {
-    if is_absolute(text)
-        && text
-            .strip_prefix("/dev/")
-            .is_some_and(|rest| !rest.is_empty())
-    {
+    if Device::parse(text).is_some() {
         return Ok(());
     }
-    Err(not(text, "a device below `/dev/`"))
+    Err(not(
+        text,
+        "a device: `/dev/NAME`, `/dev/NAME:/dev/NAME` or `/dev/NAME:/dev/NAME:rwm`, without blanks and `..`",
+    ))
+}
+
+/// `/dev`, or a device or folder below it.
+pub(in crate::bundle) fn device_folder(text: &str) -> Check {
+    let inside = text.strip_prefix("/dev");
+    if is_absolute(text) && inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
+        return Ok(());
+    }
+    Err(not(text, "`/dev`, or a path below it"))
 }
 
 /// A path that does not leave the folder that it starts from.

@@ -229,6 +229,13 @@ pub(in crate::bundle) fn agent_config(
     let host_mount_allow = fields.optional(decoder, "hostMountAllow", |decoder, at| {
         decoder.distinct(at, check::folder_path)
     });
+    let devices_allow = fields.optional(decoder, "devicesAllow", |decoder, at| {
+        decoder.distinct(at, check::device_folder)
+    });
+    let groups_allow = fields.optional(decoder, "groupsAllow", |decoder, at| {
+        decoder.distinct(at, check::group)
+    });
+    let host_network_allow = fields.optional(decoder, "hostNetworkAllow", Decoder::boolean);
     let volume_shared = fields.optional(decoder, "volumeShared", Decoder::boolean);
     let wireguard_port = fields.optional(decoder, "wireguardPort", Decoder::integer);
     let endpoints = fields.optional(decoder, "endpoints", |decoder, at| {
@@ -239,6 +246,9 @@ pub(in crate::bundle) fn agent_config(
         reserved: reserved.unwrap_or_default(),
         upstream_dns: upstream_dns.unwrap_or_default(),
         host_mount_allow: host_mount_allow.unwrap_or(default.host_mount_allow),
+        devices_allow: devices_allow.unwrap_or(default.devices_allow),
+        groups_allow: groups_allow.unwrap_or(default.groups_allow),
+        host_network_allow: host_network_allow.unwrap_or_default(),
         volume_shared: volume_shared.unwrap_or_default(),
         wireguard_port,
         endpoints: endpoints.unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! The machine's accounts, as its files say: `passwd(5)`, `group(5)`, `subuid(5)`, `subgid(5)`.
 
-use std::path::Path;
+use std::{collections::BTreeSet, path::Path};
 
 use crate::host::files::{self, FileError};
 
@@ -29,6 +29,8 @@ pub struct Group {
     pub name: String,
     /// Gid.
     pub gid: u32,
+    /// Login names of its members; those whose first group it is are not among them.
+    pub members: Vec<String>,
 }
 
 /// A range of subordinate ids.
@@ -93,6 +95,15 @@ impl Accounts {
         self.users.iter().find(|user| user.name == name)
     }
 
+    /// Names of the groups that a user is a member of, beside its first.
+    pub fn groups_of(&self, user: &str) -> BTreeSet<String> {
+        let groups = self.groups.iter();
+        groups
+            .filter(|group| group.members.iter().any(|member| member == user))
+            .map(|group| group.name.clone())
+            .collect()
+    }
+
     /// The group of this name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
@@ -117,6 +128,11 @@ fn a_group(line: &str) -> Option<Group> {
     Some(Group {
         name: fields.next()?.to_owned(),
         gid: fields.nth(1)?.parse().ok()?,
+        members: {
+            let members = fields.next().unwrap_or_default().split(',');
+            let members = members.map(|name| name.trim().to_owned());
+            members.filter(|name| !name.is_empty()).collect()
+        },
     })
 }
 

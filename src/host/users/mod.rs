@@ -5,6 +5,7 @@ mod decide;
 mod home;
 
 use std::{
+    collections::BTreeSet,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -145,6 +146,29 @@ impl Users {
             }
         }
         Ok(changed)
+    }
+
+    /// Makes a user a member of these groups of the machine and of no other, beside its own. What runs already
+    /// keeps the groups that it has.
+    pub async fn set_groups(
+        &self,
+        user: &WorkloadUser,
+        groups: &BTreeSet<String>,
+    ) -> Result<(), UserError> {
+        let names: Vec<&str> = groups.iter().map(String::as_str).collect();
+        self.tool("usermod")
+            .args(["--groups", &names.join(",")])
+            .arg(&user.name)
+            .run()
+            .await?;
+        let found = self.accounts()?.groups_of(&user.name);
+        if found == *groups {
+            return Ok(());
+        }
+        Err(UserError::Incomplete {
+            user: user.name.clone(),
+            missing: format!("its groups are {found:?}, and should be {groups:?}"),
+        })
     }
 
     /// Removes a user, its group, its subordinate ids and its home, or what is left of them. Its

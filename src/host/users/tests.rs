@@ -72,6 +72,39 @@ async fn makes_and_removes_a_user_as_a_whole() {
 }
 
 #[tokio::test]
+async fn joins_groups_and_leaves_them() {
+    let folder = tree();
+    let group = folder.path().join("etc/group");
+    let more = "dialout:x:20:ann\nvideo:x:44:\nrender:x:105:\n";
+    fs::write(&group, format!("root:x:0:\n{more}")).unwrap();
+    let users = Users::below(folder.path());
+    let user = user(8);
+    users.create(&user).await.unwrap();
+    let of_user = || users.accounts().unwrap().groups_of(&user.name);
+    for wanted in [
+        &["dialout", "video"][..],
+        &["render"],
+        &["render", "video"],
+        &[],
+    ] {
+        let wanted = wanted.iter().map(|name| (*name).to_owned()).collect();
+        users.set_groups(&user, &wanted).await.unwrap();
+        assert_eq!(of_user(), wanted);
+    }
+    let dialout = users.accounts().unwrap().group("dialout").unwrap().clone();
+    assert_eq!(dialout.members, ["ann"], "others stay");
+    let none = ["no-such-group".to_owned()].into();
+    users.set_groups(&user, &none).await.unwrap_err();
+    users
+        .set_groups(&user, &["video".to_owned()].into())
+        .await
+        .unwrap();
+    assert!(!users.create(&user).await.unwrap(), "nothing else changed");
+    users.remove(&user).await.unwrap();
+    assert!(!fs::read_to_string(&group).unwrap().contains(&user.name));
+}
+
+#[tokio::test]
 async fn completes_half_a_user() {
     let folder = tree();
     let users = Users::below(folder.path());

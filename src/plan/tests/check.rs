@@ -39,7 +39,8 @@ impl World {
                 sum.add(assignment.container.resources.effective_requests());
                 let subnet = node.subnet.unwrap();
                 assert!(subnet.contains(&assignment.address));
-                assert_ne!(assignment.address, node_address(subnet));
+                let is_machines = assignment.address == node_address(subnet);
+                assert_eq!(is_machines, assignment.container.host_network);
             }
             let resources = self.machines[name].resources;
             assert!(
@@ -152,19 +153,29 @@ fn not_ready(snapshot: &Snapshot) -> BTreeSet<String> {
 /// beside it what is on machines that are away or drained, or were until this plan.
 fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
     let mut addresses = BTreeSet::new();
+    let mut host_ports = BTreeSet::new();
     let mut slots: BTreeMap<(WorkloadKey, u32), Vec<&str>> = BTreeMap::new();
     for (id, entry) in &snapshot.instances {
         let assignment = &entry.assignment.value;
-        assert!(
-            addresses.insert(assignment.address),
-            "{} twice",
-            assignment.address
-        );
-        let allocation = &snapshot.allocations[id].value;
-        assert_eq!(
-            (allocation.node.as_str(), allocation.address),
-            (entry.node.as_str(), assignment.address)
-        );
+        if assignment.container.host_network {
+            // The machine's own address, and each of its ports once.
+            assert!(!snapshot.allocations.contains_key(id), "{id}");
+            for port in &assignment.ports {
+                let is_new = host_ports.insert((&entry.node, port.container_port, port.protocol));
+                assert!(is_new, "{} of {}", port.container_port, entry.node);
+            }
+        } else {
+            assert!(
+                addresses.insert(assignment.address),
+                "{} twice",
+                assignment.address
+            );
+            let allocation = &snapshot.allocations[id].value;
+            assert_eq!(
+                (allocation.node.as_str(), allocation.address),
+                (entry.node.as_str(), assignment.address)
+            );
+        }
         if assignment.wanted == Wanted::Running && !away.contains(&entry.node) {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             slots
@@ -173,7 +184,7 @@ fn check_instances(snapshot: &Snapshot, away: &BTreeSet<String>) {
                 .push(&assignment.template_hash);
         }
     }
-    assert_eq!(snapshot.allocations.len(), snapshot.instances.len());
+    assert_eq!(snapshot.allocations.len(), addresses.len());
     for ((key, slot), hashes) in slots {
         let different: BTreeSet<_> = hashes.iter().collect();
         assert!(

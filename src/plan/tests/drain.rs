@@ -160,3 +160,54 @@ fn a_rollout_and_a_drain_at_once_come_to_their_end() {
     );
     assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
 }
+
+/// In place one is away at most: what still serves beside others that do not work is not moved, and the drain says
+/// so, until they work.
+#[test]
+fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
+    let strategy = json!({"rolling": {"maxSurge": 0}});
+    let paused = |world: &mut World, version| {
+        world.apply_workload("web", super::strategies::web(version, 3, strategy.clone()));
+    };
+    // Of the wanted version, and of the one before while the next is paused.
+    for version in [1, 2] {
+        let mut world = World::with_machines(3);
+        paused(&mut world, 1);
+        world.roll_out();
+        paused(&mut world, version);
+        world.pause("web", true);
+        world.roll_out();
+        let all = world.wanted("web");
+        let (serves, node, _) = all[0].clone();
+        for machine in world.machines.values_mut() {
+            machine.obeys = false;
+        }
+        for (id, node, _) in &all[1..] {
+            world.at(node).instances.get_mut(id).unwrap().phase = InstancePhase::Failed;
+        }
+        world.drain(&node, true);
+        world.plan_out();
+        let left = world.wanted("web");
+        assert!(
+            left.iter().any(|(id, ..)| *id == serves),
+            "{version}: {left:?}"
+        );
+        let why = blocked(&mut world).unwrap();
+        assert!(why.contains("2 other replicas do not work"), "{why}");
+        assert!(
+            why.starts_with(&format!("{serves} can't leave {node}: ")),
+            "{why}"
+        );
+        // They are replaced in their time, and then it goes.
+        for machine in world.machines.values_mut() {
+            machine.obeys = true;
+        }
+        for _ in 0..20 {
+            world.pass(Duration::from_secs(60));
+            world.settle();
+        }
+        assert_eq!(blocked(&mut world), None, "{version}");
+        assert!(on(&mut world, &node).is_empty(), "{version}");
+        assert_eq!(world.running("web"), 3);
+    }
+}

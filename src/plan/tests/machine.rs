@@ -44,6 +44,8 @@ pub(super) struct Machine {
 
     /// Its volume base path is storage that it shares.
     pub(super) shared: bool,
+    /// Containers may share its network.
+    pub(super) host_network: bool,
     /// Folders of volumes that have data on it.
     pub(super) data: BTreeSet<String>,
     /// Removals that it was asked for and has done.
@@ -87,6 +89,7 @@ impl Machine {
             speaks: true,
             obeys: true,
             shared: false,
+            host_network: false,
             data: BTreeSet::new(),
             removed: Vec::new(),
             advertise: Vec::new(),
@@ -168,6 +171,7 @@ impl Machine {
             data_path: self.data_path,
             user_indexes: self.users.iter().copied().collect(),
             volume_shared: self.shared,
+            host_network: self.host_network,
             made_volumes: match self.shared {
                 true => Vec::new(),
                 false => self.data.iter().cloned().collect(),

@@ -17,6 +17,7 @@ mod loss;
 mod machine;
 mod nodes;
 mod objects;
+mod options;
 mod placement;
 mod properties;
 mod restarts;

@@ -78,8 +78,12 @@ struct Counts {
     with_ended: usize,
     /// Instances of other versions.
     old: usize,
-    /// There is one of a version that never runs.
-    failing: bool,
+    /// Wanted slots in which nothing serves, and the wanted version is there, which never runs.
+    failing_new: usize,
+    /// The same, with another version that never runs.
+    failing_old: usize,
+    /// The leader says that the rollout goes nowhere.
+    stalled: bool,
     /// On a machine that is drained.
     leaving: usize,
     /// In slots that are beyond the wanted number.
@@ -101,15 +105,28 @@ fn counts(world: &mut World, asked: Asked) -> Counts {
         .map(|entry| &entry.assignment.value);
     let new = all.filter(|one| one.image == image);
     let reached: BTreeSet<u32> = new.map(|one| one.slot).collect();
+    let failing = |slot: u32, new: bool| {
+        let mut here = wanted.iter().filter(|(.., one)| one.slot == slot);
+        here.any(|(.., one)| world.failing.contains(&one.image) && (one.image == image) == new)
+    };
+    let served = world.served_slots(&wanted);
+    let idle: Vec<u32> = (0..asked.replicas)
+        .filter(|slot| !served.contains(slot))
+        .collect();
+    let has_new = |slot: &&u32| failing(**slot, true);
+    let has_old = |slot: &&u32| !failing(**slot, true) && failing(**slot, false);
+    let status = snapshot.workloads[&WorkloadKey::new(NAMESPACE, "web")]
+        .status
+        .as_ref();
     let surplus = wanted.iter().filter(|(.., one)| one.slot >= asked.replicas);
     Counts {
-        serving: world.served(&wanted),
+        serving: served.len(),
         new: reached.len(),
         all: wanted.iter().filter(|one| !world.has_ended(one)).count(),
         with_ended: wanted.len(),
-        failing: wanted
-            .iter()
-            .any(|(.., one)| world.failing.contains(&one.image)),
+        failing_new: idle.iter().filter(has_new).count(),
+        failing_old: idle.iter().filter(has_old).count(),
+        stalled: status.is_some_and(|one| one.value.status.phase == WorkloadPhase::Stalled),
         old: wanted.iter().filter(|(.., one)| one.image != image).count(),
         leaving: wanted
             .iter()
@@ -130,12 +147,15 @@ impl World {
 
     /// Slots in which an instance runs, by what the machines say.
     pub(super) fn served(&self, wanted: &[(String, String, Arc<Assignment>)]) -> usize {
+        self.served_slots(wanted).len()
+    }
+
+    fn served_slots(&self, wanted: &[(String, String, Arc<Assignment>)]) -> BTreeSet<u32> {
         let running = wanted.iter().filter(|(id, node, _)| {
             let report = self.machines[node].instances.get(id);
             report.is_some_and(|report| report.phase == InstancePhase::Running)
         });
-        let slots: BTreeSet<u32> = running.map(|(.., one)| one.slot).collect();
-        slots.len()
+        running.map(|(.., one)| one.slot).collect()
     }
 }
 
@@ -149,11 +169,16 @@ fn step(world: &mut World, asked: Asked) -> Result<(), TestCaseError> {
         return Ok(());
     };
     let surge = usize::try_from(surge).unwrap();
-    // In place one is missing; and where a version that never runs has reached a slot, which waits for another
-    // version, a drain or the next version goes on beside that.
-    let needed = match (surge, asked.version % 3 == 2 || before.failing) {
-        (0, true) => replicas.saturating_sub(2),
-        (0, false) => replicas.saturating_sub(1),
+    // In place one is missing; where slots have what never runs, none beside them. A wanted version that goes
+    // nowhere keeps the slots that it has reached, all of them that were added among these, and a drain goes on
+    // beside it.
+    let stalled = (before.stalled || after.stalled) && !asked.paused;
+    let missing = match stalled {
+        true => before.failing_new + before.failing_old.max(1),
+        false => (before.failing_new + before.failing_old).max(1),
+    };
+    let needed = match surge {
+        0 => replicas.saturating_sub(missing),
         _ => replicas,
     };
     prop_assert!(

@@ -111,6 +111,7 @@ fn anew<'s>(
             assignment_schema: ASSIGNMENT_SCHEMA,
             architecture: &node.registration.value.architecture,
             volume_shared: false,
+            host_network: false,
         }
     });
     candidates.collect()

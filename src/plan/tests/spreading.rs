@@ -253,6 +253,7 @@ pub(super) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>)
         data_path: HOST_PORT_DATA_PATH,
         architecture: "amd64",
         volume_shared: false,
+        host_network: false,
     }
 }
 

@@ -109,6 +109,15 @@ impl UserSessions for FakeMachine {
         Ok(())
     }
 
+    async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
+        Ok(self.lingering().contains(&uid))
+    }
+
+    async fn restart_user(&self, uid: u32, _limit: Duration) -> Result<(), SystemdError> {
+        self.user_manager(uid).begin_anew();
+        Ok(())
+    }
+
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         if !self.lingering().contains(&uid) {
             return Ok(());

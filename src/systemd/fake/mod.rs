@@ -165,6 +165,25 @@ impl FakeManager {
         }
     }
 
+    /// Its service was restarted: nothing of what it ran runs any more.
+    pub fn begin_anew(&self) {
+        self.set_unreachable(Some("it begins anew"));
+        self.with(|state| {
+            let text = "restart user@".to_owned();
+            state.calls.push(text);
+            state.units.clear();
+        });
+        self.set_unreachable(None);
+        if let Some(loader) = &self.loader {
+            let found = loader();
+            self.with(|state| {
+                for (name, behaviour) in found {
+                    state.load(&name, behaviour);
+                }
+            });
+        }
+    }
+
     /// Nobody says any more how it is with a unit, as of a manager that hangs.
     pub fn hang(&self) {
         self.with(|state| state.hangs = true);

@@ -13,6 +13,15 @@ fn files_that_do_not_fit_together() {
     );
     only(
         CrossFile,
+        "spec.ports[0].hostPort",
+        &["the machine's ports itself", "hostNetwork"],
+        &[
+            container("hostNetwork: true"),
+            balancer("containerPort: 8080", "containerPort: 8080, hostPort: §80"),
+        ],
+    );
+    only(
+        CrossFile,
         "kind",
         &["only for type Job", "Service"],
         &[good(), ("job.kat", JOB.replace("kind: ", "kind: §"))],

@@ -237,6 +237,26 @@ fn out_of_range() {
     );
     only(
         Range,
+        "spec.container.devices[0]",
+        &["/dev/NAME:/dev/NAME:rwm"],
+        &[container("devices: [§/dev/ttyUSB0:r]")],
+    );
+    only(
+        Class::CrossFile,
+        "spec.container.devices[1]",
+        &["two devices at `/dev/b`"],
+        &[container("devices: [/dev/b, §\"/dev/a:/dev/b\"]")],
+    );
+    only(
+        Class::CrossFile,
+        "spec.container.quadlet.Sysctl",
+        &["the machine's own"],
+        &[container(
+            "hostNetwork: true\nquadlet: {Sysctl: §net.core.somaxconn=1024}",
+        )],
+    );
+    only(
+        Range,
         "spec.container.volumeMounts[0].subPath",
         &["relative path", "`..`"],
         &[workload(

@@ -1,0 +1,285 @@
+//! What an instance asks of the machine: looked at before it starts, and its user's groups before that one's manager.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+use crate::{agent::network_files::instances, host::files};
+
+fn with_groups(name: &str, groups: &[&str]) -> Assignment {
+    let mut one = assignment(0, name);
+    one.container.groups = groups.iter().map(|name| (*name).to_owned()).collect();
+    one
+}
+
+impl Bench {
+    fn groups(&self, assignment: &Assignment) -> Vec<String> {
+        let groups = self.accounts.groups.lock().unwrap();
+        let of_user = groups
+            .get(&assignment.user.uid)
+            .cloned()
+            .unwrap_or_default();
+        of_user.into_iter().collect()
+    }
+
+    /// The calls of a user's manager that start or end something, and its own starts.
+    fn turns(&self, assignment: &Assignment) -> Vec<String> {
+        let mut calls = self.manager(assignment).calls();
+        calls.retain(|call| call.contains("kat-default") || call.contains("user@"));
+        calls
+    }
+
+    fn mark(&self, assignment: &Assignment) -> PathBuf {
+        let uid = assignment.user.uid.to_string();
+        self.root.path().join("run/kat/regroup").join(uid)
+    }
+
+    /// A device on the machine that everybody may open.
+    fn plug(&self, name: &str) {
+        let path = self.root.path().join(name.trim_start_matches('/'));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        symlink("/dev/null", path).unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_user_is_in_its_groups_before_its_manager_starts() {
+    let bench = Bench::new();
+    let stick = with_groups("stick", &["dialout", "video"]);
+    bench.list(true, std::slice::from_ref(&stick));
+    bench.soon().await;
+    assert_eq!(bench.said(&stick.instance).0, InstancePhase::Running);
+    assert_eq!(bench.groups(&stick), ["dialout", "video"]);
+    assert_eq!(
+        bench.turns(&stick),
+        ["start kat-default-stick-aaaaa.service"],
+        "its manager need not start twice"
+    );
+    // Another process of the agent finds all as it is.
+    let mut bench = bench;
+    bench.restart().await;
+    bench.soon().await;
+    assert_eq!(bench.turns(&stick).len(), 1);
+    assert!(!bench.mark(&stick).exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_version_with_other_groups_gets_a_manager_that_has_them() {
+    let bench = Bench::new();
+    let versions = [&[][..], &["dialout"], &["dialout", "video"], &[]];
+    for (number, groups) in versions.into_iter().enumerate() {
+        let mut version = with_groups("stick", groups);
+        version.instance = format!("stick-aaaa{number}");
+        bench.list(true, std::slice::from_ref(&version));
+        bench.later(Duration::from_secs(2)).await;
+        assert_eq!(bench.said(&version.instance).0, InstancePhase::Running);
+        assert_eq!(bench.groups(&version), groups);
+        assert!(!bench.mark(&version).exists());
+        let turns = bench.turns(&version);
+        let unit = version.unit();
+        let expected = match number {
+            0 => vec![format!("start {unit}")],
+            _ => vec!["restart user@".to_owned(), format!("start {unit}")],
+        };
+        assert_eq!(turns, expected, "{number}");
+        bench.list(true, &[stopped(&version)]);
+        bench.later(Duration::from_secs(20)).await;
+        assert_eq!(
+            bench.groups(&version),
+            groups,
+            "until another version says so"
+        );
+        bench.manager(&version).clear_calls();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_beside_it_ends_in_order_and_comes_back() {
+    let bench = Bench::new();
+    let plain = assignment(0, "stick");
+    let mut other = with_groups("stick", &["dialout"]);
+    other.instance = "stick-bbbbb".to_owned();
+    bench.list(true, std::slice::from_ref(&plain));
+    bench.soon().await;
+    bench.manager(&plain).clear_calls();
+    bench.list(true, &[plain.clone(), other.clone()]);
+    bench.later(Duration::from_secs(5)).await;
+    for one in [&plain, &other] {
+        assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
+    }
+    let turns = bench.turns(&plain);
+    assert_eq!(
+        turns[..2],
+        [format!("stop {}", plain.unit()), "restart user@".to_owned()]
+    );
+    assert_eq!(turns.len(), 4, "{turns:?}");
+    // A group that goes is waited with until nothing runs.
+    bench.manager(&plain).clear_calls();
+    bench.list(true, &[plain.clone(), stopped(&other)]);
+    bench.later(Duration::from_secs(20)).await;
+    bench.list(true, std::slice::from_ref(&plain));
+    bench.later(Duration::from_secs(60)).await;
+    assert!(bench.groups(&plain).is_empty());
+    assert_eq!(bench.turns(&plain), [format!("stop {}", other.unit())]);
+    assert!(bench.mark(&plain).exists());
+    bench.list(true, &[stopped(&plain)]);
+    bench.later(Duration::from_secs(20)).await;
+    assert!(bench.turns(&plain).contains(&"restart user@".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_was_cut_short_is_brought_to_its_end() {
+    let mut bench = Bench::new();
+    let stick = with_groups("stick", &["dialout"]);
+    let plain = assignment(0, "stick");
+    bench.list(true, std::slice::from_ref(&plain));
+    bench.soon().await;
+    bench.list(true, &[stopped(&plain)]);
+    bench.later(Duration::from_secs(20)).await;
+    bench.manager(&stick).clear_calls();
+    // The agent was killed when the user had its groups, and its manager had not.
+    let groups = ["dialout".to_owned()].into();
+    bench
+        .accounts
+        .set_groups(&stick.user, &groups)
+        .await
+        .unwrap();
+    let mark = bench.mark(&stick);
+    std::fs::create_dir_all(mark.parent().unwrap()).unwrap();
+    std::fs::write(&mark, "").unwrap();
+    bench.kill().await;
+    let mut next = stick.clone();
+    next.instance = "stick-bbbbb".to_owned();
+    bench.list(true, std::slice::from_ref(&next));
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.said(&next.instance).0, InstancePhase::Running);
+    let expected = ["restart user@".to_owned(), format!("start {}", next.unit())];
+    assert_eq!(bench.turns(&stick), expected);
+    assert!(!mark.exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_group_is_joined_that_is_not_allowed_and_none_is_left_by_a_list_of_the_disk() {
+    let bench = Bench::new();
+    for (groups, reason, word) in [
+        (
+            ["sudo"],
+            "GroupNotAllowed",
+            "groupsAllow in /etc/kat/agent.yaml",
+        ),
+        (["spi"], "GroupMissing", "group spi"),
+    ] {
+        let stick = with_groups("stick", &groups);
+        bench.list(true, std::slice::from_ref(&stick));
+        bench.later(Duration::from_secs(20)).await;
+        let (phase, said, message) = bench.said(&stick.instance);
+        assert_eq!((phase, said.as_str()), (InstancePhase::Starting, reason));
+        assert!(message.contains(word), "{message}");
+        assert!(bench.groups(&stick).is_empty());
+        assert_eq!(bench.calls(&stick, "start kat-default"), 0);
+    }
+    // Somebody made the group.
+    let stick = with_groups("stick", &["spi"]);
+    bench
+        .accounts
+        .known
+        .lock()
+        .unwrap()
+        .insert("spi".to_owned(), 999);
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(bench.said(&stick.instance).0, InstancePhase::Running);
+    assert_eq!(bench.groups(&stick), ["spi"]);
+    let plain = assignment(0, "stick");
+    bench.list(false, std::slice::from_ref(&plain));
+    bench.later(Duration::from_secs(10)).await;
+    assert_eq!(bench.groups(&stick), ["spi"]);
+    bench.list(true, std::slice::from_ref(&plain));
+    bench.later(Duration::from_secs(10)).await;
+    assert!(bench.groups(&stick).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_is_waited_for() {
+    let bench = Bench::new();
+    let mut stick = assignment(0, "stick");
+    stick.container.devices = vec!["/dev/serial/by-id/stick:/dev/ttyUSB0".to_owned()];
+    bench.list(true, std::slice::from_ref(&stick));
+    bench.later(Duration::from_secs(60)).await;
+    let (phase, reason, message) = bench.said(&stick.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "DeviceMissing")
+    );
+    assert_eq!(
+        message,
+        "device /dev/serial/by-id/stick: this machine has no such device"
+    );
+    assert_eq!(bench.calls(&stick, "start kat-default"), 0);
+    bench.plug("/dev/serial/by-id/stick");
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.said(&stick.instance).0, InstancePhase::Running);
+    assert_eq!(bench.report(&stick.instance).unwrap().restarts, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_machines_network_is_its_owners_to_give() {
+    let bench = Bench::new();
+    let mut edge = assignment(0, "edge");
+    edge.container.host_network = true;
+    bench.list(true, &[edge.clone(), assignment(1, "web")]);
+    bench.later(Duration::from_secs(20)).await;
+    let (phase, reason, message) = bench.said(&edge.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "HostNetworkNotAllowed")
+    );
+    assert!(
+        message.contains("hostNetworkAllow in /etc/kat/agent.yaml"),
+        "{message}"
+    );
+    assert_eq!(bench.calls(&edge, "start kat-default"), 0);
+    // The hook gives it nothing.
+    let listed = instances(&bench.lists.borrow().desired);
+    assert_eq!(listed.instances.keys().collect::<Vec<_>>(), ["web-aaaaa"]);
+}
+
+#[test]
+fn only_what_the_owner_allows_and_is_a_device() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    for part in ["dev/dri", "dev/shm", "etc"] {
+        std::fs::create_dir_all(root.join(part)).unwrap();
+    }
+    symlink("/dev/null", root.join("dev/ttyUSB0")).unwrap();
+    symlink("/dev/null", root.join("dev/dri/card0")).unwrap();
+    std::fs::write(root.join("dev/file"), "").unwrap();
+    std::fs::write(root.join("etc/passwd"), "").unwrap();
+    symlink("../etc/passwd", root.join("dev/link")).unwrap();
+    let said = |device: &str, allow: &[&str]| {
+        let config = AgentConfig {
+            devices_allow: allow.iter().map(|path| (*path).to_owned()).collect(),
+            ..AgentConfig::default()
+        };
+        let mut one = assignment(0, "stick");
+        one.container.devices = vec![device.to_owned()];
+        let options = MachineOptions::new(root, &config);
+        let checked = options.check(&one, &MachineGroups::default());
+        checked.map_err(|trouble| trouble.reason)
+    };
+    assert_eq!(said("/dev/ttyUSB0", &["/dev"]), Ok(()));
+    assert_eq!(said("/dev/ttyUSB0", &["/dev/ttyUSB0"]), Ok(()));
+    for (device, allow, reason) in [
+        ("/dev/ttyUSB0", &[][..], "DeviceNotAllowed"),
+        (
+            "/dev/ttyUSB0",
+            &["/dev/ttyUSB1", "/dev/dri"],
+            "DeviceNotAllowed",
+        ),
+        ("/dev/ttyUSB1", &["/dev"], "DeviceMissing"),
+        ("/dev/file", &["/dev"], "DeviceMissing"),
+        ("/dev/link", &["/dev"], "DeviceMissing"),
+        ("/dev/dri", &["/dev"], "DeviceMissing"),
+    ] {
+        assert_eq!(said(device, allow), Err(reason), "{device} {allow:?}");
+    }
+    assert!(files::remove(&root.join("dev/file")).unwrap());
+}

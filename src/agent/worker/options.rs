@@ -1,0 +1,151 @@
+//! A worker's groups of the machine, and what its instances ask of the machine beside volumes.
+//!
+//! A manager has the groups that its user had when it started. So a mark lies under `/run` from before the user's
+//! groups change until its manager was started anew after that: over a crash of the agent, and not over a boot.
+
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+
+use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
+use crate::{
+    api::types::InstancePhase,
+    host::files::{self, Access, FileError},
+    plan::{Assignment, Wanted},
+    systemd::UnitStatus,
+};
+
+/// Longest time in which a user's manager without instances ends and starts.
+const RESTART_LIMIT: Duration = Duration::from_secs(60);
+/// Pause until devices and groups are looked at again that were not as they should be.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Why an instance is stopped and started.
+const REGROUPED: &str = "GroupsChanged";
+const REGROUPED_MEANS: &str = "started anew: the groups that its user has on this machine change, which its manager takes over at its start";
+
+impl Worker {
+    /// Makes the user a member of the groups that its instances ask for and may have, and of no other.
+    pub(super) async fn join_groups(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        let all = || desired.assignments.values();
+        let runs = |one: &&Assignment| one.wanted == Wanted::Running;
+        let asks = all().any(|one| !one.container.groups.is_empty());
+        // What is to stop keeps its groups until it has.
+        let stopping = all().any(|one| !runs(&one) && self.folder.has(&one.unit()));
+        // Where nothing runs, another version may come, or the user goes as a whole.
+        let none = !all().any(|one| runs(&one));
+        if stopping || none || (!asks && self.has_no_groups) {
+            return Ok(());
+        }
+        let groups = self.tools.accounts.groups(&self.user)?;
+        let mut wanted = self.tools.options.groups_of(all().filter(runs), &groups);
+        if !desired.confirmed || all().any(|one| one.not_understood.is_some()) {
+            // Nothing is taken away against a list that may say less than is wanted.
+            wanted.extend(groups.of_user.iter().cloned());
+        }
+        self.has_no_groups = wanted.is_empty();
+        if groups.of_user == wanted {
+            return Ok(());
+        }
+        if self.tools.sessions.user_runs(self.user.uid).await? {
+            let mark = self.mark();
+            if let Some(folder) = mark.parent() {
+                std::fs::create_dir_all(folder).map_err(|error| FileError::System {
+                    verb: "make the folder",
+                    path: folder.to_owned(),
+                    error,
+                })?;
+            }
+            files::write_atomic(&mark, b"", Access::mode(0o600))?;
+        }
+        tracing::info!(user = self.user.name, groups = ?wanted, "its groups on this machine change");
+        self.tools.accounts.set_groups(&self.user, &wanted).await?;
+        Ok(())
+    }
+
+    /// The user's groups, while its manager runs. False while instances wait for that manager's new start.
+    pub(super) async fn settle_groups(
+        &mut self,
+        desired: &UserDesired,
+    ) -> Result<bool, WorkerError> {
+        self.join_groups(desired).await?;
+        if !self.mark().exists() {
+            return Ok(true);
+        }
+        let mut live = Vec::new();
+        for (unit, instance) in self.folder.instances()? {
+            let status = self.manager.status(&unit).await?;
+            if !self.folder.is_over(&status) {
+                live.push((unit, instance, status));
+            }
+        }
+        let names: BTreeSet<&str> = live.iter().map(|(_, name, _)| name.as_str()).collect();
+        let mut waiting = desired.to_run();
+        let needs = waiting
+            .any(|one| !one.container.groups.is_empty() && !names.contains(one.instance.as_str()));
+        if !live.is_empty() && !needs {
+            return Ok(true);
+        }
+        let busy = |key: &JobKey| !matches!(key, JobKey::Pull(_));
+        if self.busy.iter().any(busy) {
+            return Ok(false);
+        }
+        if live.is_empty() {
+            tracing::info!(
+                user = self.user.name,
+                "its manager starts anew, with other groups"
+            );
+            let uid = self.user.uid;
+            self.events = None;
+            self.ready = false;
+            self.tools.sessions.restart_user(uid, RESTART_LIMIT).await?;
+            files::remove(&self.mark())?;
+            self.wake = Duration::ZERO;
+            return Ok(false);
+        }
+        for (unit, instance, status) in live {
+            let assignment = desired.assignments.get(&instance);
+            if let Some(assignment) = assignment {
+                self.told(assignment, &status, REGROUPED, REGROUPED_MEANS.to_owned());
+            }
+            self.spawn_stop(JobKey::Instance(instance), unit, assignment);
+        }
+        Ok(false)
+    }
+
+    /// Whether the machine lets it have what it asks for, and all of it is there.
+    pub(super) fn options_ready(
+        &mut self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+    ) -> Result<bool, WorkerError> {
+        if !assignment.container.has_machine_things() {
+            return Ok(true);
+        }
+        let groups = self.tools.accounts.groups(&self.user)?;
+        let Err(trouble) = self.tools.options.check(assignment, &groups) else {
+            return Ok(true);
+        };
+        self.told(assignment, status, trouble.reason, trouble.message);
+        self.wake = self.wake.min(LOOK_AGAIN);
+        Ok(false)
+    }
+
+    fn told(
+        &mut self,
+        assignment: &Assignment,
+        status: &UnitStatus,
+        reason: &'static str,
+        message: String,
+    ) {
+        let phase = InstancePhase::Starting;
+        self.report(assignment, status, phase, reason, message);
+    }
+
+    /// Takes away what is remembered of the user's groups.
+    pub(super) fn forget_groups(&self) -> Result<(), WorkerError> {
+        Ok(files::remove(&self.mark()).map(drop)?)
+    }
+
+    fn mark(&self) -> PathBuf {
+        let name = self.user.uid.to_string();
+        self.tools.root.join("run/kat/regroup").join(name)
+    }
+}

@@ -1,0 +1,194 @@
+//! What is the machine's: its network, its devices, its groups. One instance after the other has it, on a machine
+//! that lets it.
+
+use super::*;
+
+fn machines(count: usize) -> World {
+    let mut world = World::with_machines(count);
+    for machine in world.machines.values_mut() {
+        (machine.schema, machine.host_network) = (ASSIGNMENT_SCHEMA, true);
+    }
+    world
+}
+
+/// A workload on the machines' network that serves this port.
+fn on_host(world: &mut World, name: &str, port: u16, replicas: u32, image: u32) {
+    let balancer = json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "VirtualLoadBalancer",
+        "spec": {"ports": [{"containerPort": port}]},
+    });
+    let key = keys::manifest(NAMESPACE, name, "VirtualLoadBalancer.kat");
+    world.write(key, &balancer);
+    world.apply_workload(name, |file| {
+        file["spec"]["container"]["hostNetwork"] = json!(true);
+        file["spec"]["replicas"] = json!(replicas);
+        file["spec"]["source"]["image"] = json!(format!("registry.example/{name}:{image}"));
+    });
+}
+
+fn nodes(world: &mut World, name: &str) -> BTreeSet<String> {
+    world
+        .wanted(name)
+        .into_iter()
+        .map(|(_, node, _)| node)
+        .collect()
+}
+
+fn message(world: &mut World, name: &str) -> String {
+    let conditions = world.status(name).conditions;
+    let messages = conditions.iter().map(|one| one.message.as_str());
+    messages.collect::<Vec<_>>().join(" | ")
+}
+
+/// The fewest and the most that ran at once, and of which version, while a change was rolled out.
+fn while_rolled(world: &mut World, name: &str) -> (usize, usize) {
+    let (mut least, mut most) = (usize::MAX, 0);
+    for _ in 0..40 {
+        world.plan_out();
+        world.agents();
+        let running = world.running(name);
+        (least, most) = (least.min(running), most.max(running));
+        world.pass(Duration::from_secs(1));
+    }
+    world.roll_out();
+    (least, most)
+}
+
+#[test]
+fn the_machines_network_is_had_once_on_each_machine_that_lets_it() {
+    let mut world = machines(4);
+    world.at("n2").host_network = false;
+    on_host(&mut world, "edge", 80, 4, 1);
+    world.roll_out();
+    let expected = ["n1", "n3", "n4"].map(str::to_owned).into();
+    assert_eq!(nodes(&mut world, "edge"), expected);
+    let why = message(&mut world, "edge");
+    assert!(
+        why.contains("1 without hostNetworkAllow in /etc/kat/agent.yaml"),
+        "{why}"
+    );
+    assert!(why.contains("3 with a host port that is taken"), "{why}");
+    // Its owner lets it now.
+    world.at("n2").host_network = true;
+    world.roll_out();
+    assert_eq!(nodes(&mut world, "edge").len(), 4);
+
+    // Its address is its machine's own, which is nobody else's, in names and behind the service.
+    let snapshot = world.snapshot();
+    for (id, node, assignment) in world.wanted("edge") {
+        let subnet = snapshot.nodes[&node].subnet.unwrap();
+        assert_eq!(assignment.address, node_address(subnet), "{id}");
+        assert!(
+            !snapshot.allocations.contains_key(&id),
+            "{id} takes no address"
+        );
+        assert_eq!(assignment.schema, 5);
+        let name = format!("/kat/dns/{NAMESPACE}/edge/A/{id}={}", assignment.address);
+        assert_eq!(world.keys(&name).len(), 1, "{name}");
+    }
+    let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, "edge")];
+    let behind = &service.balance.as_ref().unwrap().value.ports[0].instances;
+    let machines: BTreeSet<_> = world
+        .wanted("edge")
+        .iter()
+        .map(|(.., one)| one.address)
+        .collect();
+    assert_eq!(behind.keys().copied().collect::<BTreeSet<_>>(), machines);
+}
+
+#[test]
+fn ports_of_the_machines_network_are_had_once_whoever_has_them() {
+    let mut world = machines(2);
+    on_host(&mut world, "one", 80, 1, 1);
+    on_host(&mut world, "other", 80, 1, 1);
+    on_host(&mut world, "third", 80, 1, 1);
+    on_host(&mut world, "apart", 81, 2, 1);
+    world.roll_out();
+    let placed = ["one", "other", "third"].map(|name| nodes(&mut world, name));
+    let all: Vec<&String> = placed.iter().flatten().collect();
+    assert_eq!(all.len(), 2, "{placed:?}");
+    assert_ne!(all[0], all[1]);
+    assert_eq!(nodes(&mut world, "apart").len(), 2, "another port");
+    // Without ports nothing is known but that it is the same program.
+    world.apply_workload("quiet", |file| {
+        file["spec"]["container"]["hostNetwork"] = json!(true);
+        file["spec"]["replicas"] = json!(3);
+    });
+    world.roll_out();
+    assert_eq!(world.wanted("quiet").len(), 2);
+    let why = message(&mut world, "quiet");
+    assert!(
+        why.contains("2 with another of its instances on the machine's network"),
+        "{why}"
+    );
+}
+
+#[test]
+fn what_has_the_machines_things_stops_before_its_successor_starts() {
+    let mut world = machines(1);
+    on_host(&mut world, "edge", 80, 1, 1);
+    let stick = |world: &mut World, image: u32| {
+        world.apply_workload("stick", |file| {
+            file["spec"]["container"]["devices"] = json!(["/dev/ttyUSB0"]);
+            file["spec"]["container"]["groups"] = json!(["dialout"]);
+            file["spec"]["source"]["image"] = json!(format!("registry.example/stick:{image}"));
+        });
+    };
+    stick(&mut world, 1);
+    world.roll_out();
+    on_host(&mut world, "edge", 80, 1, 2);
+    stick(&mut world, 2);
+    assert_eq!(while_rolled(&mut world, "edge"), (0, 1));
+    assert_eq!(world.running("stick"), 1);
+    stick(&mut world, 3);
+    assert_eq!(while_rolled(&mut world, "stick"), (0, 1));
+    // Also where the next version has none of it any more.
+    world.apply_workload("stick", |file| file["spec"]["replicas"] = json!(1));
+    assert_eq!(while_rolled(&mut world, "stick"), (0, 1));
+    let (.., last) = world.wanted("stick").remove(0);
+    assert!(!last.container.has_machine_things());
+    assert_eq!(last.schema, 1);
+}
+
+#[test]
+fn it_is_moved_where_its_machine_is_lost_and_when_it_is_drained() {
+    let mut world = machines(3);
+    on_host(&mut world, "edge", 80, 1, 1);
+    world.roll_out();
+    let first = nodes(&mut world, "edge");
+    world.drain(first.first().unwrap(), true);
+    world.roll_out();
+    let second = nodes(&mut world, "edge");
+    assert_ne!(first, second);
+    assert_eq!(world.running("edge"), 1);
+    let lost = second.first().unwrap();
+    (world.at(lost).speaks, world.at(lost).obeys) = (false, false);
+    let seconds = world.snapshot().cluster.spec.node_loss_timeout_seconds;
+    for _ in 0..6 {
+        world.pass(Duration::from_secs(seconds.into()));
+        world.settle();
+    }
+    let third = world.wanted("edge").into_iter().map(|(_, node, _)| node);
+    let third: BTreeSet<String> = third.filter(|node| node != lost).collect();
+    assert_eq!(third.len(), 1, "what is no data waits for no machine");
+}
+
+#[test]
+fn it_waits_for_a_machine_whose_version_knows_it() {
+    let mut world = machines(1);
+    world.at("n1").schema = 4;
+    world.apply_workload("stick", |file| {
+        file["spec"]["container"]["devices"] = json!(["/dev/ttyUSB0"]);
+    });
+    world.roll_out();
+    assert!(world.wanted("stick").is_empty());
+    let why = message(&mut world, "stick");
+    assert!(
+        why.contains("a version of KAT that is too old for it"),
+        "{why}"
+    );
+    world.at("n1").schema = ASSIGNMENT_SCHEMA;
+    world.roll_out();
+    assert_eq!(world.running("stick"), 1);
+}

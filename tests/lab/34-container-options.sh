@@ -1,0 +1,111 @@
+# A device, a group and the machine's network are had where the machine lets them, and no further
+# machines: 2
+# shellcheck shell=bash
+here='nodeSelector: {kat.dws.rip/nodeName: n1}'
+# It reads from the device with what its user has, and then serves.
+stick() {
+    workload stick --port 80 --spec "$here" --container 'devices: [/dev/kat-stick]' --container 'tmpfs: [/tmp]' \
+        --container 'entrypoint: [/bin/busybox, sh, -c]' \
+        --container 'command: ["head -c 8 /dev/kat-stick >/tmp/read && exec /bin/web"]' "$@"
+}
+plug() { n1 sh -c 'mknod /dev/kat-stick c 1 5 && chgrp dialout /dev/kat-stick && chmod 660 /dev/kat-stick'; }
+groups_of_program() { n1 sh -c "grep ^Groups: /proc/$(unit_property "$1" MainPID)/status" | tr "\t" " "; }
+dialout=$(n1 getent group dialout | cut -d: -f3)
+
+# The device is not there: it waits, and says for what.
+kat apply -f "$(stick --container 'groups: [dialout]')"
+wait_for 30 is stick .status.reason DeviceMissing
+contains "$(kat why workload stick)" "/dev/kat-stick"
+plug
+wait_for 30 is stick .status.phase Running
+equal 8 "$(inside stick cat /tmp/read | wc -c)" "bytes read from the device"
+contains " $(groups_of_program stick) " " $dialout "
+equal 0 "$(field stick .status.restarts)" "restarts while it waited"
+user=$(field stick .status.user)
+contains "$(n1 id -nG "$user")" dialout
+
+# Without the group its user can't open it, and the reason names the group.
+kat apply -f "$(stick)"
+wait_for 30 is stick .status.reason DeviceNotOpen
+contains "$(field stick .status.message)" "groups: [dialout]"
+equal "$user" "$(n1 id -nG "$user")" "groups of the user without the group"
+# One that this machine does not allow is not joined.
+kat apply -f "$(stick --container 'groups: [sudo]')"
+wait_for 30 is stick .status.reason GroupNotAllowed
+equal "$user" "$(n1 id -nG "$user")" "groups of the user with one that is not allowed"
+kat apply -f "$(stick --container 'groups: [no-such-group]')"
+wait_for 30 is stick .status.reason GroupNotAllowed
+# What only has another name for it is the same device.
+n1 sh -c 'mkdir -p /dev/kat && ln -s ../kat-stick /dev/kat/by-name'
+run stick --port 80 --spec "$here" --container 'devices: ["/dev/kat/by-name:/dev/ttyUSB0:r"]' --container 'groups: [dialout]' --container 'tmpfs: [/tmp]' \
+    --container 'entrypoint: [/bin/busybox, sh, -c]' --container 'command: ["head -c 8 /dev/ttyUSB0 >/tmp/read && exec /bin/web"]'
+equal 8 "$(inside stick cat /tmp/read | wc -c)" "bytes read from the device under another name"
+
+# A group that comes while its user's manager runs is there for the next version.
+n1 chmod 666 /dev/kat-stick
+run stick --port 80 --spec "$here"
+refused grep -q " $dialout " <<<"$(groups_of_program stick) "
+kat apply --wait -f "$(stick --container 'groups: [dialout, video]')"
+contains " $(groups_of_program stick) " " $dialout "
+n1 chmod 660 /dev/kat-stick
+
+# It starts anew where it is pulled out and put back, and after a boot.
+n1 rm /dev/kat-stick
+crash stick
+wait_for 60 is stick .status.reason DeviceMissing
+plug
+wait_for 60 is stick .status.phase Running
+lab reboot n1
+wait_for 60 nodes_are_ready
+wait_for 60 is stick .status.reason DeviceMissing
+plug
+wait_for 60 is stick .status.phase Running
+contains " $(groups_of_program stick) " " $dialout "
+# A block device is somebody's data.
+n1 mknod /dev/kat-disk b 7 200
+n1 chmod 666 /dev/kat-disk
+kat apply -f "$(workload stick --spec "$here" --container 'devices: [/dev/kat-disk]')"
+wait_for 60 is stick .status.reason DeviceNotAllowed
+contains "$(field stick .status.message)" "devicesAllow in /etc/kat/agent.yaml"
+
+# The machine's network needs its owner's word.
+edge() { workload edge --port 8010 --container 'hostNetwork: true' "$@"; }
+kat apply -f "$(edge)"
+blocked() { kat get workload edge -o json | jq -c .status.conditions | grep -qF "$1"; }
+wait_for 30 blocked "without hostNetworkAllow in /etc/kat/agent.yaml"
+n1 sh -c '[ ! -e /etc/kat/agent.yaml ] || cp /etc/kat/agent.yaml /root/agent.yaml; echo "hostNetworkAllow: true" >>/etc/kat/agent.yaml'
+n1 kat-agent check >/dev/null || true
+n1 systemctl restart kat-agent
+wait_for 60 is edge .status.phase Running
+overlay=$(overlay_of n1)
+equal "$overlay" "$(field edge .status.ip)" "address of an instance on the machine's network"
+for address in 127.0.0.1:8010 "$overlay:8010" "$(service_of edge):8010"; do
+    wait_for 10 answers "http://$address/"
+done
+# From another container by its name, and from it to what listens on loopback alone.
+run web --port 80 --spec "$here"
+inside web wget -q -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
+inside edge nc -w 2 127.0.0.1 2379 -e /bin/busybox true
+refused inside web nc -w 2 127.0.0.1 2379 -e /bin/busybox true
+inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='
+# The other machine and its containers reach it too.
+run far --port 80 --spec 'nodeSelector: {kat.dws.rip/nodeName: n2}'
+far=$(field far .status)
+on n2 curl --silent --fail --max-time 3 "http://$(service_of edge):8010/" | grep -q '^host='
+as_on n2 "$(jq -r .user <<<"$far")" podman exec "$(jq -r '.unit | rtrimstr(".service")' <<<"$far")" \
+    wget -q -T 3 -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
+# One on a machine, and another version in its place.
+kat scale workload edge --replicas 2
+wait_for 30 blocked "1 with a host port that is taken, 1 without hostNetworkAllow"
+kat scale workload edge --replicas 1 --wait
+kat apply --wait -f "$(edge --env VERSION=2)"
+equal 1 "$(n1 sh -c "ss -Hltn 'sport = :8010' | wc -l")" "programs that listen"
+contains "$(page http://127.0.0.1:8010/)" "version=2"
+
+# Nothing stays.
+kat delete workload stick --wait
+kat delete workload edge --wait
+refused n1 sh -c 'getent group dialout video | grep -q kat-'
+n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk /etc/kat/agent.yaml; [ ! -e /root/agent.yaml ] || mv /root/agent.yaml /etc/kat/agent.yaml'
+n1 systemctl restart kat-agent
+wait_for 60 nodes_are_ready
