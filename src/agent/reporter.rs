@@ -239,6 +239,7 @@ impl Reporter {
             volume_shared: self.facts.volume_shared(),
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
+            volume_moves: self.statuses.moves(),
         }
     }
 }

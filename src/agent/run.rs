@@ -27,7 +27,9 @@ use super::{
     logs::{ClusterLogs, JournalLogs},
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
-    membership, paths, recovery,
+    membership,
+    moves::{Moves, OtherMachines, OwnVolumes},
+    paths, recovery,
     removals::Removals,
     renewal::Renewal,
     service_status::{ServiceStatus, tell_status},
@@ -157,9 +159,23 @@ pub async fn run() -> anyhow::Result<()> {
         all: all_own_instances(&identity, &listed),
         logs: Arc::clone(&here),
         sessions: Arc::clone(&sessions_here),
+        copies: Arc::new(OwnVolumes {
+            node: identity.node.clone(),
+            lists: listed.clone(),
+            volumes: Arc::clone(&tools.volumes),
+        }),
         limits: Limits::default(),
         pulses: pulses.clone(),
     };
+    let moves = Moves {
+        node: identity.node.clone(),
+        lists: listed.clone(),
+        volumes: Arc::clone(&tools.volumes),
+        statuses: statuses.clone(),
+        source: Arc::new(OtherMachines(agents.clone())),
+        pulses: pulses.clone(),
+    };
+    tasks.spawn(moves.run(cancel.clone()));
     tasks.spawn(api::serve_agent(port, cancel.clone()));
     let api_config = ApiConfig {
         handle: handle.clone(),

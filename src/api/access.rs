@@ -314,6 +314,16 @@ mod tests {
                 "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
                 "ad",
             ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
             ("GET", "/v1alpha1/n/{namespace}/usage", "ard"),
             ("GET", "/v1alpha1/nodes", "ars"),
             ("GET", "/v1alpha1/nodes/{node}", "arns"),

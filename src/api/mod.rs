@@ -37,6 +37,8 @@ mod tokens;
 pub mod types;
 pub mod usage;
 mod view;
+mod volume_copies;
+mod volume_moves;
 mod volumes;
 mod watch;
 mod workloads;
@@ -59,3 +61,4 @@ pub use sessions::{
 };
 pub use streams::{Full, Held, OpenStreams};
 pub use tokens::{NewToken, new_token};
+pub use volume_copies::{CopyStream, VolumeCopies};

@@ -29,7 +29,8 @@ use super::{
         ApplyResult, Certificates, Event, GenerationView, InstanceItem, JoinAnswer, JoinRequest,
         List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem, NodeLabels,
         NodeReport, NodeTaints, NodeUsage, RenewalRequest, RestartRequest, RollbackRequest,
-        ScaleRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, WatchLine, WorkloadItem,
+        ScaleRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest,
+        WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -123,6 +124,8 @@ pub enum Operation {
     ListVolumes,
     GetVolume,
     DeleteVolume,
+    MoveVolume,
+    CancelVolumeMove,
     ListNodes,
     GetNode,
     GetNodeUsage,
@@ -275,6 +278,11 @@ pub static ROUTES: &[Route] = {
         R::new(Delete, workload!("/volumes/{volume}"), A::Deploy, O::DeleteVolume, APPLIED,
             "Deletes a volume's data for good, of a path of the machine only what KAT knows of it; one that an instance may have is a conflict")
             .query(&["dryRun"]),
+        R::new(Put, workload!("/volumes/{volume}/move"), A::Deploy, O::MoveVolume, APPLIED,
+            "Stops what has a volume, moves its data to another machine, with that of volumes that have to be beside it, and starts it there")
+            .takes(P::Json(of::<VolumeMoveRequest>), &[200]).query(&["dryRun"]),
+        R::new(Delete, workload!("/volumes/{volume}/move"), A::Deploy, O::CancelVolumeMove, APPLIED,
+            "Ends the move of a volume: its data stays where it was").query(&["dryRun"]),
         R::new(Get, "/v1alpha1/n/{namespace}/usage", A::ReadNamespace, O::GetNamespaceUsage, P::Json(of::<NamespaceUsage>),
             "Counts what the instances of a namespace take now, on their machines"),
         R::new(Get, "/v1alpha1/nodes", A::ReadMachine, O::ListNodes, list_of::<NodeItem>(),

@@ -133,6 +133,7 @@ fn wanted(words: &[String]) -> Wanted {
                 wanted.names = match id {
                     "namespace" => Some(Names::Of(Kind::Namespaces)),
                     "context" => Some(Names::Contexts),
+                    "to" if path == ["volume", "move"] => Some(Names::Of(Kind::Nodes)),
                     _ => None,
                 };
                 return wanted;
@@ -170,6 +171,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
         (["rollback" | "history" | "restart" | "scale"] | ["rollout", _], []) => {
             Some(Names::Of(Kind::Workloads))
         }
+        (["volume", "move"], []) => Some(Names::Of(Kind::Volumes)),
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
         (["cp"], []) => Some(Names::PlacesThere),
@@ -207,6 +209,8 @@ mod tests {
             ("delete volume", Some(Names::Of(Kind::Volumes))),
             ("delete volume web/data", None),
             ("drain", nodes),
+            ("volume move", Some(Names::Of(Kind::Volumes))),
+            ("volume move web/data --to", nodes),
             ("label node", nodes),
             ("logs", Some(Names::WorkloadsAndInstances)),
             ("cp", Some(Names::PlacesThere)),

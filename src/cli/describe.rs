@@ -14,7 +14,7 @@ use super::{
     get::{self, Columns, Listed},
 };
 use crate::api::{
-    client::{ClientError, EventQuery},
+    client::{ClientError, EventQuery, Named as _},
     types::{Event, List, NamespaceItem, VolumeItem},
 };
 use sheet::Sheet;
@@ -81,6 +81,16 @@ fn volumes(
         };
         sheet.section("volumes");
         sheet.table(&get::table(&items, columns));
+        for item in &items {
+            let kept = item.status.kept.iter();
+            for copy in kept.filter(|_| !namespaces) {
+                let name = item.key().1;
+                sheet.line(&format!(
+                    "of {name} a copy is kept on {} until {}",
+                    copy.node, copy.until
+                ));
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::resource::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 4;
+pub const ASSIGNMENT_SCHEMA: u32 = 5;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
 /// agents of before run what they can: 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.

@@ -8,7 +8,7 @@ use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
     GENERATIONS, GenerationRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
     NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
-    removals::RemovalRecord, volumes::VolumeKey,
+    moves::MoveRecord, removals::RemovalRecord, volumes::VolumeKey,
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
@@ -204,6 +204,8 @@ pub struct Snapshot {
     pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
     /// By machine, the volumes that it is to remove.
     pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
+    /// By machine, the volumes that it is to send or to take.
+    pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

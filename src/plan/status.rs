@@ -21,6 +21,8 @@ pub(super) struct Tally {
     /// Whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
     unschedulable: Option<String>,
+    /// How far its data is that is on its way to another machine.
+    pub(super) moving: Option<String>,
     /// What a deletion waits for.
     left: String,
 }
@@ -99,6 +101,7 @@ impl Tally {
             trouble: trouble(all),
             unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
+            moving: None,
             left: if entry.meta.value.deleting {
                 still_there(all, left)
             } else {
@@ -259,6 +262,13 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         tally.replicas,
         unchecked.map_or_else(String::new, |why| format!("; {why}"))
     );
+    if let Some(why) = &tally.moving {
+        let phase = match tally.live {
+            0 => WorkloadPhase::Pending,
+            _ => WorkloadPhase::Degraded,
+        };
+        return because(phase, "VolumeMoving", why.clone());
+    }
     if stalled {
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
         let unschedulable = tally.unschedulable.as_ref();

@@ -27,6 +27,8 @@ fn record(node: Option<&str>) -> VolumeRecord {
         reclaim: ReclaimPolicy::Retain,
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
+        moving: None,
+        kept: Vec::new(),
     }
 }
 

@@ -7,7 +7,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, rollouts, sessions, tokens, usage, volumes, workloads,
+    node_settings, nodes, rollouts, sessions, tokens, usage, volume_moves, volumes, workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -45,6 +45,8 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::ListVolumes => on(filter, volumes::list),
         Operation::GetVolume => on(filter, volumes::get),
         Operation::DeleteVolume => on(filter, volumes::delete),
+        Operation::MoveVolume => on(filter, volume_moves::start),
+        Operation::CancelVolumeMove => on(filter, volume_moves::cancel),
         Operation::ListNodes => on(filter, nodes::list),
         Operation::GetNode => on(filter, nodes::get),
         Operation::GetNodeUsage => on(filter, usage::of_node),

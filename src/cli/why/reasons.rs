@@ -87,6 +87,9 @@ pub(super) const REASONS: &[Reason] = &[
     reason("VolumeForeign", "the folder of one of its volumes on {node} belongs to somebody else than this workload",
         "on {node}: ls -ln of the path in the message; move away what lies there, or give it to the user {user}"),
     reason("VolumeFailed", "{node} could not make one of its volumes ready, or look at it", "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
+    reason("VolumeMoving", "the data of one of its volumes is on its way to another machine, and it starts again when that is there",
+        "katcall get volumes -n {namespace} -o wide says how far it is; katcall volume move {workload}/VOLUME --cancel ends it"),
+    reason("VolumeMoveFailed", "a try to bring the data of a volume to another machine failed; it is tried again until somebody ends it", AGENT),
     reason("HostPathNotAllowed", "{node} does not allow containers a path that it mounts",
         "add a folder above it to hostMountAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or change hostPath"),
     reason("HostPathMissing", "a path that it mounts is not there on {node}",
@@ -152,6 +155,7 @@ mod tests {
         "StoreNearlyFull",
         "StoreWasFull",
         "VolumeDeleted",
+        "VolumeMoved",
         "VolumesRemoved",
     ];
 
