@@ -20,6 +20,8 @@ mod rollouts;
 mod sessions;
 #[path = "support/api.rs"]
 mod support;
+#[path = "api/volume_moves.rs"]
+mod volume_moves;
 #[path = "api/volumes.rs"]
 mod volumes;
 

@@ -311,7 +311,7 @@ mod tests {
         let (words, numbers) = meter.text("web/data", &[&whole, &status]);
         assert_eq!(
             words,
-            "web/data: n2 is about to copy it: on n2: it takes 9 MiB, and 3 MiB are free"
+            "web/data: n2 is about to copy it: on n2: it takes 9 MiB, | and 3 MiB are free"
         );
         assert_eq!(numbers, "");
     }

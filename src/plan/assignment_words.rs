@@ -146,7 +146,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 5"), "{why}");
+        assert!(why.contains("its schema is 6"), "{why}");
     }
 
     #[test]

@@ -279,9 +279,7 @@ fn plan_move(
     if keys.any(|key| users_of(snapshot, key).next().is_some() || is_placed(draft, key)) {
         return;
     }
-    let ready = statuses
-        .get(&moving.to)
-        .is_some_and(|status| status.phase == NodePhase::Ready);
+    let ready = statuses.get(&moving.to).is_some_and(answers);
     let reports = volumes
         .iter()
         .map(|(key, one)| report_of(statuses, key, Some(one)));
@@ -370,6 +368,15 @@ fn plan_move(
     draft.commit(group, reason, Vec::new());
 }
 
+/// What a machine reports is of now.
+fn answers(status: &NodeStatusRecord) -> bool {
+    let phase = status.phase;
+    matches!(
+        phase,
+        NodePhase::Ready | NodePhase::Draining | NodePhase::Drained
+    )
+}
+
 /// This plan has given an instance the volume.
 fn is_placed(draft: &Draft<'_>, key: &VolumeKey) -> bool {
     let stored = draft.snapshot.volumes.get(key).map(|stored| &stored.value);
@@ -385,13 +392,20 @@ fn given_up(
 ) -> Option<String> {
     let nodes = &draft.snapshot.nodes;
     let VolumeMove { from, to, .. } = moving;
-    let Some(target) = nodes.get(to) else {
+    if !nodes.contains_key(to) {
         // Where the old one is out of reach too, there is nothing to go back to.
         let back = !moving.placing || nodes.contains_key(from);
         return back.then(|| format!("{to} is no machine of the cluster any more"));
+    }
+    let drained = |node: &str| {
+        nodes
+            .get(node)
+            .is_some_and(|one| one.registration.value.draining)
     };
     if moving.placing {
-        return None;
+        // Nothing has run there yet, and nothing could.
+        let back = drained(to) && nodes.contains_key(from) && !drained(from);
+        return back.then(|| format!("{to} is being drained"));
     }
     let mut records = volumes.iter().filter_map(|(key, _)| draft.volume(key));
     let shared = |node: &str| statuses.get(node).is_some_and(|one| one.volume_shared);
@@ -401,7 +415,7 @@ fn given_up(
         Some(format!(
             "{from}, which has its data, is no machine of the cluster any more"
         ))
-    } else if target.registration.value.draining {
+    } else if drained(to) {
         Some(format!("{to} is being drained"))
     } else if shared(from) || shared(to) {
         Some("its data lies on storage that machines share".to_owned())
@@ -493,9 +507,7 @@ fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord
         let name = key.to_string();
         let known_good = record.node.as_ref().is_some_and(|node| {
             let status = statuses.get(node);
-            status.is_some_and(|status| {
-                status.phase == NodePhase::Ready && status.made_volumes.contains(&name)
-            })
+            status.is_some_and(|status| answers(status) && status.made_volumes.contains(&name))
         });
         let mut group = Group::default();
         let mut left = record.clone();

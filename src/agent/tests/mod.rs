@@ -8,6 +8,7 @@ mod fence;
 mod health;
 mod judge;
 mod lists;
+mod moves;
 mod newer;
 mod pulls;
 mod restarts;

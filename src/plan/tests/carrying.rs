@@ -2,7 +2,10 @@
 //! starts with another count than the data had last has lost or doubled some.
 
 use super::*;
-use crate::api::types::{VolumeMovePhase, VolumeMoveReport};
+use crate::{
+    agent::desired::Desired,
+    api::types::{VolumeMovePhase, VolumeMoveReport},
+};
 
 /// Identity of a move, and the folder.
 type Copy = (String, String);
