@@ -16,7 +16,7 @@ use bytes::{Buf, Bytes};
 use futures_util::stream;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    task::JoinSet,
+    task::JoinHandle,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -95,43 +95,51 @@ struct Taking {
     room: Arc<Semaphore>,
 }
 
+/// One that is being taken.
+struct Task {
+    wish: MoveRecord,
+    end: CancellationToken,
+    ended: JoinHandle<()>,
+}
+
+async fn end_all(tasks: Vec<Task>) {
+    for task in &tasks {
+        task.end.cancel();
+    }
+    for task in tasks {
+        if let Err(error) = task.ended.await {
+            tracing::error!(%error, "what took a volume ended early");
+        }
+    }
+}
+
 impl Moves {
     /// Takes what is asked for.
     pub async fn run(mut self, cancel: CancellationToken) {
         let pulse = self.pulses.watch("who moves volumes");
         let room = Arc::new(Semaphore::new(AT_ONCE));
-        // By the name of the copy: the wish, and what ends its task.
-        let mut running: BTreeMap<String, (MoveRecord, CancellationToken)> = BTreeMap::new();
-        let mut tasks: JoinSet<()> = JoinSet::new();
+        let mut running: BTreeMap<String, Task> = BTreeMap::new();
         loop {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
             if listed.confirmed && listed.current {
                 let wanted = self.wanted(&listed);
-                let mut changed = false;
-                running.retain(|name, (wish, end)| {
-                    let same = wanted.get(name).is_some_and(|(_, wanted)| wanted == wish);
-                    if !same {
-                        end.cancel();
-                        changed = true;
-                    }
-                    same
-                });
-                if changed {
-                    // Nothing begins, and nothing is removed, before what it was has ended.
-                    let all = async { while tasks.join_next().await.is_some() {} };
-                    for (_, end) in running.values() {
-                        end.cancel();
-                    }
-                    running.clear();
-                    pulse.wait(all).await;
-                }
+                let has_changed = |name: &String, task: &mut Task| {
+                    let wish = wanted.get(name).map(|(_, wish)| wish);
+                    wish != Some(&task.wish)
+                };
+                let changed: Vec<Task> = running
+                    .extract_if(.., has_changed)
+                    .map(|(_, task)| task)
+                    .collect();
+                // Nothing of it begins anew, and nothing is removed, before what it was has ended.
+                pulse.wait(end_all(changed)).await;
                 let volumes = wanted
                     .values()
                     .map(|(volume, wish)| (volume.clone(), wish.id.clone()));
                 self.statuses.retain_moves(&volumes.collect());
                 let names: BTreeSet<String> = wanted.keys().cloned().collect();
-                if !self.forget(names).await {
+                if !pulse.wait(self.forget(names)).await {
                     again = LONGEST_PAUSE;
                 }
                 for (name, (volume, wish)) in wanted {
@@ -148,8 +156,8 @@ impl Moves {
                         source: Arc::clone(&self.source),
                         room: Arc::clone(&room),
                     };
-                    tasks.spawn(taking.run(end.clone()));
-                    running.insert(name, (wish, end));
+                    let ended = tokio::spawn(taking.run(end.clone()));
+                    running.insert(name, Task { wish, end, ended });
                 }
             }
             let news = async {
@@ -165,7 +173,7 @@ impl Moves {
             }
         }
         drop(pulse);
-        while tasks.join_next().await.is_some() {}
+        end_all(running.into_values().collect()).await;
     }
 
     /// By the name of its copy, what this machine is to take.
