@@ -249,7 +249,10 @@ impl Meter {
         if let Some((at, before)) = self.last {
             let seconds = now.duration_since(at).as_secs_f64();
             let grown = u32::try_from(bytes.saturating_sub(before)).unwrap_or(u32::MAX);
-            if seconds > 0.0 {
+            if bytes < before {
+                // It counts anew.
+                self.rate = None;
+            } else if seconds > 0.0 {
                 self.rate = Some(f64::from(grown) / seconds);
             }
         }

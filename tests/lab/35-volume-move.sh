@@ -11,7 +11,7 @@ folder=$base/default/store/data
 fill='for n in $(seq 1000); do echo "file $n" >/data/f$n; done; ln /data/f1 /data/hard; ln -s /etc/passwd /data/link; mkfifo /data/pipe; mkdir -p /data/sub/empty; chmod 1777 /data/sub; dd if=/dev/zero of=/data/hole bs=1 count=1 seek=100M 2>/dev/null; dd if=/dev/urandom of=/data/large bs=1M count=MIB 2>/dev/null; sync'
 # shellcheck disable=SC2016
 command='echo "start $(date +%s)" >>/data/starts; test -e /data/large || { FILL; }; echo ready >>/data/starts; exec sleep 100000'
-command=${command/FILL/${fill/MIB/400}}
+command=${command/FILL/${fill/MIB/120}}
 files() {
     workload store --container 'entrypoint: [/bin/busybox, sh, -c]' --container "command: ['$command']" \
         --container 'terminationGraceSeconds: 1' --container 'volumeMounts: [{name: data, mountPath: /data}]' \
@@ -28,7 +28,7 @@ listing() {
 begun() { on "$(place)" grep -c '^ready' "$folder/starts"; }
 has_begun() { equal "$1" "$(begun)" "starts that came to their end"; }
 nothing_left() { for node in n1 n2 n3; do equal '' "$(on "$node" sh -c "ls -A $base/.kat-moves 2>/dev/null || true")" "copies left on $node"; done; }
-copies() { [[ $(volume '.status.move | select(.phase == "Copying") | .bytes') -gt $((20 << 20)) ]]; }
+copies() { [[ $(volume '.status.move | select(.phase == "Copying") | .bytes') -gt $((5 << 20)) ]]; }
 
 kat label node n1 place=here
 kat apply --wait -f "$(files --spec 'nodeSelector: {place: here}')"
