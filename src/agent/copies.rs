@@ -247,6 +247,10 @@ impl Volumes {
                 Err(error) => failures.push(error.to_string()),
             }
         }
+        if wanted.is_empty() {
+            // Until the next move.
+            let _ = fs::remove_dir(&copies);
+        }
         failures
     }
 }

@@ -33,7 +33,7 @@ async fn cluster() -> Server {
 async fn ask(server: &Server, token: &str, path: &str, to: &str) -> (u16, Value) {
     let body = json!({ "to": to });
     let call = server.send_json(token, Method::PUT, path, &body);
-    let (status, body) = read(call.await).await;
+    let (status, body) = call.await;
     (status.as_u16(), body)
 }
 
