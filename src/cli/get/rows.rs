@@ -297,7 +297,7 @@ impl Listed for VolumeItem {
             Cell::new(&self.metadata.name),
             Cell::new(slot.unwrap_or_default()),
             Cell::new(volumes::machine(self)),
-            Cell::toned(&volumes::state(self), tone_of(&word(&status.phase))),
+            Cell::toned(volumes::state(self), tone_of(&word(&status.phase))),
             Cell::new(word(&spec.reclaim)),
             Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
         ];

@@ -220,8 +220,11 @@ struct Attributes {
     seconds: i64,
     nanoseconds: u32,
     /// Of files and folders: `user.*`, and access control lists.
-    extended: Vec<(Vec<u8>, Vec<u8>)>,
+    extended: Extended,
 }
+
+/// Names and values.
+type Extended = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Extended attributes that are copied: those of users, and access control lists. Others belong to the machine.
 fn is_copied(attribute: &[u8]) -> bool {

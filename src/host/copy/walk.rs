@@ -14,8 +14,8 @@ use rustix::{
 };
 
 use super::{
-    Attributes, BLOCK, CopyError, Entry, Kind, MOST_ATTRIBUTES, MOST_DEEP, MOST_LINKED, MOST_NAMES,
-    Owners, allowed_mode, is_copied, system,
+    Attributes, BLOCK, CopyError, Entry, Extended, Kind, MOST_ATTRIBUTES, MOST_DEEP, MOST_LINKED,
+    MOST_NAMES, Owners, allowed_mode, is_copied, system,
 };
 
 /// Who is shown what there is.
@@ -322,7 +322,7 @@ impl<V: Visit> Walk<'_, V> {
         })
     }
 
-    fn extended(&self, file: &File) -> Result<Vec<(Vec<u8>, Vec<u8>)>, CopyError> {
+    fn extended(&self, file: &File) -> Result<Extended, CopyError> {
         let failed = |error| self.failed("read the attributes of", error);
         let mut list = vec![0; 64 << 10];
         let length = match rustix::fs::flistxattr(file, list.as_mut_slice()) {
