@@ -4,6 +4,8 @@
 //! Nothing here decides where data is: a whole copy lies beside its place until the leader has written that it is the
 //! data now (`plan/moves.rs`).
 
+mod ends;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::{self, Read},
@@ -13,7 +15,6 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::{Buf, Bytes};
-use futures_util::stream;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinHandle,
@@ -22,21 +23,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Statuses,
-    agents::Agents,
     copies::{copy_name, owners_of},
     supervisor::Listed,
     volumes::Volumes,
 };
 use crate::{
-    api::{
-        ApiError, CopyStream, VolumeCopies,
-        client::{ClientError, CopyPieces},
-        types::{VolumeMovePhase as Phase, VolumeMoveReport},
-    },
+    api::types::{VolumeMovePhase as Phase, VolumeMoveReport},
     host::copy::{self, CopyError, Progress, Summary},
-    plan::{MoveRecord, VolumeKey, is_assigned},
+    plan::MoveRecord,
     pulse::Pulses,
 };
+
+pub use ends::{OtherMachines, OwnVolumes};
 
 /// Pieces that wait between the network and the disk.
 const BUFFER: usize = 8;
@@ -441,101 +439,5 @@ impl Read for Reading {
         }
         self.rest.advance(count);
         Ok(count)
-    }
-}
-
-/// Other machines' agents, over the overlay.
-pub struct OtherMachines(pub Agents);
-
-#[async_trait]
-impl CopySource for OtherMachines {
-    async fn open(&self, volume: &str, wish: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
-        let client = self.0.client_of_a_machine(&wish.from)?;
-        let key = VolumeKey::parse(volume).ok_or_else(|| format!("`{volume}` is no volume"))?;
-        let workload = &key.workload;
-        let pieces = client
-            .copy_of_volume(&workload.namespace, &workload.name, &key.volume, &wish.id)
-            .await;
-        let pieces = pieces.map_err(|error| told(&wish.from, &error))?;
-        Ok(Box::new(Network {
-            from: wish.from.clone(),
-            pieces,
-        }))
-    }
-}
-
-struct Network {
-    from: String,
-    pieces: CopyPieces,
-}
-
-#[async_trait]
-impl Pieces for Network {
-    async fn next(&mut self) -> Result<Option<Bytes>, String> {
-        let next = self.pieces.next().await;
-        next.map_err(|error| format!("{} has broken it off: {error}", self.from))
-    }
-}
-
-fn told(from: &str, error: &ClientError) -> String {
-    match error.status() {
-        Some(_) => format!("{from} does not send it: {error}"),
-        None => super::agents::away(from, error),
-    }
-}
-
-/// What this machine sends.
-pub struct OwnVolumes {
-    /// This machine.
-    pub node: String,
-    /// The list.
-    pub lists: watch::Receiver<Listed>,
-    /// The volumes of this machine.
-    pub volumes: Arc<Volumes>,
-}
-
-impl VolumeCopies for OwnVolumes {
-    fn open(&self, machine: &str, volume: &str, id: &str) -> Result<CopyStream, ApiError> {
-        let refused = |message: String| ApiError::Forbidden {
-            message,
-            hint: None,
-        };
-        let listed = self.lists.borrow().clone();
-        if !listed.confirmed || !listed.current {
-            let why = "this machine does not follow its list now";
-            return Err(ApiError::Unavailable(why.to_owned()));
-        }
-        let wish = listed.desired.moves.get(volume).filter(|wish| {
-            let meant = wish.id == id && wish.to == machine && wish.from == self.node;
-            meant && !wish.place
-        });
-        let Some(wish) = wish else {
-            let why = format!("volume {volume} is not to go to {machine} from here");
-            return Err(refused(why));
-        };
-        let mut assignments = listed.desired.assignments.values();
-        if let Some(user) = assignments.find(|one| is_assigned(one, volume)) {
-            let why = format!("{} may still write to volume {volume}", user.instance);
-            return Err(refused(why));
-        }
-        let (_, owners) = owners_of(wish.index).map_err(|error| refused(error.to_string()))?;
-        let (volumes, volume) = (Arc::clone(&self.volumes), volume.to_owned());
-        let (sender, receiver) = mpsc::channel::<Bytes>(BUFFER);
-        tokio::task::spawn_blocking(move || {
-            let out = |piece: Vec<u8>| sender.blocking_send(piece.into()).is_ok();
-            let sent = match volumes.open_volume(&volume) {
-                Ok(folder) => copy::send(&folder, &owners, out),
-                Err(error) => copy::refuse(&error.to_string(), out),
-            };
-            match sent {
-                Ok(()) => tracing::info!(volume, "a volume was sent"),
-                Err(error) => tracing::warn!(volume, %error, "a volume was not sent"),
-            }
-        });
-        let pieces = stream::unfold(receiver, |mut receiver| async {
-            let piece = receiver.recv().await?;
-            Some((piece, receiver))
-        });
-        Ok(Box::pin(pieces))
     }
 }
