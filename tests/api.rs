@@ -26,6 +26,8 @@ mod secrets;
 mod sessions;
 #[path = "support/api.rs"]
 mod support;
+#[path = "api/volume_moves.rs"]
+mod volume_moves;
 #[path = "api/volumes.rs"]
 mod volumes;
 

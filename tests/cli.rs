@@ -30,6 +30,8 @@ mod get;
 mod joy;
 #[path = "cli/logs.rs"]
 mod logs;
+#[path = "cli/moves.rs"]
+mod moves;
 #[path = "cli/nodes.rs"]
 mod nodes;
 #[path = "cli/others.rs"]

@@ -15,6 +15,8 @@ use crate::{
 
 /// A machine that is there answers sooner, also behind a slow line.
 const CONNECT: Duration = Duration::from_secs(3);
+/// While much is sent, the line's buffers are full.
+const PATIENT: Duration = Duration::from_secs(10);
 /// For the head of an answer.
 const ANSWER: Duration = Duration::from_secs(25);
 
@@ -45,6 +47,19 @@ impl Agents {
         if !self.identity.etcd {
             return Err(cannot("this machine can't lead".to_owned()));
         }
+        self.client_with(node, "leader", CONNECT)
+    }
+
+    /// The same with this machine's own certificate, for what it is to take from another.
+    ///
+    /// # Errors
+    /// Why there can be none, for people.
+    pub fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
+        self.client_with(node, "node", PATIENT)
+    }
+
+    fn client_with(&self, node: &str, leaf: &str, connect: Duration) -> Result<Client, String> {
+        let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
         let machines = self.known.borrow();
         let overlay = machines.endpoints.machines.get(node);
         let overlay = overlay.and_then(|machine| machine.overlay);
@@ -52,10 +67,10 @@ impl Agents {
         let overlay = overlay.ok_or_else(|| cannot("its address is not known".to_owned()))?;
         let port = self.identity.cluster.spec.agent_port;
         let config = self
-            .config(node)
+            .config(node, leaf)
             .map_err(|error| cannot(error.to_string()))?;
         let options = Options {
-            connect_timeout: CONNECT,
+            connect_timeout: connect,
             request_timeout: ANSWER,
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
@@ -69,9 +84,9 @@ impl Agents {
         .map_err(|error| cannot(error.to_string()))
     }
 
-    fn config(&self, node: &str) -> Result<rustls::ClientConfig, KeysError> {
+    fn config(&self, node: &str, leaf: &str) -> Result<rustls::ClientConfig, KeysError> {
         let authority = self.keys.cluster_authority()?;
-        let leader = pki::tls::CurrentIdentity::new(&self.keys.leaf("leader")?, &authority)?;
+        let leader = pki::tls::CurrentIdentity::new(&self.keys.leaf(leaf)?, &authority)?;
         let uid = &self.identity.cluster_uid;
         Ok(pki::tls::agent_client_config(
             &authority, uid, leader, node,

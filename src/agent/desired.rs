@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, ops::Bound, path::Path};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     host::files::{self, Access, FileError},
-    plan::{Assignment, DesiredMeta, RemovalRecord},
+    plan::{Assignment, DesiredMeta, MoveRecord, RemovalRecord},
     store::{keys, mirror::Entries},
 };
 
@@ -23,6 +23,9 @@ pub struct Desired {
     /// Volumes whose data is to be removed.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub removals: BTreeMap<String, RemovalRecord>,
+    /// Volumes whose data is to be sent, or to be taken.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub moves: BTreeMap<String, MoveRecord>,
 }
 
 /// Largest stored list.
@@ -106,20 +109,24 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
             expected: meta.count,
         });
     }
-    let prefix = keys::desired_removals(node);
-    let below = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
-    let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(&prefix)?, entry)));
-    // Each stands for itself: one that can't be read is one that is not done.
-    let removals = wishes.filter_map(|(volume, entry)| {
-        let wish: RemovalRecord = serde_json::from_slice(&entry.value).ok()?;
-        Some((volume.to_owned(), wish))
-    });
     Ok(Desired {
         schema: 1,
         revision: meta.revision,
         assignments,
-        removals: removals.collect(),
+        removals: wishes(entries, &keys::desired_removals(node)),
+        moves: wishes(entries, &keys::desired_moves(node)),
     })
+}
+
+/// What is asked for of single volumes. Each stands for itself: one that can't be read is one that is not done.
+fn wishes<T: DeserializeOwned>(entries: &Entries, prefix: &str) -> BTreeMap<String, T> {
+    let below = entries.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+    let wishes = below.map_while(|(key, entry)| Some((key.strip_prefix(prefix)?, entry)));
+    let read = wishes.filter_map(|(volume, entry)| {
+        let wish: T = serde_json::from_slice(&entry.value).ok()?;
+        Some((volume.to_owned(), wish))
+    });
+    read.collect()
 }
 
 #[cfg(test)]

@@ -244,6 +244,7 @@ impl Reporter {
             host_network: self.facts.host_network(),
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
+            volume_moves: self.statuses.moves(),
         }
     }
 }

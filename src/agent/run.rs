@@ -29,6 +29,7 @@ use super::{
     machine::{LeaderApi, ThisMachine},
     member::{Member, MemberParts, etcd_group},
     membership,
+    moves::{Moves, OtherMachines, OwnVolumes},
     options::MachineOptions,
     paths, recovery,
     removals::Removals,
@@ -162,9 +163,23 @@ pub async fn run() -> anyhow::Result<()> {
         all: all_own_instances(&identity, &listed),
         logs: Arc::clone(&here),
         sessions: Arc::clone(&sessions_here),
+        copies: Arc::new(OwnVolumes {
+            node: identity.node.clone(),
+            lists: listed.clone(),
+            volumes: Arc::clone(&tools.volumes),
+        }),
         limits: Limits::default(),
         pulses: pulses.clone(),
     };
+    let moves = Moves {
+        node: identity.node.clone(),
+        lists: listed.clone(),
+        volumes: Arc::clone(&tools.volumes),
+        statuses: statuses.clone(),
+        source: Arc::new(OtherMachines(agents.clone())),
+        pulses: pulses.clone(),
+    };
+    tasks.spawn(moves.run(cancel.clone()));
     tasks.spawn(api::serve_agent(port, cancel.clone()));
     let api_config = ApiConfig {
         handle: handle.clone(),

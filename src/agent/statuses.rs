@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::api::types::InstanceReport;
+use crate::api::types::{InstanceReport, VolumeMoveReport};
 
 /// Shared by the workers and the reporter. Cheap to clone.
 #[derive(Clone, Default)]
@@ -28,6 +28,7 @@ struct State {
     acted: u64,
     removed: BTreeSet<String>,
     not_removed: Vec<String>,
+    moves: BTreeMap<String, VolumeMoveReport>,
 }
 
 impl Statuses {
@@ -139,6 +140,49 @@ impl Statuses {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         state.removed.iter().cloned().collect()
+    }
+
+    /// How far a volume is that this machine takes.
+    pub fn set_move(&self, report: VolumeMoveReport) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = state.moves.insert(report.volume.clone(), report.clone());
+        drop(state);
+        if before.as_ref() != Some(&report) {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Keeps what is said of these volumes, each with the identity of its move.
+    pub fn retain_moves(&self, wanted: &BTreeSet<(String, String)>) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let before = state.moves.len();
+        let keep = |report: &VolumeMoveReport| {
+            wanted.contains(&(report.volume.clone(), report.id.clone()))
+        };
+        state.moves.retain(|_, report| keep(report));
+        let changed = before != state.moves.len();
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The volumes that this machine takes.
+    pub fn moves(&self) -> Vec<VolumeMoveReport> {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.moves.values().cloned().collect()
     }
 
     /// The instances' reports and the users' indexes now.

@@ -43,7 +43,7 @@ pub struct VolumeTrouble {
 pub struct Volumes {
     /// `/` on a real machine.
     root: PathBuf,
-    base: PathBuf,
+    pub(super) base: PathBuf,
     shared: bool,
     allowed: Vec<PathBuf>,
     made: Mutex<Made>,
@@ -171,23 +171,32 @@ impl Volumes {
                 })?;
             }
             let open = Base::open(&base)?;
-            // Others pass through, and see nothing of the workload's.
-            let mut above = path
-                .ancestors()
-                .skip(1)
-                .filter(|part| part.parent().is_some());
-            let (Some(workload), Some(namespace)) = (above.next(), above.next()) else {
-                return Err(VolumeError::Missing(self.base.join(path)));
-            };
-            let passage = |gid, mode| Owner { uid: 0, gid, mode };
-            open.own_folder(namespace, passage(0, 0o711))?;
-            open.own_folder(workload, passage(assignment.user.uid, 0o710))?;
+            self.make_passage(&open, path, &assignment.user)?;
             open.folder(path, Some(owner))?;
             Ok(open)
         };
         let open = made().map_err(trouble)?;
         self.note(folder);
         Ok((open, path.to_owned()))
+    }
+
+    /// The folders above a volume: others pass through, and see nothing of the workload's.
+    pub(super) fn make_passage(
+        &self,
+        open: &Base,
+        path: &Path,
+        user: &WorkloadUser,
+    ) -> Result<(), VolumeError> {
+        let mut above = path
+            .ancestors()
+            .skip(1)
+            .filter(|part| part.parent().is_some());
+        let (Some(workload), Some(namespace)) = (above.next(), above.next()) else {
+            return Err(VolumeError::Missing(self.base.join(path)));
+        };
+        let passage = |gid, mode| Owner { uid: 0, gid, mode };
+        open.own_folder(namespace, passage(0, 0o711))?;
+        open.own_folder(workload, passage(user.uid, 0o710))
     }
 
     /// A path of the machine. Nothing of a socket or a file is looked into.
@@ -294,7 +303,7 @@ impl Volumes {
         }
     }
 
-    fn note(&self, folder: &str) {
+    pub(super) fn note(&self, folder: &str) {
         let mut made = self.made();
         if !self.shared && made.folders.insert(folder.to_owned()) {
             self.store(&made);
@@ -317,7 +326,7 @@ impl Volumes {
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn below(&self, path: &Path) -> PathBuf {
+    pub(super) fn below(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 }
@@ -344,7 +353,7 @@ fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
 }
 
 /// The uid is the workload's own or one of its subordinate ones.
-fn is_of(user: &WorkloadUser, uid: u32) -> bool {
+pub(super) fn is_of(user: &WorkloadUser, uid: u32) -> bool {
     let subordinate = user.subordinate_start..user.subordinate_start + user.subordinate_count;
     uid == user.uid || subordinate.contains(&uid)
 }

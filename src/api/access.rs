@@ -319,6 +319,16 @@ mod tests {
                 "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
                 "ad",
             ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
             ("GET", "/v1alpha1/secrets", "ar"),
             ("GET", "/v1alpha1/n/{namespace}/secrets", "ard"),
             ("GET", "/v1alpha1/n/{namespace}/secrets/{secret}", "ard"),

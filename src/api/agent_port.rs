@@ -1,7 +1,8 @@
 //! The port of every machine's agent, on its overlay address: reads and streams of its instances that a
 //! person asked the leader for, and nothing that changes the machine (ARCHITECTURE.md, The API).
 //!
-//! It takes machines that may lead, by their certificate `leader:NAME`, and nobody else. Which instances
+//! It takes machines that may lead, by their certificate `leader:NAME`, and for a volume that is on its way to it
+//! another machine (`api/volume_copies.rs`). Which instances
 //! there are, and whose they are, the machine takes from its own list: the leader only names one.
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use super::{
     },
     streams::OpenStreams,
     types::NodeUsage,
+    volume_copies::{self, VolumeCopies},
     watch::{line, ndjson},
 };
 use crate::{pki::PeerIdentity, plan::InstanceEntry, pulse::Pulses};
@@ -53,7 +55,7 @@ pub type ListInstances = Arc<dyn Fn() -> Vec<InstanceEntry> + Send + Sync>;
 pub struct AgentPort {
     /// Bound already.
     pub listener: TcpListener,
-    /// TLS 1.3, for clients with a leader's certificate alone.
+    /// TLS 1.3, for clients with a leader's or a machine's certificate alone.
     pub config: TlsSource,
     /// Who may lead now.
     pub may_lead: MayLead,
@@ -65,6 +67,8 @@ pub struct AgentPort {
     pub logs: Arc<dyn InstanceLogs>,
     /// Sessions with them, and what they take.
     pub sessions: Arc<dyn InstanceSessions>,
+    /// What other machines may take of its volumes.
+    pub copies: Arc<dyn VolumeCopies>,
     /// What one who calls may ask for.
     pub limits: Limits,
     /// Where the loop that takes connections is seen by the watchdog.
@@ -107,7 +111,12 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
         )
         .route("/v1alpha1/nodes/{node}/usage", get(usage))
         .layer(from_fn_with_state(Arc::clone(&agent), only_leaders))
-        .with_state(agent);
+        .with_state(Arc::clone(&agent))
+        .merge(volume_copies::routes(
+            port.copies,
+            Arc::clone(&agent.streams),
+            cancel.clone(),
+        ));
     let name = "the agent's port";
     let server = Server::new(router, name, port.limits, port.pulses, cancel.clone());
     server.listen(Listeners {

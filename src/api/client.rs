@@ -41,6 +41,7 @@ pub use lines::{JsonLines, LineError, Lines};
 pub use path::Route;
 pub use retry::Backoff;
 pub use session::{Receiving, Sending};
+pub use volumes::CopyPieces;
 
 use super::types::Connection;
 use transport::Endpoint;

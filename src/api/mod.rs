@@ -40,6 +40,8 @@ mod tokens;
 pub mod types;
 pub mod usage;
 mod view;
+mod volume_copies;
+mod volume_moves;
 mod volumes;
 mod watch;
 mod workloads;
@@ -62,3 +64,4 @@ pub use sessions::{
 };
 pub use streams::{Full, Held, OpenStreams};
 pub use tokens::{NewToken, new_token};
+pub use volume_copies::{CopyStream, VolumeCopies};

@@ -30,7 +30,8 @@ use super::{
         JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
         NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryRequest, RegistryView,
         RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem,
-        SecretRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, WatchLine, WorkloadItem,
+        SecretRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest,
+        WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -125,6 +126,8 @@ pub enum Operation {
     ListVolumes,
     GetVolume,
     DeleteVolume,
+    MoveVolume,
+    CancelVolumeMove,
     ListAllSecrets,
     ListSecrets,
     GetSecret,
@@ -289,6 +292,11 @@ pub static ROUTES: &[Route] = {
         R::new(Delete, workload!("/volumes/{volume}"), A::Deploy, O::DeleteVolume, APPLIED,
             "Deletes a volume's data for good, of a path of the machine only what KAT knows of it; one that an instance may have is a conflict")
             .query(&["dryRun"]),
+        R::new(Put, workload!("/volumes/{volume}/move"), A::Deploy, O::MoveVolume, APPLIED,
+            "Stops what has a volume, moves its data to another machine, with that of volumes that have to be beside it, and starts it there")
+            .takes(P::Json(of::<VolumeMoveRequest>), &[200]).query(&["dryRun"]),
+        R::new(Delete, workload!("/volumes/{volume}/move"), A::Deploy, O::CancelVolumeMove, APPLIED,
+            "Ends the move of a volume: its data stays where it was").query(&["dryRun"]),
         R::new(Get, "/v1alpha1/secrets", A::ReadCluster, O::ListAllSecrets, list_of::<SecretItem>(),
             "Lists or watches secrets of all namespaces, without values").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/secrets", A::ReadNamespace, O::ListSecrets, list_of::<SecretItem>(),

@@ -53,14 +53,14 @@ fn check_known(snapshot: &Snapshot, namespace: &str) -> Result<(), ApiError> {
     }
 }
 
-fn missing(snapshot: &Snapshot, key: &VolumeKey) -> ApiError {
+pub(super) fn missing(snapshot: &Snapshot, key: &VolumeKey) -> ApiError {
     match check_known(snapshot, &key.workload.namespace) {
         Ok(()) => ApiError::not_found("volume", &key.to_string()),
         Err(error) => error,
     }
 }
 
-fn key(namespace: &str, workload: &str, volume: String) -> VolumeKey {
+pub(super) fn key(namespace: &str, workload: &str, volume: String) -> VolumeKey {
     VolumeKey {
         workload: WorkloadKey::new(namespace, workload),
         volume,
@@ -119,6 +119,15 @@ impl Removal<'_> {
         let outcome = Written::of("Volume", fate.outcome(), volume_metadata(key, stored));
         if stored.value.deleting {
             return Ok(Decision::Done(outcome));
+        }
+        if let Some(moving) = &stored.value.moving {
+            return Err(ApiError::conflict(
+                format!(
+                    "volume `{key}` is on its way from {} to {}",
+                    moving.from, moving.to
+                ),
+                &format!("`katcall volume move {key} --cancel` ends that"),
+            ));
         }
         let users: Vec<&str> = users_of(snapshot, key).collect();
         if !users.is_empty() {
@@ -259,6 +268,8 @@ mod tests {
             reclaim: ReclaimPolicy::Retain,
             deleting: false,
             created: Timestamp::UNIX_EPOCH,
+            moving: None,
+            kept: Vec::new(),
         };
         let mut snapshot = Snapshot {
             revision: 10,

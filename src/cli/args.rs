@@ -17,7 +17,12 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, node, registry::Registry, rollout, secret, time};
+use super::{apply::prune, node, registry::Registry, rollout, secret, time, volume_move};
+
+/// Where a wait for a rollout was interrupted.
+const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
+/// Where a wait for a move was interrupted.
+const MOVES_ON: &str = "the move goes on without katcall: `katcall get volumes` shows how far it is, and `katcall volume move WORKLOAD/VOLUME --cancel` ends it";
 
 /// The whole command line, for completions and man pages.
 pub fn command() -> clap::Command {
@@ -107,6 +112,8 @@ pub(super) enum Command {
     Create(Create),
     /// Move everything off a machine, place nothing new there, and wait until it is empty
     Drain(Drain),
+    /// Move the data of a volume to another machine
+    Volume(volume_move::Volume),
     /// Let a machine that was drained take work again
     Uncordon(Uncordon),
     /// Set and remove labels of a machine
@@ -138,8 +145,16 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Whether it waits for a rollout that goes on without it.
-    pub(super) fn waits(&self) -> bool {
+    /// What to say where it waits for what goes on without it, and is interrupted.
+    pub(super) fn goes_on(&self) -> Option<&'static str> {
+        match self {
+            Self::Volume(arguments) => arguments.waits().then_some(MOVES_ON),
+            _ => self.waits().then_some(GOES_ON),
+        }
+    }
+
+    /// Whether it waits for a rollout.
+    fn waits(&self) -> bool {
         match self {
             Self::Apply(arguments) => arguments.wait,
             Self::Rollback(arguments) => arguments.waits(),

@@ -137,6 +137,7 @@ fn wanted(words: &[String]) -> Wanted {
                 wanted.names = match id {
                     "namespace" => Some(Names::Of(Kind::Namespaces)),
                     "context" => Some(Names::Contexts),
+                    "to" if path == ["volume", "move"] => Some(Names::Of(Kind::Nodes)),
                     _ => None,
                 };
                 return wanted;
@@ -176,6 +177,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
             Some(Names::Of(Kind::Workloads))
         }
         (["secret", "set" | "unset"], []) => Some(Names::Of(Kind::Secrets)),
+        (["volume", "move"], []) => Some(Names::Of(Kind::Volumes)),
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
         (["cp"], []) => Some(Names::PlacesThere),
@@ -213,6 +215,8 @@ mod tests {
             ("delete volume", Some(Names::Of(Kind::Volumes))),
             ("delete volume web/data", None),
             ("drain", nodes),
+            ("volume move", Some(Names::Of(Kind::Volumes))),
+            ("volume move web/data --to", nodes),
             ("label node", nodes),
             ("logs", Some(Names::WorkloadsAndInstances)),
             ("cp", Some(Names::PlacesThere)),

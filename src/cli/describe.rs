@@ -15,7 +15,7 @@ use super::{
     secret,
 };
 use crate::api::{
-    client::{ClientError, EventQuery},
+    client::{ClientError, EventQuery, Named as _},
     types::{Event, HostPortStatus, List, NamespaceItem, VolumeItem},
 };
 pub(super) use sheet::Sheet;
@@ -91,6 +91,16 @@ fn volumes(
         };
         sheet.section("volumes");
         sheet.table(&get::table(&items, columns));
+        for item in &items {
+            let kept = item.status.kept.iter();
+            for copy in kept.filter(|_| !namespaces) {
+                let name = item.key().1;
+                sheet.line(&format!(
+                    "of {name} a copy is kept on {} until {}",
+                    copy.node, copy.until
+                ));
+            }
+        }
     }
 }
 

@@ -42,6 +42,7 @@ mod token;
 mod top;
 mod usage;
 mod version;
+mod volume_move;
 mod volumes;
 mod wait;
 mod wait_for;
@@ -60,9 +61,6 @@ pub use args::command;
 
 /// Interrupted by Ctrl-C, as shells number it: 128 and the signal.
 const INTERRUPTED: u8 = 130;
-
-/// Where a wait for a rollout was interrupted.
-const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
 
 /// Runs `katcall` with these arguments, the program's name first, and gives back its exit code.
 /// Everything that is to be said has been said.
@@ -98,14 +96,14 @@ async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8
     let says_it = matches!(arguments.command, Command::Status);
     // It passes signals on.
     let takes_it = matches!(arguments.command, Command::Exec(_));
-    let goes_on = arguments.command.waits();
+    let goes_on = arguments.command.goes_on();
     let client = OnceCell::new();
     let outcome = tokio::select! {
         outcome = dispatch(arguments, console, &client) => outcome,
         _ = tokio::signal::ctrl_c(), if !takes_it => {
             console.clear_progress();
-            if goes_on {
-                console.note(GOES_ON);
+            if let Some(note) = goes_on {
+                console.note(note);
             }
             Ok(INTERRUPTED)
         }
@@ -156,6 +154,7 @@ async fn dispatch(
         Command::Status => return status::run(&session()?).await,
         Command::Create(arguments) => create::run(&session()?, &arguments).await?,
         Command::Drain(arguments) => drain::run(&session()?, &arguments).await?,
+        Command::Volume(arguments) => volume_move::run(&session()?, &arguments).await?,
         Command::Uncordon(arguments) => node::uncordon(&session()?, &arguments).await?,
         Command::Label(arguments) => node::label(&session()?, &arguments).await?,
         Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,

@@ -9,7 +9,7 @@ use super::{
     console::Console,
     errors::CliError,
     names,
-    output::plain,
+    output::{plain, word},
 };
 use crate::{
     api::{
@@ -101,6 +101,32 @@ pub(super) fn machine(item: &VolumeItem) -> &str {
         None if item.status.shared => "shared",
         None => "",
     }
+}
+
+/// Its phase; of one that moves also where to and how far.
+pub(super) fn state(item: &VolumeItem) -> String {
+    let phase = word(&item.status.phase);
+    let Some(moving) = &item.status.moving else {
+        return phase;
+    };
+    let share = match moving.total_bytes {
+        0 => String::new(),
+        total => {
+            let share = moving.bytes.saturating_mul(100).checked_div(total);
+            format!(" {}%", share.unwrap_or(0).min(100))
+        }
+    };
+    plain(&format!(
+        "{phase} to {} ({}{share})",
+        moving.to, moving.phase
+    ))
+}
+
+/// `n1 until 2026-01-02T03:04:05Z`, of copies from before it moved.
+pub(super) fn kept(item: &VolumeItem) -> String {
+    let kept = item.status.kept.iter();
+    let kept = kept.map(|copy| format!("{} until {}", copy.node, copy.until));
+    plain(&kept.collect::<Vec<_>>().join(", "))
 }
 
 /// `shop/web/data on n1`.
@@ -211,7 +237,7 @@ pub(super) fn say_kept<'item>(
     let kept = items.into_iter().filter(|item| {
         let stays = match item.status.phase {
             VolumePhase::Removing => false,
-            VolumePhase::Released => true,
+            VolumePhase::Released | VolumePhase::Moving => true,
             VolumePhase::Pending | VolumePhase::Bound => item.spec.reclaim == ReclaimPolicy::Retain,
         };
         stays && item.spec.host_path.is_none()

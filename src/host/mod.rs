@@ -3,6 +3,7 @@
 pub mod check;
 pub mod clock;
 pub mod commands;
+pub mod copy;
 pub mod facts;
 pub mod files;
 pub mod users;

@@ -231,6 +231,18 @@ impl Base {
         Ok((metadata.uid(), metadata.gid()))
     }
 
+    /// The folder at `relative`, to be read.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn open_folder(&self, relative: &Path) -> Result<File, VolumeError> {
+        let place = self.beneath(relative, OFlags::DIRECTORY)?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let folder = rustix::fs::openat(place, ".", flags, Mode::empty())
+            .map_err(|error| failed("open", &self.path.join(relative), error))?;
+        Ok(File::from(folder))
+    }
+
     /// Opens what is at `relative`, for its place only.
     fn beneath(&self, relative: &Path, flags: OFlags) -> Result<OwnedFd, VolumeError> {
         let flags = OFlags::PATH | OFlags::CLOEXEC | flags;

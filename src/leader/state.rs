@@ -11,10 +11,10 @@ use crate::{
     bundle::{self, Mode, SourceFile},
     plan::{
         Allocation, Archived, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers,
-        DesiredMeta, EarlierVersion, IndexRecord, InstanceEntry, LastIndex, NamespaceRecord,
-        NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload, RemovalRecord, Sealing,
-        SecretRecord, Snapshot, Standing, Stored, TokenRecord, VolumeKey, VolumeRecord,
-        WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
+        DesiredMeta, EarlierVersion, IndexRecord, InstanceEntry, LastIndex, MoveRecord,
+        NamespaceRecord, NodeEntry, NodeRegistration, NodeStatusRecord, ParsedWorkload,
+        RemovalRecord, Sealing, SecretRecord, Snapshot, Standing, Stored, TokenRecord, VolumeKey,
+        VolumeRecord, WorkloadEntry, WorkloadKey, WorkloadMeta, WorkloadStatusRecord,
     },
     registry::RegistrySettings,
     resource::ClusterConfiguration,
@@ -196,6 +196,14 @@ impl SnapshotBuilder {
                 && let Some(wish) = self.json::<RemovalRecord>(entry)
             {
                 let wishes = snapshot.removals.entry(node.to_owned()).or_default();
+                wishes.insert(key, wish.value);
+                continue;
+            }
+            if let Some((node, volume)) = name.split_once("/moves/")
+                && let Some(key) = VolumeKey::parse(volume)
+                && let Some(wish) = self.json::<MoveRecord>(entry)
+            {
+                let wishes = snapshot.moves.entry(node.to_owned()).or_default();
                 wishes.insert(key, wish.value);
                 continue;
             }

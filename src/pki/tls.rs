@@ -172,7 +172,7 @@ pub fn server_config(
 }
 
 /// An agent's own port: as [`server_config`], but only for clients that show a certificate
-/// `leader:NAME`.
+/// `leader:NAME` or `node:NAME`.
 ///
 /// # Errors
 /// As [`server_config`].
@@ -189,11 +189,11 @@ pub fn agent_server_config(
 fn server_with(
     identity: Arc<CurrentIdentity>,
     verifier: Arc<dyn ClientCertVerifier>,
-    only_leaders: bool,
+    only_machines: bool,
 ) -> Result<Arc<ServerConfig>, PkiError> {
     let clients = KnownClients {
         verifier,
-        only_leaders,
+        only_machines,
     };
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&TLS13])?
@@ -426,7 +426,7 @@ impl ServerCertVerifier for Pinned {
 #[derive(Debug)]
 struct KnownClients {
     verifier: Arc<dyn ClientCertVerifier>,
-    only_leaders: bool,
+    only_machines: bool,
 }
 
 impl ClientCertVerifier for KnownClients {
@@ -448,8 +448,8 @@ impl ClientCertVerifier for KnownClients {
             .verifier
             .verify_client_cert(end_entity, intermediates, now)?;
         match peer_identity(end_entity) {
-            Ok(PeerIdentity::Leader(_)) => Ok(verified),
-            Ok(_) if !self.only_leaders => Ok(verified),
+            Ok(PeerIdentity::Leader(_) | PeerIdentity::Node(_)) => Ok(verified),
+            Ok(_) if !self.only_machines => Ok(verified),
             _ => Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             )),

@@ -24,7 +24,9 @@ impl Pass<'_, '_, '_> {
         let replicas = replicas(&parsed.workload.spec);
         let mut slots: BTreeMap<u32, Slot<'_, '_>> = BTreeMap::new();
         let mut surplus = Vec::new();
-        for live in all.iter().filter(|live| live.wanted()) {
+        // What has data that moves is stopped already, and its slot is one that nothing can fill.
+        let stays = |live: &&Live<'_>| live.wanted() && !self.draft.stops(live.id);
+        for live in all.iter().filter(stays) {
             match live.assignment.slot < replicas {
                 true => slots.entry(live.assignment.slot).or_default().add(live),
                 false => surplus.push(live),
@@ -435,7 +437,11 @@ impl Pass<'_, '_, '_> {
 
     fn is_stuck(&mut self, live: &Live<'_>) {
         let why = self.unschedulable.as_deref().unwrap_or("no place");
-        self.stuck = Some(format!("{} can't leave {}: {why}", live.id, live.node));
+        let moves = self.how_it_moves(live);
+        self.stuck = Some(format!(
+            "{} can't leave {}: {why}{moves}",
+            live.id, live.node
+        ));
     }
 
     /// The delay has passed after which an instance is replaced whose program ended for good.

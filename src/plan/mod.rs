@@ -21,6 +21,7 @@ mod leaving;
 mod loss;
 mod machines;
 mod members;
+mod moves;
 mod node;
 mod records;
 mod removals;
@@ -57,6 +58,10 @@ pub use identifier::*;
 pub use index::*;
 pub use loss::fence_after;
 pub use members::*;
+pub use moves::{
+    KeptCopy, MoveRecord, VolumeMove, is_assigned, moves_together, stopped_move,
+    why_it_does_not_fit,
+};
 pub use node::reported_status;
 pub use records::*;
 pub use removals::{RemovalRecord, removal_id};
@@ -107,6 +112,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     // Not all may fit into one transaction, and the leader may die between two: what is to stop has lost
     // its callers by then.
     draft.put_before(workloads, callers);
+    moves::plan_moves(&mut draft, &statuses);
     removals::plan_removals(&mut draft, &statuses);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);

@@ -8,9 +8,13 @@ use super::{
     EventKind, InstanceRecord, NodeEntry, NodeStatusRecord,
     draft::{Draft, Group},
     loss::{self, Heard, Losses},
+    moves,
 };
 use crate::{
-    api::types::{Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference},
+    api::types::{
+        Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
+        VolumeMoveReport,
+    },
     store::keys,
 };
 
@@ -54,6 +58,7 @@ pub(super) fn plan_nodes(
             let mut group = Group::default();
             node_events(draft, &mut group, name, node, &before, &status);
             instance_events(draft, &mut group, name, &before, &status);
+            moves::move_events(draft, &mut group, name, (&before, &status));
             group.put(keys::node_status(name), &status);
             draft.commit(group, format!("status of machine {name}"), Vec::new());
         }
@@ -136,6 +141,11 @@ pub fn reported_status(
         host_network: report.host_network,
         made_volumes: report.made_volumes.clone(),
         removed_volumes: report.removed_volumes.clone(),
+        volume_moves: report
+            .volume_moves
+            .iter()
+            .map(VolumeMoveReport::meaning)
+            .collect(),
         ..before.clone()
     }
 }

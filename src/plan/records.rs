@@ -11,9 +11,11 @@ use std::{
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::moves::{KeptCopy, VolumeMove};
 use crate::{
     api::types::{
-        Condition, Health, InstancePhase, NodePhase, Scope, Taint, WorkloadStatus, newer,
+        Condition, Health, InstancePhase, NodePhase, Scope, Taint, VolumeMoveReport,
+        WorkloadStatus, newer,
     },
     resource::{ReclaimPolicy, ResourceList},
 };
@@ -145,6 +147,9 @@ pub struct NodeStatusRecord {
     /// Volumes that it was to remove, and of which nothing is left on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed_volumes: Vec<String>,
+    /// Volumes that it takes from other machines; their progress is not kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub volume_moves: Vec<VolumeMoveReport>,
 }
 
 /// One instance within a [`NodeStatusRecord`].
@@ -404,6 +409,12 @@ pub struct VolumeRecord {
     pub deleting: bool,
     /// When it was placed.
     pub created: Timestamp,
+    /// It is on its way to another machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<VolumeMove>,
+    /// Copies that are left where it was before it moved.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptCopy>,
 }
 
 /// `/kat/indexes/{index}`: who has a workload index.

@@ -39,59 +39,74 @@ pub fn removal_id(volume: &str, asked: Timestamp) -> String {
 pub(super) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
     let snapshot = draft.snapshot;
     let mut gone = Vec::new();
-    for (key, stored) in snapshot
-        .volumes
-        .iter()
-        .filter(|(_, one)| one.value.deleting)
-    {
+    for (key, stored) in &snapshot.volumes {
         let record = &stored.value;
+        // One that moves is first where it is to be, or stays where it was.
+        if !record.deleting || record.moving.is_some() {
+            continue;
+        }
         let mut group = Group::default();
         if users_of(snapshot, key).next().is_some() {
             // It was asked for too late.
             continue;
         }
+        // Copies of before a move go first: the record is what is known of them.
+        let kept = record.kept.iter().map(|copy| copy.node.as_str());
+        let kept = kept.filter(|node| snapshot.nodes.contains_key(*node));
+        let mut left = false;
+        for node in kept {
+            left |= !is_removed_from(draft, statuses, (key, record), node);
+        }
         let Some(node) = remover(snapshot, statuses, key, record) else {
             // What lies at a path of the machine is the person's, and what is on a machine that is no part of
             // the cluster is out of reach. Shared data waits for one of those that share it.
-            if record.node.is_some() {
+            if record.node.is_some() && !left {
                 let conditions = forget(draft, &mut group, key, stored, &mut gone);
                 draft.commit(group, format!("volume {key} is forgotten"), conditions);
             }
             continue;
         };
-        let volume = key.to_string();
-        let wish = snapshot.removals.get(node).and_then(|all| all.get(key));
-        match wish {
-            None => {
-                let wish = RemovalRecord {
-                    schema: 1,
-                    asked: draft.now,
-                    index: record.index,
-                    made: record.made,
-                };
-                group.put(keys::desired_removal(node, &volume), &wish);
-                draft.commit(group, format!("volume {key} is to be removed"), Vec::new());
-            }
-            Some(wish) => {
-                let id = removal_id(&volume, wish.asked);
-                let status = statuses.get(node);
-                if status.is_some_and(|status| status.removed_volumes.contains(&id)) {
-                    group.delete(keys::desired_removal(node, &volume));
-                    let object = ObjectReference {
-                        kind: "Workload".to_owned(),
-                        name: key.workload.name.clone(),
-                        namespace: key.workload.namespace.clone(),
-                        uid: String::new(),
-                    };
-                    let told = format!("the data of volume {} is gone from {node}", key.volume);
-                    draft.event(&mut group, EventKind::Normal, "VolumeDeleted", object, told);
-                    let conditions = forget(draft, &mut group, key, stored, &mut gone);
-                    draft.commit(group, format!("volume {key} is gone"), conditions);
-                }
-            }
+        if is_removed_from(draft, statuses, (key, record), node) && !left {
+            let object = ObjectReference {
+                kind: "Workload".to_owned(),
+                name: key.workload.name.clone(),
+                namespace: key.workload.namespace.clone(),
+                uid: String::new(),
+            };
+            let told = format!("the data of volume {} is gone from {node}", key.volume);
+            draft.event(&mut group, EventKind::Normal, "VolumeDeleted", object, told);
+            let conditions = forget(draft, &mut group, key, stored, &mut gone);
+            draft.commit(group, format!("volume {key} is gone"), conditions);
         }
     }
     plan_needless(draft);
+}
+
+/// A machine has confirmed that it removed the data. It is asked to, if it was not yet.
+pub(super) fn is_removed_from(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    (key, record): (&VolumeKey, &VolumeRecord),
+    node: &str,
+) -> bool {
+    let volume = key.to_string();
+    let wish = draft.snapshot.removals.get(node);
+    let Some(wish) = wish.and_then(|all| all.get(key)) else {
+        let wish = RemovalRecord {
+            schema: 1,
+            asked: draft.now,
+            index: record.index,
+            made: record.made,
+        };
+        let mut group = Group::default();
+        group.put(keys::desired_removal(node, &volume), &wish);
+        let reason = format!("volume {key} is to be removed from {node}");
+        draft.commit(group, reason, Vec::new());
+        return false;
+    };
+    let id = removal_id(&volume, wish.asked);
+    let status = statuses.get(node);
+    status.is_some_and(|status| status.removed_volumes.contains(&id))
 }
 
 /// The machine that is to remove the data, if there is one.
@@ -136,6 +151,13 @@ fn forget<'s>(
     let mut conditions = vec![Compare::ModRevision(name.clone(), stored.revision)];
     group.delete(name);
     let snapshot = draft.snapshot;
+    for (node, _) in snapshot
+        .removals
+        .iter()
+        .filter(|(_, all)| all.contains_key(key))
+    {
+        group.delete(keys::desired_removal(node, &key.to_string()));
+    }
     let mut others = snapshot.volumes.iter();
     let kept =
         others.any(|(other, stored)| stored.value.index == record.index && !gone.contains(&other));
@@ -156,7 +178,11 @@ fn plan_needless(draft: &mut Draft<'_>) {
     for (node, all) in &snapshot.removals {
         for key in all.keys() {
             let record = snapshot.volumes.get(key);
-            if record.is_some_and(|stored| stored.value.deleting) {
+            let goes = |record: &VolumeRecord| {
+                let is_kept = record.kept.iter().any(|copy| copy.node == *node);
+                record.deleting || (is_kept && record.moving.is_none())
+            };
+            if record.is_some_and(|stored| goes(&stored.value)) {
                 continue;
             }
             let mut group = Group::default();

@@ -192,7 +192,7 @@ impl Pass<'_, '_, '_> {
             let is_whole = old == 0 && whole.len() == usize::try_from(replicas).unwrap_or(0);
             if is_whole && !stopping {
                 self.finish(&mut rollout, replicas);
-            } else if meta.paused || is_whole {
+            } else if meta.paused || is_whole || self.moving.is_some() {
                 // Where nothing but the end of the old ones is missing, they may take their time.
                 (rollout.progressed, rollout.stalled) = (None, false);
             } else if progress || rollout.progressed.is_none() {

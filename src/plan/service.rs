@@ -90,12 +90,17 @@ pub(super) fn plan_workload<'a>(
         unschedulable: None,
         secret_trouble: None,
         stuck: None,
+        moving: None,
         left: Vec::new(),
     };
 
     pass.confirm_stopped(&all);
     pass.note_volumes(&all);
-    let wanted: Vec<&Live<'_>> = all.iter().filter(|live| live.wanted()).collect();
+    pass.stop_what_moves(&all);
+    let wanted: Vec<&Live<'_>> = all
+        .iter()
+        .filter(|live| live.wanted() && !pass.draft.stops(live.id))
+        .collect();
     if meta.deleting {
         for live in &wanted {
             pass.stop(live, "its workload is deleted");
@@ -126,6 +131,8 @@ pub(super) struct Pass<'d, 'a, 'b> {
     pub(super) secret_trouble: Option<SecretTrouble>,
     /// Why something can't leave a machine that is drained.
     pub(super) stuck: Option<String>,
+    /// How far its data is that is on its way to another machine.
+    pub(super) moving: Option<String>,
     /// Machines that may have something of a deleted workload's user.
     left: Vec<&'b str>,
 }
@@ -215,6 +222,7 @@ impl<'a> Pass<'_, 'a, '_> {
         if let Some(lost) = all.iter().find(|live| live.wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
         }
+        tally.moving = self.moving.take();
         let before = self
             .entry
             .status

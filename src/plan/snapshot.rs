@@ -9,6 +9,7 @@ use super::{
     GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, NamespaceRecord,
     NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta,
     WorkloadStatusRecord,
+    moves::MoveRecord,
     removals::RemovalRecord,
     secrets::{Sealing, SealingKeyRecord, SecretKey, SecretRecord},
     volumes::VolumeKey,
@@ -221,6 +222,8 @@ pub struct Snapshot {
     pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,
     /// What opens these.
     pub sealing: Sealing,
+    /// By machine, the volumes that it is to send or to take.
+    pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

@@ -23,6 +23,8 @@ pub(super) struct Tally {
     unschedulable: Option<String>,
     /// In one word.
     not_placed: &'static str,
+    /// How far its data is that is on its way to another machine.
+    pub(super) moving: Option<String>,
     /// What a deletion waits for.
     left: String,
 }
@@ -102,6 +104,7 @@ impl Tally {
             unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
             not_placed: "Unschedulable",
+            moving: None,
             left: if entry.meta.value.deleting {
                 still_there(all, left)
             } else {
@@ -285,6 +288,13 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
         tally.replicas,
         unchecked.map_or_else(String::new, |why| format!("; {why}"))
     );
+    if let Some(why) = &tally.moving {
+        let phase = match tally.live {
+            0 => WorkloadPhase::Pending,
+            _ => WorkloadPhase::Degraded,
+        };
+        return because(phase, "VolumeMoving", why.clone());
+    }
     if stalled {
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
         let unschedulable = tally.unschedulable.as_ref();

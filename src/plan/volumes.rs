@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::{
-    AssignedVolume, Assignment, NodeStatusRecord, Snapshot, VolumeRecord, Wanted, WorkloadKey,
-    draft::Draft, service::Pass, slot::Live,
+    AssignedVolume, Assignment, NodeStatusRecord, Snapshot, VolumeMove, VolumeRecord, Wanted,
+    WorkloadKey, draft::Draft, service::Pass, slot::Live,
 };
 use crate::{
     api::types::InstancePhase,
@@ -160,6 +160,12 @@ impl<'a> Pass<'_, 'a, '_> {
                 continue;
             };
             let place = record.node.as_deref();
+            if let Some(moving) = &record.moving {
+                let VolumeMove { from, to, .. } = moving;
+                return Err(format!(
+                    "the data of its volume {name} is on its way from {from} to {to}"
+                ));
+            }
             let made = record.made || place.is_some_and(|node| self.has_made(&key, node));
             if !made && !record.deleting && !self.is_claimed(&key, slot) {
                 // No instance has run with it: there is nothing that it could return to.
@@ -314,6 +320,10 @@ impl<'a> Pass<'_, 'a, '_> {
             created: before
                 .as_ref()
                 .map_or(self.draft.now, |before| before.created),
+            moving: before.as_ref().and_then(|before| before.moving.clone()),
+            kept: before
+                .as_ref()
+                .map_or_else(Vec::new, |before| before.kept.clone()),
         };
         if before.as_ref() != Some(&record) {
             self.draft.put_volume(&mut self.group, key, record);
@@ -348,7 +358,7 @@ pub fn users_of<'s>(snapshot: &'s Snapshot, key: &'s VolumeKey) -> impl Iterator
 }
 
 /// An instance mounts this volume.
-fn has(assignment: &Assignment, key: &VolumeKey) -> bool {
+pub(super) fn has(assignment: &Assignment, key: &VolumeKey) -> bool {
     let Assignment {
         volumes,
         container,

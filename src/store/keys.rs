@@ -118,6 +118,16 @@ pub fn desired_removal(node: &str, volume: &str) -> String {
     format!("{NODE_DESIRED}{node}/removals/{volume}")
 }
 
+/// The volumes that a machine is to send or to take.
+pub fn desired_moves(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/moves/")
+}
+
+/// A volume that a machine is to send or to take, by [`volume`]'s last three parts.
+pub fn desired_move(node: &str, volume: &str) -> String {
+    format!("{NODE_DESIRED}{node}/moves/{volume}")
+}
+
 /// Where the data of a volume lies; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn volume(volume: &str) -> String {
     format!("{VOLUMES}{volume}")

@@ -4,7 +4,7 @@ use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use kat::{
     api::{
-        AgentPort, Limits,
+        AgentPort, ApiError, CopyStream, Limits, VolumeCopies,
         client::{Client, ClientError, LogQuery, Options},
         serve_agent,
     },
@@ -22,6 +22,22 @@ struct Agent {
     endpoint: String,
     cancel: CancellationToken,
     running: JoinHandle<()>,
+}
+
+/// One volume, for one machine and one move.
+struct Copies;
+
+impl VolumeCopies for Copies {
+    fn open(&self, machine: &str, volume: &str, id: &str) -> Result<CopyStream, ApiError> {
+        if (machine, volume, id) != ("n2", "shop/web/data.1", "move-1") {
+            return Err(ApiError::Forbidden {
+                message: format!("{volume} is not for {machine}"),
+                hint: None,
+            });
+        }
+        let pieces = ["one ", "two"].map(|piece| axum::body::Bytes::from_static(piece.as_bytes()));
+        Ok(Box::pin(futures_util::stream::iter(pieces)))
+    }
 }
 
 impl Agent {
@@ -49,6 +65,7 @@ impl Agent {
             all: Arc::new(move || vec![entry.clone()]),
             logs: Arc::clone(&server.logs) as _,
             sessions: Arc::clone(&server.echo) as _,
+            copies: Arc::new(Copies),
             limits: Limits::default(),
             pulses: Pulses::default(),
         };
@@ -117,14 +134,13 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     assert_eq!(error.status(), Some(403), "{error}");
     // Other certificates of the same authority do not even come to a request.
     let name = "n2".to_owned();
-    for leaf in [
-        server.node_leaf("n2"),
-        server.leaf(&LeafKind::Admin { name }),
-    ] {
-        let other = agent.client(&server, &leaf, "n1");
-        let error = logs(&other, "web", "web-abcde").await.unwrap_err();
-        assert_eq!(error.status(), None, "{error}");
-    }
+    let other = agent.client(&server, &server.leaf(&LeafKind::Admin { name }), "n1");
+    let error = logs(&other, "web", "web-abcde").await.unwrap_err();
+    assert_eq!(error.status(), None, "{error}");
+    // A machine, also one that may lead, is only here for volumes.
+    let machine = agent.client(&server, &server.node_leaf("n2"), "n1");
+    let error = logs(&machine, "web", "web-abcde").await.unwrap_err();
+    assert_eq!(error.status(), Some(403), "{error}");
     let plain = server.client(None);
     let url = format!("https://{}/v1alpha1/nodes", agent.endpoint);
     assert!(plain.get(url).send().await.is_err());
@@ -209,4 +225,37 @@ async fn a_stream_ends_with_the_agent() {
     agent.cancel.cancel();
     assert!(!matches!(lines.next().await, Ok(Some(_))));
     agent.running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volume_goes_to_the_machine_that_is_to_have_it_and_to_nobody_else() {
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let machine = |name: &str| agent.client(&server, &server.node_leaf(name), "n1");
+    let client = machine("n2");
+    let mut pieces = client
+        .copy_of_volume("shop", "web", "data.1", "move-1")
+        .await
+        .unwrap();
+    let mut text = Vec::new();
+    while let Some(piece) = pieces.next().await.unwrap() {
+        text.extend(piece);
+    }
+    assert_eq!(text, b"one two");
+    for (client, id) in [
+        (machine("n3"), "move-1"),
+        (machine("n2"), "move-2"),
+        // It reads what people ask for, and data is nothing of it.
+        (
+            agent.client(&server, &leader(&server, "n2"), "n1"),
+            "move-1",
+        ),
+    ] {
+        let copy = client.copy_of_volume("shop", "web", "data.1", id).await;
+        assert_eq!(copy.unwrap_err().status(), Some(403));
+    }
+    let other = client
+        .copy_of_volume("shop", "web", "other", "move-1")
+        .await;
+    assert_eq!(other.unwrap_err().status(), Some(403));
 }

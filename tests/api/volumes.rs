@@ -17,7 +17,7 @@ use super::{
 const SHOP_VOLUMES: &str = "/v1alpha1/n/shop/volumes";
 const DATA: &str = "/v1alpha1/n/shop/workloads/web/volumes/data";
 
-fn record(node: Option<&str>) -> VolumeRecord {
+pub(crate) fn record(node: Option<&str>) -> VolumeRecord {
     VolumeRecord {
         schema: 1,
         index: 0,
@@ -27,14 +27,16 @@ fn record(node: Option<&str>) -> VolumeRecord {
         reclaim: ReclaimPolicy::Retain,
         deleting: false,
         created: Timestamp::UNIX_EPOCH,
+        moving: None,
+        kept: Vec::new(),
     }
 }
 
-async fn store(server: &Server, volume: &str, record: &VolumeRecord) {
+pub(crate) async fn store(server: &Server, volume: &str, record: &VolumeRecord) {
     server.write(&[put(keys::volume(volume), record)]).await;
 }
 
-fn stored(server: &Server, volume: &str) -> VolumeRecord {
+pub(crate) fn stored(server: &Server, volume: &str) -> VolumeRecord {
     let items = server.store.peek(&keys::volume(volume)).items;
     serde_json::from_slice(&items[0].value).unwrap()
 }
@@ -53,7 +55,7 @@ async fn apply(server: &Server, namespace: &str, name: &str) {
     assert!(status.is_success(), "{body}");
 }
 
-async fn delete(server: &Server, token: &str, path: &str) -> (u16, Value) {
+pub(crate) async fn delete(server: &Server, token: &str, path: &str) -> (u16, Value) {
     let (status, body) = read(server.call(token, Method::DELETE, path).await).await;
     (status.as_u16(), body)
 }
@@ -67,7 +69,7 @@ fn user_of_data() -> Operation {
     put(keys::desired_instance("n1", "web-abcde"), &assignment)
 }
 
-async fn event_of(server: &Server, reason: &str) -> Vec<Value> {
+pub(crate) async fn event_of(server: &Server, reason: &str) -> Vec<Value> {
     let path = "/v1alpha1/events?resourceName=web";
     let (_, events) = server.get(&server.admin, path).await;
     let events = events["items"].as_array().unwrap().iter();

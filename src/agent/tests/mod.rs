@@ -9,6 +9,7 @@ mod fence;
 mod health;
 mod judge;
 mod lists;
+mod moves;
 mod newer;
 mod options;
 mod others;

@@ -211,6 +211,24 @@ impl Route {
         Self(format!("{VERSION}/sealing-key"))
     }
 
+    /// Where a volume is on its way to.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume_move(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(volume) = Self::volume(namespace, workload, name)?;
+        Ok(Self(format!("{volume}/move")))
+    }
+
+    /// A copy of a volume, on the port of the agent that has it.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume_copy(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(volume) = Self::volume(namespace, workload, name)?;
+        Ok(Self(format!("{volume}/copy")))
+    }
+
     /// Machines.
     pub fn nodes() -> Self {
         Self(format!("{VERSION}/nodes"))

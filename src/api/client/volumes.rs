@@ -1,9 +1,31 @@
 //! The routes of volumes.
 
+use bytes::Bytes;
 use reqwest::Method;
 
-use super::{Client, ClientError, Route, calls::decode, send::Request};
-use crate::api::types::{ApplyResult, List, VolumeItem};
+use super::{Client, ClientError, Route, calls::decode, send::Request, transport};
+use crate::api::types::{ApplyResult, List, VolumeItem, VolumeMoveRequest};
+
+/// A copy of a volume as it comes.
+#[derive(Debug)]
+pub struct CopyPieces {
+    response: reqwest::Response,
+    endpoint: String,
+}
+
+impl CopyPieces {
+    /// The next piece; nothing at the end.
+    ///
+    /// # Errors
+    /// [`ClientError::Interrupted`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let next = self.response.chunk().await;
+        next.map_err(|error| ClientError::Interrupted {
+            endpoint: self.endpoint.clone(),
+            reason: transport::reason(&error),
+        })
+    }
+}
 
 impl Client {
     /// Volumes of a namespace, or of all.
@@ -57,5 +79,51 @@ impl Client {
         let mut request = Request::new(Method::DELETE, route);
         request.if_match = if_match.map(str::to_owned);
         self.send(&request).await.map(|_| ())
+    }
+
+    /// Has a volume moved to another machine, with those that have to be where it is.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn move_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        to: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::volume_move(namespace, workload, name)?;
+        let wish = VolumeMoveRequest { to: to.to_owned() };
+        decode(&self.send(&self.json(Method::PUT, route, &wish)?).await?)
+    }
+
+    /// Ends a move: the data is where it was.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn cancel_volume_move(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::volume_move(namespace, workload, name)?;
+        decode(&self.send(&Request::new(Method::DELETE, route)).await?)
+    }
+
+    /// A copy of a volume, from the agent that has it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn copy_of_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        id: &str,
+    ) -> Result<CopyPieces, ClientError> {
+        let route = Route::volume_copy(namespace, workload, name)?.with("id", id);
+        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        Ok(CopyPieces { response, endpoint })
     }
 }

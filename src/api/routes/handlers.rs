@@ -7,8 +7,8 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use super::Operation;
 use crate::api::{
     config, context::Api, events, instances, joining, membership, metrics, namespaces,
-    node_settings, nodes, registries, rollouts, secrets, sessions, tokens, usage, volumes,
-    workloads,
+    node_settings, nodes, registries, rollouts, secrets, sessions, tokens, usage, volume_moves,
+    volumes, workloads,
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {
@@ -47,6 +47,8 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::ListVolumes => on(filter, volumes::list),
         Operation::GetVolume => on(filter, volumes::get),
         Operation::DeleteVolume => on(filter, volumes::delete),
+        Operation::MoveVolume => on(filter, volume_moves::start),
+        Operation::CancelVolumeMove => on(filter, volume_moves::cancel),
         Operation::ListAllSecrets => on(filter, secrets::list_all),
         Operation::ListSecrets => on(filter, secrets::list),
         Operation::GetSecret => on(filter, secrets::get),

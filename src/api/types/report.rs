@@ -57,6 +57,76 @@ pub struct NodeReport {
     pub made_volumes: Vec<String>,
     /// Volumes that it was to remove, and of which nothing is left on it ([`crate::plan::removal_id`]).
     pub removed_volumes: Vec<String>,
+    /// Volumes that it takes from other machines.
+    pub volume_moves: Vec<VolumeMoveReport>,
+}
+
+/// A volume that a machine takes from another, as that machine sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeMoveReport {
+    /// `NAMESPACE/WORKLOAD/VOLUME`.
+    pub volume: String,
+    /// Identity of the move.
+    pub id: String,
+    /// How far it is.
+    #[serde(deserialize_with = "newer::word")]
+    pub phase: VolumeMovePhase,
+    /// Why the last try failed, for people; empty while none has. It is tried again.
+    pub message: String,
+    /// Files and links that have arrived, or have been compared while it verifies.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// All files and links; 0 while that is not known.
+    pub total_files: u64,
+    /// Their bytes, about.
+    pub total_bytes: u64,
+    /// Sockets and devices, which are not copied.
+    pub skipped: u64,
+    /// SHA-256 over names, attributes and contents, once both ends were compared.
+    pub digest: String,
+}
+
+impl VolumeMoveReport {
+    /// The same without what changes all the time.
+    pub fn meaning(&self) -> Self {
+        let whole = matches!(
+            self.phase,
+            VolumeMovePhase::Copied | VolumeMovePhase::Placed
+        );
+        if whole {
+            return self.clone();
+        }
+        Self {
+            volume: self.volume.clone(),
+            id: self.id.clone(),
+            phase: VolumeMovePhase::Copying,
+            message: self.message.clone(),
+            ..Self::default()
+        }
+    }
+}
+
+/// How far a machine is with a volume that it takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VolumeMovePhase {
+    /// It begins, or waits to try again.
+    #[default]
+    Waiting,
+    /// It reads it from the other machine.
+    Copying,
+    /// All has arrived, and is compared.
+    Verifying,
+    /// The copy is whole, on the disk, and lies beside its place.
+    Copied,
+    /// It is in its place.
+    Placed,
+}
+
+/// Nothing follows from a word that is not known.
+impl newer::Words for VolumeMovePhase {
+    const NEWER: Self = Self::Waiting;
 }
 
 /// Capacity and allocatable of a machine.

@@ -37,6 +37,8 @@ pub enum VolumePhase {
     Released,
     /// The data is being removed.
     Removing,
+    /// The data is on its way to another machine.
+    Moving,
 }
 
 /// What became of a volume.
@@ -55,4 +57,54 @@ pub struct VolumeStatus {
     pub path: String,
     /// Instances that have it, or may still have it.
     pub used_by: Vec<String>,
+    /// On its way to another machine.
+    #[serde(rename = "move", skip_serializing_if = "Option::is_none")]
+    pub moving: Option<VolumeMoveStatus>,
+    /// Copies that are left where it was before it moved.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<KeptCopyView>,
+}
+
+/// A volume on its way to another machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeMoveStatus {
+    /// The same for all volumes that move together, and for no other move.
+    pub id: String,
+    /// The machine that has had it.
+    pub from: String,
+    /// The machine that gets it.
+    pub to: String,
+    /// RFC 3339, UTC: when it was asked for.
+    pub since: String,
+    /// `Stopping`, `Waiting`, `Copying`, `Verifying`, `Copied` or `Placing`.
+    pub phase: String,
+    /// Why it waits, or why the last try failed; empty where neither is so.
+    pub message: String,
+    /// Files and links that have arrived, or have been compared while it verifies.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// All files and links; 0 while that is not known.
+    pub total_files: u64,
+    /// Their bytes, about.
+    pub total_bytes: u64,
+}
+
+/// A copy of before a move.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptCopyView {
+    /// The machine.
+    pub node: String,
+    /// RFC 3339, UTC: when it goes.
+    pub until: String,
+}
+
+/// Where the data of a volume is to be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct VolumeMoveRequest {
+    /// The machine.
+    pub to: String,
 }

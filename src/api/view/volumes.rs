@@ -2,8 +2,11 @@
 
 use super::View;
 use crate::{
-    api::types::{Item, Metadata, VolumeItem, VolumePhase, VolumeSpec, VolumeStatus},
-    plan::{Stored, VolumeKey, VolumeRecord, users_of},
+    api::types::{
+        Item, KeptCopyView, Metadata, VolumeItem, VolumeMovePhase, VolumeMoveReport,
+        VolumeMoveStatus, VolumePhase, VolumeSpec, VolumeStatus,
+    },
+    plan::{KeptCopy, Stored, VolumeKey, VolumeMove, VolumeRecord, users_of},
 };
 
 impl View<'_> {
@@ -29,6 +32,7 @@ impl View<'_> {
         let workloads = &self.snapshot.workloads;
         let phase = match (record.deleting, workloads.contains_key(&key.workload)) {
             (true, _) => VolumePhase::Removing,
+            _ if record.moving.is_some() => VolumePhase::Moving,
             (false, false) => VolumePhase::Released,
             (false, true) if record.made => VolumePhase::Bound,
             (false, true) => VolumePhase::Pending,
@@ -59,8 +63,61 @@ impl View<'_> {
                 shared: node.is_none() && record.host_path.is_none(),
                 path,
                 used_by: users_of(self.snapshot, key).map(str::to_owned).collect(),
+                moving: record
+                    .moving
+                    .as_ref()
+                    .map(|moving| self.moving(key, moving)),
+                kept: record.kept.iter().map(kept).collect(),
             },
         }
+    }
+}
+
+impl View<'_> {
+    /// How far a volume is on its way. The last report of the machine that takes it says so, where this machine hears
+    /// it, else what was written of it.
+    fn moving(&self, key: &VolumeKey, moving: &VolumeMove) -> VolumeMoveStatus {
+        let name = key.to_string();
+        let of_this = |report: &&VolumeMoveReport| report.volume == name && report.id == moving.id;
+        let heard = self.observed.reports.get(&moving.to);
+        let heard = heard.and_then(|heard| heard.report.volume_moves.iter().find(of_this));
+        let stored = self.snapshot.nodes.get(&moving.to);
+        let stored = stored.and_then(|node| node.status.as_ref());
+        let stored = stored.and_then(|status| status.value.volume_moves.iter().find(of_this));
+        let report = heard.or(stored).cloned().unwrap_or_default();
+        let user = users_of(self.snapshot, key).next();
+        let (phase, message) = match user {
+            Some(user) => ("Stopping", format!("{user} has to end first")),
+            None if moving.placing => ("Placing", report.message),
+            None => (
+                match report.phase {
+                    VolumeMovePhase::Waiting => "Waiting",
+                    VolumeMovePhase::Copying => "Copying",
+                    VolumeMovePhase::Verifying => "Verifying",
+                    VolumeMovePhase::Copied | VolumeMovePhase::Placed => "Copied",
+                },
+                report.message,
+            ),
+        };
+        VolumeMoveStatus {
+            id: moving.id.clone(),
+            from: moving.from.clone(),
+            to: moving.to.clone(),
+            since: moving.asked.to_string(),
+            phase: phase.to_owned(),
+            message,
+            files: report.files,
+            bytes: report.bytes,
+            total_files: report.total_files,
+            total_bytes: report.total_bytes,
+        }
+    }
+}
+
+fn kept(copy: &KeptCopy) -> KeptCopyView {
+    KeptCopyView {
+        node: copy.node.clone(),
+        until: copy.until.to_string(),
     }
 }
 

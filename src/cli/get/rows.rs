@@ -12,7 +12,10 @@ use crate::{
         },
     },
     cli::{
-        output::{table::Cell, word},
+        output::{
+            table::{Cell, tone_of},
+            word,
+        },
         time, volumes,
     },
 };
@@ -286,7 +289,7 @@ impl Listed for VolumeItem {
             "WORKLOAD", "VOLUME", "SLOT", "NODE", "STATUS", "RECLAIM", "AGE",
         ];
         if columns.wide {
-            rest.extend(["PATH", "USED BY"]);
+            rest.extend(["PATH", "USED BY", "KEPT"]);
         }
         with_namespace(columns, "NAMESPACE", rest)
     }
@@ -299,13 +302,14 @@ impl Listed for VolumeItem {
             Cell::new(&self.metadata.name),
             Cell::new(slot.unwrap_or_default()),
             Cell::new(volumes::machine(self)),
-            Cell::phase(&word(&status.phase)),
+            Cell::toned(volumes::state(self), tone_of(&word(&status.phase))),
             Cell::new(word(&spec.reclaim)),
             Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
         ];
         if columns.wide {
             rest.push(Cell::new(&status.path));
             rest.push(Cell::new(status.used_by.join(",")));
+            rest.push(Cell::new(volumes::kept(self)));
         }
         with_namespace(columns, namespace_of(self), rest)
     }

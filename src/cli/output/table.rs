@@ -41,8 +41,8 @@ pub(in crate::cli) fn tone_of(word: &str) -> Tone {
             Tone::Bad
         }
         "Pending" | "Scheduled" | "Pulling" | "Building" | "Starting" | "Restarting"
-        | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Draining" | "Joining"
-        | "pending_check" => Tone::Busy,
+        | "Stopping" | "Progressing" | "Deleting" | "Removing" | "Moving" | "Draining"
+        | "Joining" | "pending_check" => Tone::Busy,
         _ => Tone::Plain,
     }
 }

@@ -94,6 +94,9 @@ pub(super) const REASONS: &[Reason] = &[
         "see the message; `katcall registry set` says how a registry is reached, and `katcall restart` asks again"),
     reason("FilesFailed", "{node} could not lay out the files of the workload's folder that it mounts", "on {node}: df -h /var/lib/kat, and journalctl -u kat-agent -e"),
     reason("VolumeFailed", "{node} could not make one of its volumes ready, or look at it", "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
+    reason("VolumeMoving", "the data of one of its volumes is on its way to another machine, and it starts again when that is there",
+        "katcall get volumes -n {namespace} -o wide says how far it is; katcall volume move {workload}/VOLUME --cancel ends it"),
+    reason("VolumeMoveFailed", "a try to bring the data of a volume to another machine failed; it is tried again until somebody ends it", AGENT),
     reason("HostPathNotAllowed", "{node} does not allow containers a path that it mounts",
         "add a folder above it to hostMountAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or change hostPath"),
     reason("HostPathMissing", "a path that it mounts is not there on {node}",
@@ -177,6 +180,7 @@ mod tests {
         "StoreNearlyFull",
         "StoreWasFull",
         "VolumeDeleted",
+        "VolumeMoved",
         "VolumesRemoved",
     ];
 

@@ -48,6 +48,8 @@ pub(super) struct Machine {
     pub(super) host_network: bool,
     /// Folders of volumes that have data on it.
     pub(super) data: BTreeSet<String>,
+    /// What becomes of that data.
+    pub(super) carrying: carrying::Carrying,
     /// Removals that it was asked for and has done.
     removed: Vec<String>,
 
@@ -91,6 +93,7 @@ impl Machine {
             shared: false,
             host_network: false,
             data: BTreeSet::new(),
+            carrying: carrying::Carrying::default(),
             removed: Vec::new(),
             advertise: Vec::new(),
             endpoints: Vec::new(),
@@ -118,6 +121,7 @@ impl Machine {
     pub(super) fn restart(&mut self, late: u8) {
         self.instances.clear();
         self.users.clear();
+        self.carrying.said.clear();
         self.acted = 0;
         self.stage = Stage::Begun;
         self.held = late == 0;
@@ -156,6 +160,22 @@ impl Machine {
         written.collect()
     }
 
+    /// What it would send to whom now.
+    pub(super) fn offers(&self, name: &str) -> Vec<(String, (String, String), u64)> {
+        let wishes = self.disk.moves.iter();
+        let sent = wishes.filter(|(volume, wish)| {
+            let mut assignments = self.disk.assignments.values();
+            let used = assignments.any(|one| is_assigned(one, volume));
+            wish.from == name && !wish.place && !used && self.stage == Stage::Confirmed
+        });
+        let rows = |volume: &String| self.carrying.rows.get(volume).copied().unwrap_or_default();
+        sent.map(|(volume, wish)| {
+            let copy = (wish.id.clone(), volume.clone());
+            (wish.to.clone(), copy, rows(volume))
+        })
+        .collect()
+    }
+
     /// The report as it goes out now, unless it still waits for the first look.
     pub(super) fn report(&self, name: &str) -> Option<NodeReport> {
         (!self.held).then(|| NodeReport {
@@ -177,6 +197,7 @@ impl Machine {
                 false => self.data.iter().cloned().collect(),
             },
             removed_volumes: self.removed.clone(),
+            volume_moves: self.carrying.said.clone(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
             ..NodeReport::default()
@@ -200,7 +221,9 @@ impl Machine {
             self.acted = list.revision;
             for volume in list.removals.keys() {
                 self.data.remove(volume);
+                self.carrying.rows.remove(volume);
             }
+            self.carrying.act(name, &list, &mut self.data);
             let removals = list.removals.iter();
             self.removed = removals
                 .map(|(name, wish)| removal_id(name, wish.asked))
@@ -250,6 +273,9 @@ impl Machine {
                         !(volume.made && empty),
                         "{id} starts with nothing in {folder}"
                     );
+                    if assignment.container.writes_to(&volume.definition.name) {
+                        self.carrying.start(folder);
+                    }
                 }
             }
             let owner = self

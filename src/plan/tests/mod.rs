@@ -5,6 +5,7 @@
 
 mod away;
 mod balance;
+mod carrying;
 mod check;
 mod deletion;
 mod drain;
@@ -15,6 +16,7 @@ mod indexes;
 mod joining;
 mod loss;
 mod machine;
+mod moves;
 mod nodes;
 mod objects;
 mod options;
@@ -77,6 +79,8 @@ struct World {
     stops: BTreeSet<String>,
     /// Machines that were NotReady or being drained when the present plan was made, or the one before.
     left: BTreeSet<String>,
+    /// How often something has run with a volume.
+    rows: BTreeMap<String, u64>,
 }
 
 impl World {
@@ -93,6 +97,7 @@ impl World {
             named: BTreeSet::new(),
             stops: BTreeSet::new(),
             left: BTreeSet::new(),
+            rows: BTreeMap::new(),
         };
         world.namespace(NAMESPACE, false);
         world
@@ -196,11 +201,13 @@ impl World {
 
     /// Every agent that works makes a step.
     fn agents(&mut self) {
+        self.offer();
         for (name, machine) in &mut self.machines {
             if machine.obeys {
                 machine.step(name, &self.entries, &self.failing);
             }
         }
+        self.check_rows();
     }
 
     /// Lets time go by.

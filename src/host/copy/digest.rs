@@ -1,0 +1,99 @@
+//! One number for all that is in a folder: both ends of a copy must have the same.
+
+use std::{fmt::Write as _, fs::File};
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use super::{
+    CopyError, Entry, Kind, Owners, Progress, Summary,
+    frames::encode_entry,
+    walk::{Visit, walk},
+};
+
+/// Gathers what is seen.
+pub(super) struct Digester {
+    hash: Context,
+    summary: Summary,
+    buffer: Vec<u8>,
+}
+
+impl Default for Digester {
+    fn default() -> Self {
+        Self {
+            hash: Context::new(&SHA256),
+            summary: Summary::default(),
+            buffer: Vec::new(),
+        }
+    }
+}
+
+impl Digester {
+    pub(super) fn entry(&mut self, entry: &Entry) {
+        self.buffer.clear();
+        encode_entry(entry, &mut self.buffer);
+        let length = u64::try_from(self.buffer.len()).unwrap_or(u64::MAX);
+        self.hash.update(&length.to_be_bytes());
+        self.hash.update(&self.buffer);
+        self.summary.files += u64::from(entry.kind != Kind::Folder);
+    }
+
+    pub(super) fn block(&mut self, offset: u64, block: &[u8]) {
+        // No entry is so long.
+        self.hash.update(&u64::MAX.to_be_bytes());
+        self.hash.update(&offset.to_be_bytes());
+        self.hash.update(block);
+        self.summary.bytes += u64::try_from(block.len()).unwrap_or(0);
+    }
+
+    pub(super) fn end(&mut self) {
+        self.hash.update(&(u64::MAX - 1).to_be_bytes());
+    }
+
+    pub(super) fn finish(self, skipped: u64) -> Summary {
+        let mut digest = String::new();
+        for byte in self.hash.finish().as_ref() {
+            let _ = write!(digest, "{byte:02x}");
+        }
+        Summary {
+            skipped,
+            digest,
+            ..self.summary
+        }
+    }
+}
+
+/// What lies in a folder now.
+///
+/// # Errors
+/// [`CopyError`], also where there is something in it that is not copied.
+pub fn digest(folder: &File, owners: &Owners, progress: &Progress) -> Result<Summary, CopyError> {
+    struct Looking<'p> {
+        digester: Digester,
+        progress: &'p Progress,
+    }
+    impl Visit for Looking<'_> {
+        fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+            self.digester.entry(entry);
+            self.progress.add(u64::from(entry.kind != Kind::Folder), 0);
+            self.progress.check()
+        }
+
+        fn block(&mut self, offset: u64, block: &[u8]) -> Result<(), CopyError> {
+            self.digester.block(offset, block);
+            self.progress
+                .add(0, u64::try_from(block.len()).unwrap_or(0));
+            self.progress.check()
+        }
+
+        fn end(&mut self) -> Result<(), CopyError> {
+            self.digester.end();
+            Ok(())
+        }
+    }
+    let mut looking = Looking {
+        digester: Digester::default(),
+        progress,
+    };
+    let skipped = walk(folder, owners, &mut looking)?;
+    Ok(looking.digester.finish(skipped))
+}

@@ -1,0 +1,372 @@
+//! What goes over the stream: frames of a letter, a length and a payload. Numbers are big-endian.
+//!
+//! First `T` (what it will come to), then for each thing `E`; after a folder its things and `Z`, after a file its
+//! blocks `D` and `Z`; at the end `S` (what it came to), or anywhere `F` (why it ends here).
+
+use std::io::{self, Read};
+
+use super::{Attributes, BLOCK, CopyError, Entry, Kind, MOST_ATTRIBUTES, Summary, is_copied};
+
+/// What is handed on at once, bytes.
+pub const CHUNK: usize = 256 << 10;
+/// Longest payload: a block, or an entry with its attributes and a path of the deepest kind.
+const MOST: usize = BLOCK + MOST_ATTRIBUTES + (64 << 10);
+/// Longest name, as Linux has it.
+const MOST_NAME: usize = 255;
+/// Longest path that a link leads to.
+const MOST_TARGET: usize = 4095;
+/// Longest path within the folder.
+const MOST_PATH: usize = 60 << 10;
+/// Longest reason of a failure.
+const MOST_REASON: usize = 4096;
+
+/// A frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Frame {
+    Total { files: u64, bytes: u64 },
+    Entry(Entry),
+    Block { offset: u64, bytes: Vec<u8> },
+    End,
+    Summary(Summary),
+    Failed(String),
+}
+
+impl Frame {
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        let begin = |to: &mut Vec<u8>, letter: u8| {
+            to.push(letter);
+            to.extend([0; 4]);
+            to.len()
+        };
+        let start = match self {
+            Self::Total { files, bytes } => {
+                let start = begin(to, b'T');
+                to.extend(files.to_be_bytes());
+                to.extend(bytes.to_be_bytes());
+                start
+            }
+            Self::Entry(entry) => {
+                let start = begin(to, b'E');
+                encode_entry(entry, to);
+                start
+            }
+            Self::Block { offset, bytes } => return write_block(*offset, bytes, to),
+            Self::End => begin(to, b'Z'),
+            Self::Summary(summary) => {
+                let start = begin(to, b'S');
+                to.extend(summary.files.to_be_bytes());
+                to.extend(summary.bytes.to_be_bytes());
+                to.extend(summary.skipped.to_be_bytes());
+                to.extend(summary.digest.as_bytes());
+                start
+            }
+            Self::Failed(reason) => {
+                let start = begin(to, b'F');
+                let reason = reason.as_bytes();
+                to.extend(reason.get(..MOST_REASON).unwrap_or(reason));
+                start
+            }
+        };
+        let length = u32::try_from(to.len() - start).unwrap_or(u32::MAX);
+        if let Some(place) = to.get_mut(start - 4..start) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+    }
+
+    /// The next frame; nothing at the end of the stream.
+    pub(super) fn read(from: &mut impl Read) -> Result<Option<Self>, CopyError> {
+        let mut head = [0; 5];
+        match from.read_exact(&mut head) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
+            Err(error) => return Err(CopyError::Stream(error.to_string())),
+        }
+        let [letter, length @ ..] = head;
+        let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
+        if length > MOST {
+            return Err(broken("a frame is too long"));
+        }
+        let mut payload = vec![0; length];
+        from.read_exact(&mut payload)
+            .map_err(|error| CopyError::Stream(error.to_string()))?;
+        Self::parse(letter, &payload).map(Some)
+    }
+
+    fn parse(letter: u8, payload: &[u8]) -> Result<Self, CopyError> {
+        let mut parts = Parts(payload);
+        let frame = match letter {
+            b'T' => Self::Total {
+                files: parts.long()?,
+                bytes: parts.long()?,
+            },
+            b'E' => Self::Entry(parts.entry()?),
+            b'D' => {
+                let offset = parts.long()?;
+                let bytes = std::mem::take(&mut parts.0).to_vec();
+                if bytes.is_empty() || bytes.len() > BLOCK {
+                    return Err(broken("a block has a wrong length"));
+                }
+                Self::Block { offset, bytes }
+            }
+            b'Z' => Self::End,
+            b'S' => Self::Summary(Summary {
+                files: parts.long()?,
+                bytes: parts.long()?,
+                skipped: parts.long()?,
+                digest: match std::str::from_utf8(parts.bytes(64)?) {
+                    Ok(digest) if digest.bytes().all(|one| one.is_ascii_hexdigit()) => {
+                        digest.to_owned()
+                    }
+                    _ => return Err(broken("the digest is none")),
+                },
+            }),
+            b'F' => {
+                let reason = std::mem::take(&mut parts.0);
+                let reason = reason.get(..MOST_REASON).unwrap_or(reason);
+                let reason = String::from_utf8_lossy(reason);
+                Self::Failed(reason.chars().filter(|one| !one.is_control()).collect())
+            }
+            _ => return Err(broken("a frame of an unknown kind")),
+        };
+        match parts.0.is_empty() {
+            true => Ok(frame),
+            false => Err(broken("a frame is longer than what it says")),
+        }
+    }
+}
+
+/// The same as writing a [`Frame::Block`], without a copy of its bytes.
+pub(super) fn write_block(offset: u64, bytes: &[u8], to: &mut Vec<u8>) {
+    let length = u32::try_from(bytes.len() + 8).unwrap_or(u32::MAX);
+    to.push(b'D');
+    to.extend(length.to_be_bytes());
+    to.extend(offset.to_be_bytes());
+    to.extend(bytes);
+}
+
+/// An entry, for the stream and for the digest.
+pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
+    let Entry {
+        name,
+        kind,
+        attributes,
+    } = entry;
+    let short = |text: &[u8], to: &mut Vec<u8>| {
+        to.extend(u16::try_from(text.len()).unwrap_or(u16::MAX).to_be_bytes());
+        to.extend(text);
+    };
+    short(name, to);
+    match kind {
+        Kind::Folder => to.push(b'd'),
+        Kind::File(size) => {
+            to.push(b'f');
+            to.extend(size.to_be_bytes());
+        }
+        Kind::Link(path) => {
+            to.push(b'h');
+            short(path, to);
+        }
+        Kind::Symlink(target) => {
+            to.push(b'l');
+            short(target, to);
+        }
+        Kind::Fifo => to.push(b'p'),
+    }
+    to.extend(attributes.mode.to_be_bytes());
+    to.extend(attributes.uid.to_be_bytes());
+    to.extend(attributes.gid.to_be_bytes());
+    to.extend(attributes.seconds.to_be_bytes());
+    to.extend(attributes.nanoseconds.to_be_bytes());
+    let count = u16::try_from(attributes.extended.len()).unwrap_or(u16::MAX);
+    to.extend(count.to_be_bytes());
+    for (name, value) in &attributes.extended {
+        short(name, to);
+        to.extend(u32::try_from(value.len()).unwrap_or(u32::MAX).to_be_bytes());
+        to.extend(value);
+    }
+}
+
+fn broken(what: &str) -> CopyError {
+    CopyError::Stream(what.to_owned())
+}
+
+/// One name, of which no folder could be left.
+fn is_name(name: &[u8]) -> bool {
+    let plain = !name.contains(&b'/') && !name.contains(&0);
+    plain && !name.is_empty() && name.len() <= MOST_NAME && name != b"." && name != b".."
+}
+
+struct Parts<'p>(&'p [u8]);
+
+impl<'p> Parts<'p> {
+    fn bytes(&mut self, count: usize) -> Result<&'p [u8], CopyError> {
+        let (taken, rest) = self
+            .0
+            .split_at_checked(count)
+            .ok_or_else(|| broken("a frame is shorter than what it says"))?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CopyError> {
+        let bytes = self.bytes(N)?;
+        bytes.try_into().map_err(|_| broken("a number is missing"))
+    }
+
+    fn short(&mut self) -> Result<usize, CopyError> {
+        Ok(usize::from(u16::from_be_bytes(self.array()?)))
+    }
+
+    fn word(&mut self) -> Result<u32, CopyError> {
+        Ok(u32::from_be_bytes(self.array()?))
+    }
+
+    fn long(&mut self) -> Result<u64, CopyError> {
+        Ok(u64::from_be_bytes(self.array()?))
+    }
+
+    fn text(&mut self) -> Result<&'p [u8], CopyError> {
+        let length = self.short()?;
+        self.bytes(length)
+    }
+
+    fn entry(&mut self) -> Result<Entry, CopyError> {
+        let name = self.text()?.to_vec();
+        if !name.is_empty() && !is_name(&name) {
+            return Err(broken("a name leads elsewhere"));
+        }
+        let [letter] = self.array()?;
+        let kind = match letter {
+            b'd' => Kind::Folder,
+            b'f' => Kind::File(self.long()?),
+            b'h' => {
+                let path = self.text()?;
+                let inside = path.split(|byte| *byte == b'/').all(is_name);
+                if path.len() > MOST_PATH || !inside {
+                    return Err(broken("a link leads elsewhere"));
+                }
+                Kind::Link(path.to_vec())
+            }
+            b'l' => {
+                let target = self.text()?;
+                if target.is_empty() || target.len() > MOST_TARGET || target.contains(&0) {
+                    return Err(broken("a symbolic link has no target"));
+                }
+                Kind::Symlink(target.to_vec())
+            }
+            b'p' => Kind::Fifo,
+            _ => return Err(broken("an entry of an unknown kind")),
+        };
+        let mut attributes = Attributes {
+            mode: self.word()?,
+            uid: self.word()?,
+            gid: self.word()?,
+            seconds: i64::from_be_bytes(self.array()?),
+            nanoseconds: self.word()?,
+            extended: Vec::new(),
+        };
+        if attributes.mode > 0o7777 || attributes.nanoseconds > 999_999_999 {
+            return Err(broken("a mode or a time is none"));
+        }
+        for _ in 0..self.short()? {
+            let name = self.text()?;
+            let length = usize::try_from(self.word()?).unwrap_or(usize::MAX);
+            let value = self.bytes(length)?;
+            if !is_copied(name) || name.contains(&0) || name.len() > MOST_NAME {
+                return Err(broken("an attribute is not one that is copied"));
+            }
+            attributes.extended.push((name.to_vec(), value.to_vec()));
+        }
+        Ok(Entry {
+            name,
+            kind,
+            attributes,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &[u8], kind: Kind) -> Frame {
+        Frame::Entry(Entry {
+            name: name.to_vec(),
+            kind,
+            attributes: Attributes {
+                mode: 0o4755,
+                uid: 20_001,
+                gid: 7,
+                seconds: -3,
+                nanoseconds: 999_999_999,
+                extended: vec![(b"user.a".to_vec(), vec![0, 1, 255])],
+            },
+        })
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let frames = [
+            Frame::Total {
+                files: 3,
+                bytes: u64::MAX,
+            },
+            entry(b"", Kind::Folder),
+            entry(b"\xff\n", Kind::File(7)),
+            entry(b"b", Kind::Link(b"a/\xff".to_vec())),
+            entry(b"c", Kind::Symlink(b"/etc/../x".to_vec())),
+            entry(b"d", Kind::Fifo),
+            Frame::Block {
+                offset: 1 << 40,
+                bytes: vec![1; BLOCK],
+            },
+            Frame::End,
+            Frame::Summary(Summary {
+                files: 1,
+                bytes: 2,
+                skipped: 3,
+                digest: "ab".repeat(32),
+            }),
+            Frame::Failed("no".to_owned()),
+        ];
+        let mut text = Vec::new();
+        for frame in &frames {
+            frame.write(&mut text);
+        }
+        let mut from = text.as_slice();
+        for frame in &frames {
+            assert_eq!(Frame::read(&mut from).unwrap().as_ref(), Some(frame));
+        }
+        assert_eq!(Frame::read(&mut from).unwrap(), None);
+    }
+
+    #[test]
+    fn what_leads_elsewhere_is_refused() {
+        let bad = [
+            entry(b"..", Kind::Folder),
+            entry(b"a/b", Kind::Folder),
+            entry(b".", Kind::Fifo),
+            entry(b"a\0", Kind::Fifo),
+            entry(&[b'a'; 256], Kind::Fifo),
+            entry(b"a", Kind::Link(b"../x".to_vec())),
+            entry(b"a", Kind::Link(b"/etc/passwd".to_vec())),
+            entry(b"a", Kind::Link(Vec::new())),
+            entry(b"a", Kind::Symlink(Vec::new())),
+        ];
+        for frame in bad {
+            let mut text = Vec::new();
+            frame.write(&mut text);
+            assert!(Frame::read(&mut text.as_slice()).is_err(), "{frame:?}");
+        }
+        let Frame::Entry(mut privileged) = entry(b"a", Kind::Folder) else {
+            unreachable!();
+        };
+        privileged.attributes.extended = vec![(b"security.capability".to_vec(), vec![1])];
+        let mut text = Vec::new();
+        Frame::Entry(privileged).write(&mut text);
+        assert!(Frame::read(&mut text.as_slice()).is_err());
+        for text in [&b"D\xff\xff\xff\xff"[..], b"Q\0\0\0\0", b"Z\0\0\0\x01x"] {
+            assert!(Frame::read(&mut &*text).is_err(), "{text:?}");
+        }
+    }
+}

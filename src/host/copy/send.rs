@@ -1,0 +1,127 @@
+//! The end that has the data: reads it and writes the stream.
+
+use std::fs::File;
+
+use tokio::time::{Duration, Instant};
+
+use super::{
+    CHUNK, CopyError, Entry, Owners,
+    digest::Digester,
+    frames::{Frame, write_block},
+    walk::{Visit, measure, walk},
+};
+
+/// The other end hears something at least so often, also while holes or many names are read.
+const SAYS_SOMETHING: Duration = Duration::from_secs(10);
+
+struct Sending<F> {
+    digester: Digester,
+    buffer: Vec<u8>,
+    out: F,
+    last: Instant,
+    total: (u64, u64),
+}
+
+impl<F: FnMut(Vec<u8>) -> bool> Sending<F> {
+    fn frame(&mut self, frame: &Frame) -> Result<(), CopyError> {
+        frame.write(&mut self.buffer);
+        self.flush_if_full()
+    }
+
+    fn flush_if_full(&mut self) -> Result<(), CopyError> {
+        match self.buffer.len() >= CHUNK {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), CopyError> {
+        self.last = Instant::now();
+        let full = std::mem::replace(&mut self.buffer, Vec::with_capacity(CHUNK * 2));
+        match (self.out)(full) {
+            true => Ok(()),
+            false => Err(CopyError::Ended),
+        }
+    }
+}
+
+impl<F: FnMut(Vec<u8>) -> bool> Visit for Sending<F> {
+    fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+        self.digester.entry(entry);
+        self.frame(&Frame::Entry(entry.clone()))
+    }
+
+    fn block(&mut self, offset: u64, block: &[u8]) -> Result<(), CopyError> {
+        self.digester.block(offset, block);
+        write_block(offset, block, &mut self.buffer);
+        self.flush_if_full()
+    }
+
+    fn end(&mut self) -> Result<(), CopyError> {
+        self.digester.end();
+        self.frame(&Frame::End)
+    }
+
+    fn idle(&mut self) -> Result<(), CopyError> {
+        if self.last.elapsed() < SAYS_SOMETHING {
+            return Ok(());
+        }
+        if self.buffer.is_empty() {
+            let (files, bytes) = self.total;
+            Frame::Total { files, bytes }.write(&mut self.buffer);
+        }
+        self.flush()
+    }
+}
+
+/// Sends everything in `folder` in pieces of about [`CHUNK`] bytes to `out`, which says whether somebody still
+/// listens. What goes wrong is told to the other end too. Blocks for as long as that takes.
+///
+/// # Errors
+/// [`CopyError`]; nothing in the folder is changed.
+pub fn send(
+    folder: &File,
+    owners: &Owners,
+    out: impl FnMut(Vec<u8>) -> bool,
+) -> Result<(), CopyError> {
+    let mut sending = Sending {
+        digester: Digester::default(),
+        buffer: Vec::new(),
+        out,
+        last: Instant::now(),
+        total: (0, 0),
+    };
+    let sent = send_all(folder, owners, &mut sending);
+    if let Err(error) = &sent {
+        sending.frame(&Frame::Failed(error.to_string()))?;
+        sending.flush()?;
+    }
+    sent
+}
+
+fn send_all<F: FnMut(Vec<u8>) -> bool>(
+    folder: &File,
+    owners: &Owners,
+    sending: &mut Sending<F>,
+) -> Result<(), CopyError> {
+    let (files, bytes) = measure(folder, owners, &mut || sending.idle())?;
+    sending.total = (files, bytes);
+    sending.frame(&Frame::Total { files, bytes })?;
+    // So that somebody hears of it before much is read.
+    sending.flush()?;
+    let skipped = walk(folder, owners, sending)?;
+    let digester = std::mem::take(&mut sending.digester);
+    sending.frame(&Frame::Summary(digester.finish(skipped)))?;
+    sending.flush()
+}
+
+/// Tells the other end why there is nothing to send.
+///
+/// # Errors
+/// [`CopyError`] with that reason.
+pub fn refuse(reason: &str, mut out: impl FnMut(Vec<u8>) -> bool) -> Result<(), CopyError> {
+    let mut text = Vec::new();
+    Frame::Failed(reason.to_owned()).write(&mut text);
+    out(text);
+    Err(CopyError::Other(reason.to_owned()))
+}
