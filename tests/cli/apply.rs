@@ -115,8 +115,10 @@ fn the_users_mistakes_are_shown_before_anything_is_sent() {
         .replace("replicas: 1", "replicas: many")
         .replace("type: Service", "typ: Service");
     program.file("web/workload.kat", &wrong);
-    let later =
-        workload_file("db").replace("    name: app\n", "    name: app\n    hostNetwork: true\n");
+    let later = workload_file("db").replace(
+        "    name: app\n",
+        "    name: app\n    resources: {gpu: {driver: any}}\n",
+    );
     program.file("db/workload.kat", &later);
     assert_snapshot!(program.run(&["apply", "-f", "web", "-f", "db"]));
     assert_eq!(fake.asked(), Vec::<String>::new());

@@ -68,7 +68,10 @@ fn the_machines_network_is_had_once_on_each_machine_that_lets_it() {
         why.contains("1 without hostNetworkAllow in /etc/kat/agent.yaml"),
         "{why}"
     );
-    assert!(why.contains("3 with a host port that is taken"), "{why}");
+    assert!(
+        why.contains("3 with another of its instances on the machine's network"),
+        "{why}"
+    );
     // Its owner lets it now.
     world.at("n2").host_network = true;
     world.roll_out();
