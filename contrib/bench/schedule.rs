@@ -128,7 +128,7 @@ impl Store {
             deletes_volumes: false,
             paused: false,
             restarted: None,
-            architectures: Vec::new(),
+            image: Default::default(),
         };
         self.put(keys::workload_meta(NAMESPACE, &name), &meta)
     }

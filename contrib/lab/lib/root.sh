@@ -74,6 +74,39 @@ build_root() {
     say "built $root ($(du -sh "$root" | cut -f1))"
 }
 
+# tree PACKAGE...: a file tree with these packages of Debian, for an image; built once, kept in the cache. Prints its path.
+ensure_tree() {
+    local key tree option options=() mirror log=$LAB_CACHE/tree.log
+    key=$(echo "$ROOT_VERSION $ROOT_SUITE $*" | sha256sum)
+    tree=$LAB_CACHE/tree-${key:0:12}
+    if [[ ! -d $tree ]]; then
+        mkdir -p "$LAB_CACHE"
+        mirror=$(apt_mirror)
+        [[ $mirror ]] || die "apt on this machine has no Debian mirror with 'main': see 'apt-get indextargets'"
+        while read -r option; do
+            [[ $option ]] && options+=(--aptopt="$option")
+        done < <(apt_options)
+        (
+            flock 9
+            [[ ! -d $tree ]] || exit 0
+            say "building a file tree with $*"
+            rm -rf --one-file-system "$tree.new"
+            if ! mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
+                --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
+                --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${options[@]}" \
+                --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror" >"$log" 2>&1 9>&-; then
+                tail -n 30 "$log" >&2
+                rm -rf --one-file-system "$tree.new"
+                die "the file tree could not be built; all of it is in $log"
+            fi
+            # Nothing of it runs as root of a machine, and devices are the container's own.
+            rm -rf "$tree.new"/dev/* "$tree.new/var/cache/apt" "$tree.new/var/lib/apt/lists"
+            mv "$tree.new" "$tree"
+        ) 9>"$LAB_CACHE/.root.lock" >&2
+    fi
+    echo "$tree"
+}
+
 # Debian's registry, unpacked and not installed: no service of the host starts.
 ensure_registry_program() {
     local program=$LAB_CACHE/registry/usr/bin/docker-registry

@@ -18,6 +18,12 @@ need_running() {
     leader_pid "$1" >/dev/null || die "$1 is not running: 'kat-lab start $1'"
 }
 
+verb_tree() {
+    (($# > 0)) || usage_error "tree PACKAGE..."
+    install_what_is_missing
+    ensure_tree "$@"
+}
+
 verb_root() {
     (($# == 0)) || usage_error "root takes no arguments"
     install_what_is_missing

@@ -90,3 +90,17 @@ fn the_example_has_no_mistakes_and_takes_effect() {
         (Some("web"), 8080)
     );
 }
+
+#[test]
+fn every_example_has_no_mistakes_and_takes_effect() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples");
+    let mut tried = 0;
+    for entry in fs::read_dir(examples).unwrap() {
+        let folder = entry.unwrap().path();
+        let bundle = parsed(&read_folder(&folder).unwrap());
+        assert_eq!(lines(&not_yet(&bundle)), "", "{}", folder.display());
+        assert!(bundle.workload.is_some() && bundle.load_balancer.is_some());
+        tried += 1;
+    }
+    assert!(tried >= 3, "only {tried} examples");
+}
