@@ -28,7 +28,7 @@ use crate::{
 
 /// Most bytes of all files of a workload: they are stored twice in one transaction, which etcd takes up to 1.5 MiB.
 /// Files for its volumes count as they are stored, packed and as text.
-const MAX_FILES: usize = 720 * 1024;
+const MAX_FILES: usize = 700 * 1024;
 
 /// A workload that is to be created or changed.
 pub(super) struct Apply<'a> {

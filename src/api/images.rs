@@ -1,6 +1,10 @@
 //! What an apply learns of its image before it is written: the digest that its tag means now, and for which
 //! architectures it is made, so that every replica of a version runs the same, where it can.
 
+use std::sync::LazyLock;
+
+use tokio::sync::Semaphore;
+
 use super::{
     apply::{Apply, Cause},
     context::Api,
@@ -10,9 +14,15 @@ use crate::{
     registry::{Reference, RegistryError},
 };
 
+/// Most images that are asked for at once.
+const AT_ONCE: usize = 4;
+
+static QUESTIONS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
+
 /// Asks the registry where this apply begins a version; `None` where it does not. Who can't be asked keeps nobody from
 /// applying: it is written down as the problem.
 pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
+    let _permit = QUESTIONS.acquire().await;
     let source = api.config.images.as_ref()?;
     let image = apply.submission.pulled_image.as_ref()?;
     let snapshot = api.snapshot().ok()?;
@@ -31,6 +41,11 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
     };
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
+    // What listens on the leader alone is nobody's registry but an administrator's.
+    if reference.is_local() && !settings.registries.contains_key(&reference.host) {
+        let problem = format!("{} is the machine itself", reference.host);
+        return Some(record(String::new(), Vec::new(), problem));
+    }
     match source.resolve(&reference, &settings, None).await {
         Ok(found) => {
             let pinned = match reference.is_pinned() {

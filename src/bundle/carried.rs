@@ -5,6 +5,7 @@
 //! archived and rolled back together with the `*.kat` files.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Read},
     os::unix::fs::PermissionsExt,
@@ -119,18 +120,15 @@ pub fn unpack_carried(text: &str) -> Result<Vec<CarriedFile>, String> {
     }
     let files: Vec<_> = found.into_iter().map(CarriedFile::from).collect();
     let total: usize = files.iter().map(|file| file.bytes.len()).sum();
-    let mut paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    paths.sort_unstable();
-    let through = |pair: &[&str]| match pair {
-        [one, next] => {
-            one == next
-                || next
-                    .strip_prefix(one)
-                    .is_some_and(|rest| rest.starts_with('/'))
-        }
-        _ => false,
+    let paths: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
+    // One that is a folder of another.
+    let clash = |path: &&str| {
+        let mut above = path
+            .match_indices('/')
+            .filter_map(|(place, _)| path.get(..place));
+        above.any(|folder| paths.contains(folder))
     };
-    if total > MAX_CARRIED || paths.windows(2).any(through) {
+    if total > MAX_CARRIED || paths.len() < files.len() || paths.iter().any(clash) {
         return Err("the carried files are too many bytes, or two have one path".to_owned());
     }
     Ok(files)
@@ -262,9 +260,24 @@ impl Reader<'_> {
         self.diagnostics.push(found);
     }
 
+    /// A part of the path that is a link: it could lead to files that are nobody's to send.
+    fn link_on_the_way(&self, folder: &str) -> Option<String> {
+        let parts = Path::new(folder)
+            .ancestors()
+            .filter(|part| *part != Path::new(""));
+        let is_link = |part: &&Path| {
+            fs::symlink_metadata(self.top.join(part)).is_ok_and(|found| found.is_symlink())
+        };
+        let mut links = parts.filter(is_link);
+        links.next().map(|link| link.display().to_string())
+    }
+
     /// A folder that is not there is found where the volume is checked, which knows the line.
     fn folder(&mut self, folder: &str, depth: usize) {
         let path = self.top.join(folder);
+        if let Some(link) = self.link_on_the_way(folder) {
+            return self.refuse(Class::Archive, &link, "is a link, expected a plain folder");
+        }
         let entries = match fs::symlink_metadata(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return,
             Ok(metadata) if !metadata.is_dir() => {

@@ -13,6 +13,9 @@ use super::{
 };
 use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 
+/// Most bytes of an assignment beside the files that it carries: the largest part are sealed values.
+const OTHERWISE: usize = 512 * 1024;
+
 /// What an instance is made from.
 #[derive(Clone, Copy)]
 struct Version<'v> {
@@ -246,6 +249,8 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     }
 
     fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+        let carried = assignment.carried.as_ref().map_or(0, |text| text.len());
+        self.make_room(carried + OTHERWISE);
         self.draft.place(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
         self.machines

@@ -46,6 +46,8 @@ const SOFT_LIMIT: usize = 96;
 
 /// The same of its bytes: an assignment with secrets can have 350 KiB.
 const SOFT_BYTES: usize = 512 << 10;
+/// No group gets larger where it need not: a transaction takes 1.4 MiB (`store::limits`).
+const HARD_BYTES: usize = 1400 * 1000;
 
 /// The id of a stored assignment, and the assignment.
 pub(super) type StoredInstance<'a> = (&'a String, &'a InstanceEntry);
@@ -277,6 +279,12 @@ impl<'a> Draft<'a> {
     pub(super) fn is_full(group: &Group) -> bool {
         let bytes = || -> usize { group.operations.iter().map(value_bytes).sum() };
         group.operations.len() + group.machines.len() >= SOFT_LIMIT || bytes() >= SOFT_BYTES
+    }
+
+    /// With so many bytes more the group would be more than a transaction takes.
+    pub(super) fn has_no_room(group: &Group, more: usize) -> bool {
+        let bytes: usize = group.operations.iter().map(value_bytes).sum();
+        bytes + more > HARD_BYTES
     }
 
     /// Ends a group: it becomes a change, if it has any operation.

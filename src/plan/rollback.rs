@@ -59,6 +59,9 @@ impl Pass<'_, '_, '_> {
             why: why.clone(),
             ..record.clone()
         };
+        // Each file is written twice.
+        let files = archived.files.values().map(|file| file.value.len());
+        self.make_room(2 * files.sum::<usize>());
         self.workload_event(EventKind::Warning, "RolledBack", why);
         let mut group = std::mem::take(&mut self.group);
         let WorkloadKey { namespace, name } = self.key;

@@ -262,6 +262,13 @@ impl<'a> Pass<'_, 'a, '_> {
         }
     }
 
+    /// Before large values are put: what is gathered goes first where both would be too much for one transaction.
+    pub(super) fn make_room(&mut self, bytes: usize) {
+        if Draft::has_no_room(&self.group, bytes) {
+            self.flush(true);
+        }
+    }
+
     /// Commits what is gathered, with the count of the instances made so far.
     fn flush(&mut self, with_record: bool) {
         let mut group = std::mem::take(&mut self.group);

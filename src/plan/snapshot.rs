@@ -218,6 +218,8 @@ pub struct Snapshot {
     pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
     /// Secrets, sealed.
     pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
+    /// Secrets that this version can't read; no key goes while there are any.
+    pub unread_secrets: usize,
     /// The keys that seal them, by number.
     pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,
     /// What opens these.

@@ -16,6 +16,8 @@ use super::{
 const CONNECT: Duration = Duration::from_secs(2);
 /// Longest time of all questions about one image.
 const WHOLE: Duration = Duration::from_secs(5);
+/// Longest time of one place while there are others.
+const PLACE: Duration = Duration::from_millis(1500);
 /// Most bytes of a manifest, as the specification advises.
 const MANIFEST: usize = 4 << 20;
 /// Most bytes of an image's configuration.
@@ -132,10 +134,18 @@ impl ImageSource for Registries {
     ) -> Result<Resolved, RegistryError> {
         let ask = async {
             let mut last = None;
-            for place in self.places(image, settings) {
+            let places = self.places(image, settings);
+            let longest = if places.len() > 1 { PLACE } else { WHOLE };
+            for place in places {
                 // A password is for the registry, and not for those who stand in for it.
                 let own = place.host == image.api_host();
-                match place.resolve(credentials.filter(|_| own)).await {
+                let answer =
+                    tokio::time::timeout(longest, place.resolve(credentials.filter(|_| own)));
+                let silent = |_| RegistryError::Unreachable {
+                    host: place.host.clone(),
+                    error: "no answer in time".to_owned(),
+                };
+                match answer.await.unwrap_or_else(|late| Err(silent(late))) {
                     Ok(resolved) => return Ok(resolved),
                     // What it said is worth more than that a later one does not answer.
                     Err(RegistryError::Unreachable { .. }) if last.is_some() => {}

@@ -67,6 +67,19 @@ impl Reference {
         }
     }
 
+    /// Its host is the machine that asks, or one that only it reaches.
+    pub fn is_local(&self) -> bool {
+        let host = self
+            .host
+            .rsplit_once(':')
+            .map_or(self.host.as_str(), |(host, _)| host);
+        let address = host.parse::<std::net::Ipv4Addr>();
+        host.eq_ignore_ascii_case("localhost")
+            || host.to_ascii_lowercase().ends_with(".localhost")
+            || address
+                .is_ok_and(|one| one.is_loopback() || one.is_link_local() || one.is_unspecified())
+    }
+
     fn is_dockers(&self) -> bool {
         DOCKER.contains(&self.host.as_str())
     }
@@ -118,6 +131,18 @@ mod tests {
         assert_eq!(of("quay.io/a/b/c:x@sha256:00"), "quay.io a/b/c sha256:00");
         for short in ["nginx", "nginx:1", "library/nginx:1"] {
             assert_eq!(read(short), None, "{short}");
+        }
+        for (host, local) in [
+            ("localhost", true),
+            ("LOCALHOST:5000", true),
+            ("127.0.0.2:5000", true),
+            ("169.254.169.254", true),
+            ("0.0.0.0:1", true),
+            ("registry.lab:5000", false),
+            ("10.0.0.1:5000", false),
+        ] {
+            let image = Reference::parse(&format!("{host}/web")).unwrap();
+            assert_eq!(image.is_local(), local, "{host}");
         }
         let image = Reference::parse("docker.io/nginx:1.27").unwrap();
         assert_eq!(image.pinned_to("sha256:00"), "docker.io/nginx@sha256:00");

@@ -66,7 +66,8 @@ impl Worker {
         desired: &UserDesired,
     ) -> Result<bool, WorkerError> {
         self.join_groups(desired).await?;
-        if !self.mark().exists() {
+        // What is not in a list that nobody has confirmed may belong here.
+        if !self.mark().exists() || !desired.confirmed {
             return Ok(true);
         }
         let mut live = Vec::new();

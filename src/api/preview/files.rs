@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use similar::TextDiff;
@@ -15,8 +15,8 @@ use crate::{
 
 /// Lines around a change.
 const CONTEXT: usize = 3;
-/// After this the difference of one file is only a rough one: texts may be made to be hard to compare.
-const LONGEST: Duration = Duration::from_millis(200);
+/// After this the differences of all files are only rough ones: texts may be made to be hard to compare.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Changed files in the order of their paths; none where either can't be read.
 pub(super) fn changes(
@@ -24,12 +24,13 @@ pub(super) fn changes(
     new: Option<&WorkloadEntry>,
 ) -> Vec<CarriedFileChange> {
     let (old, new) = (carried(old), carried(new));
+    let until = Instant::now() + LONGEST;
     let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
     let changed = paths.into_iter().filter_map(|path| {
         let (before, after) = (old.get(path), new.get(path));
         (before != after).then(|| CarriedFileChange {
             path: path.clone(),
-            diff: difference(path, before, after),
+            diff: difference(path, (before, after), until),
         })
     });
     changed.collect()
@@ -43,7 +44,11 @@ fn carried(entry: Option<&WorkloadEntry>) -> BTreeMap<String, CarriedFile> {
     files.map(|file| (file.path.clone(), file)).collect()
 }
 
-fn difference(path: &str, before: Option<&CarriedFile>, after: Option<&CarriedFile>) -> String {
+fn difference(
+    path: &str,
+    (before, after): (Option<&CarriedFile>, Option<&CarriedFile>),
+    until: Instant,
+) -> String {
     let mode = |file: &CarriedFile| file.executable;
     let mut text = String::new();
     if let (Some(before), Some(after)) = (before, after)
@@ -65,7 +70,7 @@ fn difference(path: &str, before: Option<&CarriedFile>, after: Option<&CarriedFi
                 None => "/dev/null",
             };
             let mut config = TextDiff::configure();
-            let diff = config.timeout(LONGEST).diff_lines(left, right);
+            let diff = config.deadline(until).diff_lines(left, right);
             let mut diff = diff.unified_diff();
             diff.context_radius(CONTEXT)
                 .header(title(before), title(after));
@@ -101,19 +106,20 @@ mod tests {
 
     #[test]
     fn texts_differ_by_lines_and_others_by_their_size() {
+        let until = Instant::now() + LONGEST;
         let (old, new) = (file(b"a\nb\n", false), file(b"a\nc\n", true));
-        let text = difference("conf/a", Some(&old), Some(&new));
+        let text = difference("conf/a", (Some(&old), Some(&new)), until);
         assert_eq!(
             text,
             "was no program, is a program\n--- conf/a\n+++ conf/a\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
         );
-        let made = difference("conf/a", None, Some(&new));
+        let made = difference("conf/a", (None, Some(&new)), until);
         assert!(made.starts_with("--- /dev/null\n+++ conf/a\n"), "{made}");
-        let gone = difference("conf/a", Some(&old), None);
+        let gone = difference("conf/a", (Some(&old), None), until);
         assert!(gone.contains("+++ /dev/null\n"), "{gone}");
-        let binary = difference("conf/a", Some(&old), Some(&file(b"\0\xff", false)));
+        let binary = difference("conf/a", (Some(&old), Some(&file(b"\0\xff", false))), until);
         assert_eq!(binary, "conf/a is not text: 4 bytes, then 2\n");
-        let mode = difference("conf/a", Some(&old), Some(&file(b"a\nb\n", true)));
+        let mode = difference("conf/a", (Some(&old), Some(&file(b"a\nb\n", true))), until);
         assert_eq!(mode, "was no program, is a program\n");
     }
 }

@@ -140,7 +140,9 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
             break;
         }
     }
-    if outdated.is_empty() {
+    // With which key those are sealed nobody knows here.
+    let unread = snapshot.unread_secrets;
+    if outdated.is_empty() && unread == 0 {
         let earlier = snapshot.sealing_keys.range(..*last).take(PIECE);
         for (number, stored) in earlier {
             let name = keys::sealing_key(*number);
@@ -150,7 +152,7 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
     }
     let outcome = SealingRotation {
         key: *last,
-        left: left as u64,
+        left: (left + unread) as u64,
     };
     match operations.is_empty() {
         true => Ok(Decision::Done(outcome)),

@@ -30,7 +30,10 @@ impl SnapshotBuilder {
                     .json::<SecretRecord>(entry)
                     .map(|stored| Arc::new(stored.value)),
             };
-            let Some(value) = parsed else { continue };
+            let Some(value) = parsed else {
+                snapshot.unread_secrets += 1;
+                continue;
+            };
             let revision = entry.mod_revision;
             kept.insert(entry.key.clone(), (revision, Arc::clone(&value)));
             snapshot.secrets.insert(key, Stored { revision, value });
