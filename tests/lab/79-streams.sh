@@ -15,10 +15,17 @@ every_start() {
 }
 # From the leader's machine, and from those that pass callers on to it.
 for node in n1 n2 n3; do wait_for 10 every_start "$node"; done
-# Only a leader is answered on the port of a machine.
+# Only a leader is told of what runs on a machine; without a certificate nobody gets in, and machines get no more than data that moves to them.
 overlay=$(kat get node n2 -o json | jq -r .status.overlayAddress)
 refused on n3 curl --silent --insecure --max-time 5 "https://$overlay:9116/"
-refused on n3 curl --silent --insecure --max-time 5 --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key "https://$overlay:9116/"
+with_nodes() {
+    on n3 curl --silent --insecure --max-time 5 --output /dev/null --write-out '%{http_code}' \
+        --cert /var/lib/kat/pki/node.crt --key /var/lib/kat/pki/node.key "https://$overlay:9116$1"
+}
+id=$(on_node web n2 .metadata.name)
+equal 403 "$(with_nodes /v1alpha1/nodes/n2/usage)" "status of usage for another machine"
+equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/instances/$id/logs")" "status of logs for another machine"
+equal 403 "$(with_nodes "/v1alpha1/n/default/workloads/web/volumes/data/copy?id=none")" "status of a copy that nobody asked for"
 # A command in each of them, asked for on each machine: two of three go through the leader to a third.
 for node in n1 n2 n3; do
     for id in $(instances web | jq -r '.[] | select(.status.phase == "Running") | .metadata.name'); do
