@@ -367,3 +367,18 @@ fn one_who_does_not_listen_any_more_ends_it_on_both_sides() {
     let received = receive(&mut text.as_slice(), &open(&into), &OWNERS, &progress);
     assert!(matches!(received, Err(CopyError::Ended)));
 }
+
+#[test]
+fn enough_stays_free_and_small_file_systems_take_something() {
+    const GIB: u64 = 1 << 30;
+    let cases = [
+        (1000 * GIB, 50 * GIB),
+        (15 * GIB, GIB),
+        (5 * GIB, GIB / 2),
+        (64 << 20, (64 << 20) / 10),
+        (0, 0),
+    ];
+    for (whole, free) in cases {
+        assert_eq!(super::receive::stays_free(whole), free, "{whole}");
+    }
+}
