@@ -364,6 +364,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
         sockets: Vec::new(),
     };
     let api = ApiConfig {
+        images: None,
         handle,
         logs: Arc::new(NoLogs),
         sessions: Arc::new(NoLogs),

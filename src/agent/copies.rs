@@ -192,11 +192,7 @@ impl Volumes {
         let summary = summary.ok_or_else(|| MoveError::Lost(self.base.join(path)))?;
         let (user, _) = owners_of(wish.index)?;
         let open = Base::open(&base)?;
-        let there = match open.owner_of(path) {
-            Ok((uid, _)) => Some(uid),
-            Err(VolumeError::Missing(_)) => None,
-            Err(error) => return Err(error.into()),
-        };
+        let there = owner_in(&open, path)?;
         let data = folder.join("data");
         let copied = match fs::symlink_metadata(&data) {
             Ok(_) => true,
@@ -206,11 +202,11 @@ impl Volumes {
         match (copied, there) {
             // It is in its place since an earlier try.
             (false, Some(uid)) if is_of(&user, uid) => {
-                self.note(volume);
+                self.note_placed(volume);
                 return Ok(summary);
             }
             (false, _) => return Err(MoveError::Lost(self.base.join(path))),
-            (true, Some(uid)) if wish.replaces && is_of(&user, uid) => {
+            (true, Some(uid)) if self.may_go(volume, wish) && is_of(&user, uid) => {
                 rename(&place, &folder.join("old"))?;
             }
             (true, Some(_)) => return Err(MoveError::Taken(self.base.join(path))),
@@ -225,8 +221,29 @@ impl Volumes {
             let synced = File::open(changed).and_then(|folder| folder.sync_all());
             synced.map_err(|error| system("bring to the disk", changed, error))?;
         }
-        self.note(volume);
+        self.note_placed(volume);
         Ok(summary)
+    }
+
+    /// Looks whether a copy could be put in its place.
+    pub(super) fn check_place(&self, volume: &str, wish: &MoveRecord) -> Result<(), MoveError> {
+        let path = path_of(volume)?;
+        let base = self.below(&self.base);
+        if fs::symlink_metadata(&base).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(());
+        }
+        let (user, _) = owners_of(wish.index)?;
+        match owner_in(&Base::open(&base)?, path)? {
+            Some(uid) if !(self.may_go(volume, wish) && is_of(&user, uid)) => {
+                Err(MoveError::Taken(self.base.join(path)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What lies in the place is a copy that nobody needs: one of before, or one that nothing has run with.
+    fn may_go(&self, volume: &str, wish: &MoveRecord) -> bool {
+        wish.replaces || self.is_unused(volume)
     }
 
     /// Removes copies that nobody asks for: they are not the data, or have left what was in their place before.
@@ -252,6 +269,15 @@ impl Volumes {
             let _ = fs::remove_dir(&copies);
         }
         failures
+    }
+}
+
+/// Whose a folder is, where it is there.
+fn owner_in(base: &Base, path: &Path) -> Result<Option<u32>, VolumeError> {
+    match base.owner_of(path) {
+        Ok((uid, _)) => Ok(Some(uid)),
+        Err(VolumeError::Missing(_)) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

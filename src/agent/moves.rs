@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Statuses,
-    copies::{copy_name, owners_of},
+    copies::{MoveError, copy_name, owners_of},
     supervisor::Listed,
     volumes::Volumes,
 };
@@ -212,7 +212,8 @@ impl Taking {
                 true => self.place().await.map(|summary| (summary, Phase::Placed)),
                 false => {
                     let copied = self.copy(&mut report, &end).await;
-                    copied.map(|summary| (summary, Phase::Copied))
+                    let copied = copied.map(|summary| (summary, Phase::Copied));
+                    copied.map_err(|message| (Phase::Waiting, message))
                 }
             };
             if end.is_cancelled() {
@@ -241,7 +242,7 @@ impl Taking {
                     });
                     return;
                 }
-                Err(message) => {
+                Err((phase, message)) => {
                     tracing::warn!(
                         volume = self.volume,
                         message,
@@ -250,6 +251,7 @@ impl Taking {
                     report = VolumeMoveReport {
                         volume: report.volume,
                         id: report.id,
+                        phase,
                         message,
                         ..VolumeMoveReport::default()
                     };
@@ -267,7 +269,7 @@ impl Taking {
         }
     }
 
-    async fn place(&self) -> Result<Summary, String> {
+    async fn place(&self) -> Result<Summary, (Phase, String)> {
         let (taking, to) = (self.clone(), &self.wish.to);
         let placed = blocking(move || {
             let Self {
@@ -275,7 +277,22 @@ impl Taking {
             } = &taking;
             taking.volumes.place_copy(volume, wish, name)
         });
-        placed.await?.map_err(|error| format!("on {to}: {error}"))
+        let placed = placed.await.map_err(|error| (Phase::Waiting, error))?;
+        placed.map_err(|error| {
+            let phase = match error {
+                MoveError::Lost(_) => Phase::Lost,
+                _ => Phase::Waiting,
+            };
+            (phase, format!("on {to}: {error}"))
+        })
+    }
+
+    /// Nothing lies where the copy is to be that must not go.
+    async fn is_free(&self) -> Result<(), String> {
+        let taking = self.clone();
+        let free = blocking(move || taking.volumes.check_place(&taking.volume, &taking.wish));
+        let to = &self.wish.to;
+        free.await?.map_err(|error| format!("on {to}: {error}"))
     }
 
     /// A whole copy, which may be there since before.
@@ -285,6 +302,7 @@ impl Taking {
         end: &CancellationToken,
     ) -> Result<Summary, String> {
         self.statuses.set_move(report.clone());
+        self.is_free().await?;
         let whole = {
             let taking = self.clone();
             blocking(move || taking.volumes.whole_copy(&taking.name)).await?
@@ -305,7 +323,10 @@ impl Taking {
             let taking = self.clone();
             let _ = blocking(move || taking.volumes.begin_copy(&taking.name)).await;
         }
-        copied
+        let summary = copied?;
+        // Once it is told, the copy is the data.
+        self.is_free().await?;
+        Ok(summary)
     }
 
     /// From the network to the disk.
@@ -409,7 +430,7 @@ enum Failure {
     #[error(transparent)]
     Copy(#[from] CopyError),
     #[error(transparent)]
-    Folder(#[from] super::copies::MoveError),
+    Folder(#[from] MoveError),
 }
 
 async fn blocking<T: Send + 'static>(

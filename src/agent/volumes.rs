@@ -57,6 +57,9 @@ struct Made {
     /// Version of this object's schema, now 1.
     schema: u32,
     folders: BTreeSet<String>,
+    /// Those of them that moves have put there, and nothing has run with here.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    unused: BTreeSet<String>,
 }
 
 impl Volumes {
@@ -260,9 +263,17 @@ impl Volumes {
         if path.components().count() != 3 || !path.components().all(normal) {
             return Err(VolumeError::Missing(self.base.join(path)));
         }
+        if wish.unsure && !self.is_unused(folder) {
+            // What lies there, if anything does, was not put there by a move.
+            return Ok(());
+        }
         let base = self.below(&self.base);
+        let mut opens = false;
         let found = match Base::open(&base) {
-            Ok(open) => open.owner_of(path),
+            Ok(open) => {
+                opens = true;
+                open.owner_of(path)
+            }
             Err(error) => Err(error),
         };
         match found {
@@ -276,6 +287,8 @@ impl Volumes {
             }
             // Of what was never there nothing is left.
             Err(VolumeError::Missing(_)) if !wish.made && !self.has_made(folder) => {}
+            // Somebody took the copy away.
+            Err(VolumeError::Missing(_)) if wish.copy && opens => {}
             Err(error) => return Err(error),
         }
         // Folders that hold something else stay.
@@ -285,7 +298,8 @@ impl Volumes {
             }
         }
         let mut made = self.made();
-        if made.folders.remove(folder) {
+        let was_unused = made.unused.remove(folder);
+        if made.folders.remove(folder) || was_unused {
             self.store(&made);
         }
         Ok(())
@@ -305,9 +319,24 @@ impl Volumes {
 
     pub(super) fn note(&self, folder: &str) {
         let mut made = self.made();
-        if !self.shared && made.folders.insert(folder.to_owned()) {
+        let was_unused = made.unused.remove(folder);
+        if !self.shared && (made.folders.insert(folder.to_owned()) || was_unused) {
             self.store(&made);
         }
+    }
+
+    /// A move has put it there.
+    pub(super) fn note_placed(&self, folder: &str) {
+        let mut made = self.made();
+        let is_new = made.folders.insert(folder.to_owned());
+        if !self.shared && (made.unused.insert(folder.to_owned()) || is_new) {
+            self.store(&made);
+        }
+    }
+
+    /// A move has put it there, and nothing has run with it here.
+    pub(super) fn is_unused(&self, folder: &str) -> bool {
+        self.made().unused.contains(folder)
     }
 
     fn store(&self, made: &Made) {

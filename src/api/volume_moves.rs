@@ -17,15 +17,16 @@ use super::{
     extract::{At, Parameters, Precondition},
     limits::MAX_JSON,
     namespaces::read_json,
-    types::{NodePhase, VolumeMoveRequest},
+    types::{NodePhase, VolumeMovePhase as Phase, VolumeMoveRequest},
     view::volume_metadata,
     volumes::{in_turn, key, missing},
     workloads::{WriteQuery, Written, check_writable},
 };
 use crate::{
     plan::{
-        NodeStatusRecord, Snapshot, Stored, VolumeKey, VolumeMove, VolumeRecord, moves_together,
-        stopped_move, why_it_does_not_fit,
+        NodeStatusRecord, Snapshot, Stored, VolumeKey, VolumeMove, VolumeRecord, is_used_meanwhile,
+        lacks_secret, moves_together, stays_moved, stopped_move, taker_says, users_of,
+        why_it_does_not_fit,
     },
     store::{Compare, Operation, keys},
 };
@@ -118,6 +119,7 @@ impl Moving<'_> {
                 movable(snapshot, other, &stored.value, to)?;
             }
         }
+        check_version(snapshot, key, &together)?;
         check_target(snapshot, key, to, self.now)?;
         if self.dry_run {
             return Ok(Decision::Done(outcome("moving")));
@@ -128,8 +130,9 @@ impl Moving<'_> {
             to: to.to_owned(),
             asked: self.now,
             placing: false,
+            replaced: None,
         };
-        let change = |record: &VolumeRecord| VolumeRecord {
+        let change = |_: &VolumeKey, record: &VolumeRecord| VolumeRecord {
             moving: Some(moving.clone()),
             made: true,
             ..record.clone()
@@ -154,12 +157,6 @@ impl Moving<'_> {
         if self.dry_run {
             return Ok(Decision::Done(outcome("cancelled")));
         }
-        if moving.placing && !snapshot.nodes.contains_key(&moving.from) {
-            return Err(refuse(format!(
-                "the data of volume `{key}` is on {} now, and {} is no machine of the cluster any more",
-                moving.to, moving.from
-            )));
-        }
         let is_of = |record: &VolumeRecord| {
             let other = record.moving.as_ref();
             other.is_some_and(|other| other.id == moving.id)
@@ -171,13 +168,22 @@ impl Moving<'_> {
             .map(|(other, _)| other)
             .collect();
         let names: Vec<VolumeKey> = all.iter().map(|key| (*key).clone()).collect();
+        let stays = stays_there(snapshot, key, moving, &names)?;
+        let node = match stays {
+            true => &moving.to,
+            false => &moving.from,
+        };
+        let taker = status(snapshot, &moving.to);
         let message = format!(
             "{} asked for the data of {} to stay on {}",
             self.caller,
             named(&names),
-            moving.from
+            node
         );
-        let change = |record: &VolumeRecord| stopped_move(record, self.now);
+        let change = |key: &VolumeKey, record: &VolumeRecord| match stays {
+            true => stays_moved(record),
+            false => stopped_move(key, record, taker, self.now),
+        };
         let all = all.into_iter();
         let written = self.written(snapshot, all, change, ("VolumeMoveCancelled", message))?;
         Ok(written.with(outcome("cancelled")))
@@ -195,7 +201,7 @@ impl Moving<'_> {
         &self,
         snapshot: &Snapshot,
         volumes: impl Iterator<Item = &'k VolumeKey>,
-        change: impl Fn(&VolumeRecord) -> VolumeRecord,
+        change: impl Fn(&VolumeKey, &VolumeRecord) -> VolumeRecord,
         (reason, message): (&str, String),
     ) -> Result<Change, ApiError> {
         let workload = &self.key.workload;
@@ -211,7 +217,7 @@ impl Moving<'_> {
             };
             let name = keys::volume(&key.to_string());
             conditions.push(Compare::ModRevision(name.clone(), stored.revision));
-            operations.push(put(name, &change(&stored.value))?);
+            operations.push(put(name, &change(key, &stored.value))?);
         }
         Ok(Change {
             conditions,
@@ -316,6 +322,80 @@ fn movable<'s>(
         ));
     }
     Ok(node)
+}
+
+/// What is taken back leaves the data where it was copied to: there is no way back. An error where it can't be taken
+/// back now.
+fn stays_there(
+    snapshot: &Snapshot,
+    key: &VolumeKey,
+    moving: &VolumeMove,
+    all: &[VolumeKey],
+) -> Result<bool, ApiError> {
+    let VolumeMove { from, to, .. } = moving;
+    let says = |other: &VolumeKey| taker_says(status(snapshot, to), other, moving);
+    if !moving.placing {
+        return Ok(false);
+    }
+    let used = |other: &VolumeKey| is_used_meanwhile(snapshot, other, moving);
+    if all.iter().any(used) {
+        return match all.iter().all(|other| says(other) == Some(Phase::Placed)) {
+            true => Ok(true),
+            false => Err(refuse(format!(
+                "an instance was placed on {to} with volume `{key}`, whose data is being put in its place there"
+            ))),
+        };
+    }
+    if snapshot.nodes.contains_key(from) {
+        return Ok(false);
+    }
+    let lost = all.iter().any(|other| says(other) == Some(Phase::Lost));
+    match lost || !snapshot.nodes.contains_key(to) {
+        true => Ok(true),
+        false => Err(refuse(format!(
+            "the data of volume `{key}` is on {to} now, and {from} is no machine of the cluster any more"
+        ))),
+    }
+}
+
+/// What is stopped for the move would not come back as what it was.
+fn check_version(
+    snapshot: &Snapshot,
+    key: &VolumeKey,
+    together: &[VolumeKey],
+) -> Result<(), ApiError> {
+    let workload = &key.workload;
+    let Some(entry) = snapshot.workloads.get(workload) else {
+        return Ok(());
+    };
+    let meta = &entry.meta.value;
+    let users = together.iter().flat_map(|other| users_of(snapshot, other));
+    let mut users = users.filter_map(|id| Some((id, snapshot.instances.get(id)?)));
+    let Some((first, instance)) = users.next().filter(|_| !meta.deleting) else {
+        return Ok(());
+    };
+    let is_other = |hash: &String| *hash != meta.template_hash;
+    let other = std::iter::once((first, instance)).chain(users);
+    let mut other = other.filter(|(_, one)| is_other(&one.assignment.value.template_hash));
+    if let Some((id, _)) = other.next() {
+        return Err(ApiError::conflict(
+            format!(
+                "{id} is of another version of {workload} than the present one, which would come in its place"
+            ),
+            "finish the rollout or roll back first",
+        ));
+    }
+    let spec = entry.parsed.as_ref().map(|parsed| &parsed.workload.spec);
+    let lacking = spec
+        .ok()
+        .and_then(|spec| lacks_secret(snapshot, &workload.namespace, spec));
+    match lacking {
+        None => Ok(()),
+        Some(why) => Err(ApiError::conflict(
+            format!("{first} would not start again: {why}"),
+            "set that secret, or roll back first",
+        )),
+    }
 }
 
 fn too_old(node: &str) -> ApiError {

@@ -357,6 +357,9 @@ impl Pass<'_, '_, '_> {
                 self.stuck = Some(format!(
                     "{id} can't leave {node}: replicas are replaced in place, one after the other, and {others} not work"
                 ));
+            } else if let Some(moving) = self.moving.as_ref().filter(|_| before.leaves) {
+                let Live { id, node, .. } = before;
+                self.stuck = Some(format!("{id} can't leave {node} yet: {moving}"));
             }
         } else {
             turn.busy += 1;

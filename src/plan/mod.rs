@@ -59,8 +59,8 @@ pub use index::*;
 pub use loss::fence_after;
 pub use members::*;
 pub use moves::{
-    KeptCopy, MoveRecord, VolumeMove, is_assigned, moves_together, stopped_move,
-    why_it_does_not_fit,
+    KeptCopy, MoveRecord, VolumeMove, is_assigned, is_used_meanwhile, moves_together, stays_moved,
+    stopped_move, taker_says, why_it_does_not_fit,
 };
 pub use node::reported_status;
 pub use records::*;
@@ -69,7 +69,7 @@ pub use rollout::in_words as rollout_in_words;
 pub use schedule::*;
 pub use secrets::{
     AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
-    SecretRecord, SecretUse, SecretVersion, behind_secret, secret_uses, secrets_of,
+    SecretRecord, SecretUse, SecretVersion, behind_secret, lacks_secret, secret_uses, secrets_of,
     users_of_secret,
 };
 pub use serving::{Part, Parts};

@@ -3,12 +3,13 @@
 //! A record that says `moving` keeps everything that mounts the volume from starting. When the last of it has ended,
 //! the machine that has the data is asked to send it and the other to take it, which lays a copy beside its place,
 //! compares it, and says so. With the record's place, in one transaction, that copy becomes the data: its machine is
-//! told to put it there, and confirms. What was copied stays where it was for [`KEPT`]. So at any point one machine has
+//! told to put it there, and confirms. What was copied stays where it was for a day. So at any point one machine has
 //! the data, the record names it, and until the copy is confirmed in its place the old one is unchanged.
 
 mod after;
+mod ends;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,9 +30,7 @@ use crate::{
 };
 
 pub(super) use after::move_events;
-
-/// How long a copy stays where the data was.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
+pub use ends::{is_used_meanwhile, stays_moved, stopped_move, taker_says};
 
 /// A volume's way to another machine, in its record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,6 +47,9 @@ pub struct VolumeMove {
     /// The copy is whole and is the data now; its machine still has to put it in its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub placing: bool,
+    /// What was known of an earlier copy there when this one became the data: it lies there until that is placed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<KeptCopy>,
 }
 
 /// A copy that is left where the data was.
@@ -58,6 +60,9 @@ pub struct KeptCopy {
     pub node: String,
     /// It goes after this.
     pub until: Timestamp,
+    /// A move was broken off there, which may have put its copy there or not: whatever else lies there is not KAT's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
 }
 
 /// `/kat/nodes/desired/{node}/moves/{ns}/{workload}/{volume}`: data that a machine is to send, or to take.
@@ -80,33 +85,6 @@ pub struct MoveRecord {
     /// What lies in that place is a copy that was kept after an earlier move, and goes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaces: bool,
-}
-
-/// A record whose move ends without it: the data is where it was.
-pub fn stopped_move(record: &VolumeRecord, now: Timestamp) -> VolumeRecord {
-    let Some(moving) = &record.moving else {
-        return record.clone();
-    };
-    let mut record = VolumeRecord {
-        moving: None,
-        ..record.clone()
-    };
-    if moving.placing {
-        // Nothing has run with the copy: it becomes what is kept.
-        record.node = Some(moving.from.clone());
-        record.kept.retain(|copy| copy.node != moving.from);
-        keep(&mut record, &moving.to, now);
-    }
-    record
-}
-
-fn keep(record: &mut VolumeRecord, node: &str, now: Timestamp) {
-    record.kept.retain(|copy| copy.node != node);
-    let until = now.checked_add(KEPT).unwrap_or(now);
-    record.kept.push(KeptCopy {
-        node: node.to_owned(),
-        until,
-    });
 }
 
 /// Volumes that have to be on one machine: whoever mounts one of them mounts others, and is on one machine. The
@@ -149,9 +127,16 @@ pub fn why_it_does_not_fit(
     let draft = Draft::new(snapshot, now, super::SEED);
     let mut machines = Machines::new(&draft, &statuses);
     let candidates = machines.candidates(&key.workload, &draft);
-    // Its own instances make room, wherever they are.
+    // What has the data that moves makes room; its other instances stay where they are.
+    let together = moves_together(snapshot, key);
     let own = draft.instances_of(&key.workload).iter();
-    let replaces: Vec<&str> = own.map(|(_, entry)| entry.node.as_str()).collect();
+    let replaces: Vec<&str> = own
+        .filter(|(_, entry)| {
+            let assignment = &entry.assignment.value;
+            together.iter().any(|key| volumes::has(assignment, key))
+        })
+        .map(|(_, entry)| entry.node.as_str())
+        .collect();
     let demand = Demand {
         architectures: entry
             .meta
@@ -274,19 +259,37 @@ fn plan_move(
     moving: &VolumeMove,
 ) {
     let snapshot = draft.snapshot;
-    if let Some(why) = given_up(draft, statuses, volumes, moving) {
-        let change = |record: &VolumeRecord, now| stopped_move(record, now);
-        let told = format!("does not move to {}: {why}", moving.to);
-        finish(
-            draft,
-            volumes,
-            (EventKind::Warning, "VolumeMoveFailed", told),
-            change,
+    let mut keys = volumes.iter().map(|(key, _)| key);
+    let used = volumes
+        .iter()
+        .any(|(key, one)| is_used_meanwhile(snapshot, key, one));
+    if used && !moving.placing {
+        // The copy lacks what is written since.
+        let told = format!(
+            "does not move to {}: a leader that knows no moves has started an instance with it",
+            moving.to
         );
+        let about = (EventKind::Warning, "VolumeMoveFailed", told);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
         return;
     }
-    let mut keys = volumes.iter().map(|(key, _)| key);
-    if keys.any(|key| users_of(snapshot, key).next().is_some() || is_placed(draft, key)) {
+    if let Some(why) = ends::nothing_left(snapshot, moving) {
+        let about = (EventKind::Warning, "VolumeMoveFailed", why);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        return;
+    }
+    if !used && let Some(why) = ends::given_up(draft, statuses, volumes, moving) {
+        let taker = statuses.get(&moving.to);
+        let change =
+            |key: &VolumeKey, record: &VolumeRecord, now| stopped_move(key, record, taker, now);
+        let told = format!("does not move to {}: {why}", moving.to);
+        let about = (EventKind::Warning, "VolumeMoveFailed", told);
+        finish(draft, volumes, about, change);
+        return;
+    }
+    // What an older leader placed where the copy is the data waits for that.
+    let waits = |key| !used && users_of(snapshot, key).next().is_some();
+    if keys.any(|key| waits(key) || is_placed(draft, key)) {
         return;
     }
     let ready = statuses.get(&moving.to).is_some_and(answers);
@@ -312,16 +315,8 @@ fn plan_move(
             "has moved from {} to {}: {files} files, {bytes} bytes, compared{but}; the old copy is kept for a day",
             moving.from, moving.to
         );
-        let change = |record: &VolumeRecord, _| VolumeRecord {
-            moving: None,
-            ..record.clone()
-        };
-        finish(
-            draft,
-            volumes,
-            (EventKind::Normal, "VolumeMoved", told),
-            change,
-        );
+        let about = (EventKind::Normal, "VolumeMoved", told);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
         return;
     }
     let rebinds = !moving.placing && all(&[Phase::Copied, Phase::Placed]);
@@ -340,23 +335,26 @@ fn plan_move(
             place: placing,
             replaces: match snapshot.moves.get(&own.to).and_then(|all| all.get(key)) {
                 Some(wish) if wish.id == own.id => wish.replaces,
-                _ => record.kept.iter().any(|copy| copy.node == own.to),
+                _ => ends::has_kept(&record, &own.to),
             },
         };
         if rebinds {
             // From here on the copy is the data, and what was copied is the copy.
             let now = draft.now;
+            let mut kept = record.kept.iter();
+            let replaced = kept.find(|copy| copy.node == own.to).cloned();
             let mut record = VolumeRecord {
                 node: Some(own.to.clone()),
                 made: true,
                 moving: Some(VolumeMove {
                     placing: true,
+                    replaced,
                     ..own.clone()
                 }),
                 ..record
             };
             record.kept.retain(|copy| copy.node != own.to);
-            keep(&mut record, &own.from, now);
+            ends::keep(&mut record, &own.from, now);
             draft.put_volume(&mut group, key, record);
         }
         let name = key.to_string();
@@ -393,53 +391,12 @@ fn is_placed(draft: &Draft<'_>, key: &VolumeKey) -> bool {
     draft.has_placed(key) && draft.volume(key) != stored
 }
 
-/// Why a move comes to nothing.
-fn given_up(
-    draft: &Draft<'_>,
-    statuses: &BTreeMap<String, NodeStatusRecord>,
-    volumes: &[(VolumeKey, VolumeMove)],
-    moving: &VolumeMove,
-) -> Option<String> {
-    let nodes = &draft.snapshot.nodes;
-    let VolumeMove { from, to, .. } = moving;
-    if !nodes.contains_key(to) {
-        // Where the old one is out of reach too, there is nothing to go back to.
-        let back = !moving.placing || nodes.contains_key(from);
-        return back.then(|| format!("{to} is no machine of the cluster any more"));
-    }
-    let drained = |node: &str| {
-        nodes
-            .get(node)
-            .is_some_and(|one| one.registration.value.draining)
-    };
-    if moving.placing {
-        // Nothing has run there yet, and nothing could.
-        let back = drained(to) && nodes.contains_key(from) && !drained(from);
-        return back.then(|| format!("{to} is being drained"));
-    }
-    let mut records = volumes.iter().filter_map(|(key, _)| draft.volume(key));
-    let shared = |node: &str| statuses.get(node).is_some_and(|one| one.volume_shared);
-    if records.any(|record| record.deleting) {
-        Some("its data is to be removed".to_owned())
-    } else if !nodes.contains_key(from) {
-        Some(format!(
-            "{from}, which has its data, is no machine of the cluster any more"
-        ))
-    } else if drained(to) {
-        Some(format!("{to} is being drained"))
-    } else if shared(from) || shared(to) {
-        Some("its data lies on storage that machines share".to_owned())
-    } else {
-        None
-    }
-}
-
 /// Ends a move: records and wishes change together.
 fn finish(
     draft: &mut Draft<'_>,
     volumes: &[(VolumeKey, VolumeMove)],
     (kind, event, told): (EventKind, &'static str, String),
-    change: impl Fn(&VolumeRecord, Timestamp) -> VolumeRecord,
+    change: impl Fn(&VolumeKey, &VolumeRecord, Timestamp) -> VolumeRecord,
 ) {
     let mut group = Group::default();
     let mut names = Vec::new();
@@ -447,7 +404,7 @@ fn finish(
         let Some(record) = draft.volume(key) else {
             continue;
         };
-        let record = change(record, draft.now);
+        let record = change(key, record, draft.now);
         draft.put_volume(&mut group, key, record);
         for node in [&moving.from, &moving.to] {
             let there = draft.snapshot.moves.get(node);

@@ -28,6 +28,12 @@ pub struct RemovalRecord {
     /// It has been there: where it is not found, its disk may be missing.
     #[serde(default)]
     pub made: bool,
+    /// It is a copy that was kept: where the base path is there and it is not, it is gone.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub copy: bool,
+    /// It goes only where that machine has put it there for a move, and nothing has run with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsure: bool,
 }
 
 /// A removal as a machine confirms it.
@@ -92,11 +98,15 @@ pub(super) fn is_removed_from(
     let volume = key.to_string();
     let wish = draft.snapshot.removals.get(node);
     let Some(wish) = wish.and_then(|all| all.get(key)) else {
+        let mut kept = record.kept.iter();
+        let copy = kept.find(|copy| copy.node == node && record.node.as_deref() != Some(node));
         let wish = RemovalRecord {
             schema: 1,
             asked: draft.now,
             index: record.index,
             made: record.made,
+            copy: copy.is_some(),
+            unsure: copy.is_some_and(|copy| copy.unsure),
         };
         let mut group = Group::default();
         group.put(keys::desired_removal(node, &volume), &wish);
@@ -179,8 +189,7 @@ fn plan_needless(draft: &mut Draft<'_>) {
         for key in all.keys() {
             let record = snapshot.volumes.get(key);
             let goes = |record: &VolumeRecord| {
-                let is_kept = record.kept.iter().any(|copy| copy.node == *node);
-                record.deleting || (is_kept && record.moving.is_none())
+                record.deleting || record.kept.iter().any(|copy| copy.node == *node)
             };
             if record.is_some_and(|stored| goes(&stored.value)) {
                 continue;

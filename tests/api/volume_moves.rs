@@ -3,7 +3,7 @@
 use kat::plan::{KeptCopy, NodeRegistration, VolumeMove, VolumeRecord};
 
 use super::{
-    volumes::{delete, event_of, record, store, stored},
+    volumes::{apply, delete, event_of, meta, record, store, stored, user_of_data},
     *,
 };
 
@@ -187,18 +187,122 @@ async fn one_that_is_as_good_as_there_goes_back_with_the_copy_as_what_is_kept() 
             to: "n2".to_owned(),
             asked: jiff::Timestamp::UNIX_EPOCH,
             placing: true,
+            replaced: None,
         }),
         kept: vec![KeptCopy {
             node: "n1".to_owned(),
             until: jiff::Timestamp::UNIX_EPOCH,
+            unsure: false,
         }],
         ..record(Some("n2"))
     };
-    store(&server, "shop/web/data", &placing).await;
+    let says = |phase: &str| {
+        let report = json!([{"volume": "shop/web/data", "id": "one", "phase": phase}]);
+        machine("n2", |status| status["volumeMoves"] = report)
+    };
+    for placed in [true, false] {
+        let phase = if placed { "Placed" } else { "Copied" };
+        server.write(&says(phase)).await;
+        store(&server, "shop/web/data", &placing).await;
+        let (status, body) = delete(&server, &server.admin, MOVE).await;
+        assert_eq!(status, 200, "{body}");
+        let now = stored(&server, "shop/web/data");
+        assert_eq!((now.node.as_deref(), now.moving), (Some("n1"), None));
+        let kept: Vec<_> = now
+            .kept
+            .iter()
+            .map(|copy| (copy.node.as_str(), copy.unsure))
+            .collect();
+        // What may not be there is not shown, nor what may be somebody else's.
+        assert_eq!(kept, [("n2", !placed)]);
+        let path = MOVE.trim_end_matches("/move");
+        let (_, item) = server.get(&server.read, path).await;
+        let shown = item["status"]["kept"].as_array().map_or(0, Vec::len);
+        assert_eq!(shown, usize::from(placed), "{item}");
+    }
+    // Where the machine that had it has left, there is a way out when the copy is lost.
+    let mut stuck = placing.clone();
+    stuck.moving.as_mut().unwrap().from = "n9".to_owned();
+    store(&server, "shop/web/data", &stuck).await;
+    let (status, body) = delete(&server, &server.admin, MOVE).await;
+    assert_eq!(status, 409, "{body}");
+    server.write(&says("Lost")).await;
     let (status, body) = delete(&server, &server.admin, MOVE).await;
     assert_eq!(status, 200, "{body}");
     let now = stored(&server, "shop/web/data");
-    assert_eq!((now.node.as_deref(), now.moving), (Some("n1"), None));
-    let kept: Vec<&str> = now.kept.iter().map(|copy| copy.node.as_str()).collect();
-    assert_eq!(kept, ["n2"]);
+    assert_eq!((now.node.as_deref(), now.moving), (Some("n2"), None));
+}
+
+#[tokio::test]
+async fn what_would_not_come_back_as_it_was_stays() {
+    let server = cluster().await;
+    apply(&server, "shop", "web").await;
+    let present = meta(&server, "shop").template_hash;
+    let refused = |body: &Value, word: &str, hint: &str| {
+        assert!(body["message"].as_str().unwrap().contains(word), "{body}");
+        assert!(body["hint"].as_str().unwrap().contains(hint), "{body}");
+    };
+    server.write(&[user_of_data("earlier")]).await;
+    let (status, body) = ask(&server, &server.admin, MOVE, "n2").await;
+    assert_eq!(status, 409, "{body}");
+    refused(
+        &body,
+        "web-abcde is of another version",
+        "finish the rollout or roll back first",
+    );
+    let env = "      - {name: A, valueFrom: {secret: {name: db, key: A}}}\n";
+    let text = super::support::web("shop", "web", 1) + env;
+    let (status, body) = server.put("shop", "web", &files(&text)).await;
+    assert!(status.is_success(), "{body}");
+    let lacking = meta(&server, "shop").template_hash;
+    server.write(&[user_of_data(&lacking)]).await;
+    let (status, body) = ask(&server, &server.admin, MOVE, "n2").await;
+    assert_eq!(status, 409, "{body}");
+    refused(&body, "there is no secret db", "roll back first");
+    assert_eq!(stored(&server, "shop/web/data"), record(Some("n1")));
+    apply(&server, "shop", "web").await;
+    server.write(&[user_of_data(&present)]).await;
+    // What it would come back as is all right: these machines have no overlay.
+    let (status, body) = ask(&server, &server.admin, MOVE, "n2").await;
+    assert_eq!(status, 409, "{body}");
+    refused(&body, "1 without a free address", "make room on n2");
+}
+
+#[tokio::test]
+async fn one_that_an_older_leader_has_started_is_not_taken_from_where_it_runs() {
+    let server = cluster().await;
+    apply(&server, "shop", "web").await;
+    let moving = |placing| VolumeRecord {
+        moving: Some(VolumeMove {
+            id: "one".to_owned(),
+            from: if placing { "n2" } else { "n1" }.to_owned(),
+            to: if placing { "n1" } else { "n2" }.to_owned(),
+            asked: jiff::Timestamp::UNIX_EPOCH,
+            placing,
+            replaced: None,
+        }),
+        ..record(Some("n1"))
+    };
+    server.write(&[user_of_data("h")]).await;
+    let wish = |to: &str, place| {
+        let wish = json!({"schema": 1, "id": "one", "from": "n1", "to": to, "index": 0,
+            "place": place});
+        put(keys::desired_move(to, "shop/web/data"), &wish)
+    };
+    server.write(&[wish("n2", false)]).await;
+    store(&server, "shop/web/data", &moving(false)).await;
+    let (status, body) = delete(&server, &server.admin, MOVE).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(stored(&server, "shop/web/data"), record(Some("n1")));
+    // Where the copy is the data, it comes to its place first.
+    server.write(&[wish("n1", true)]).await;
+    store(&server, "shop/web/data", &moving(true)).await;
+    let (status, body) = delete(&server, &server.admin, MOVE).await;
+    assert_eq!(status, 409, "{body}");
+    let report = json!([{"volume": "shop/web/data", "id": "one", "phase": "Placed"}]);
+    let placed = machine("n1", |status| status["volumeMoves"] = report);
+    server.write(&placed).await;
+    let (status, body) = delete(&server, &server.admin, MOVE).await;
+    assert_eq!(status, 200, "{body}");
+    assert_eq!(stored(&server, "shop/web/data"), record(Some("n1")));
 }

@@ -41,7 +41,7 @@ pub(crate) fn stored(server: &Server, volume: &str) -> VolumeRecord {
     serde_json::from_slice(&items[0].value).unwrap()
 }
 
-fn meta(server: &Server, namespace: &str) -> WorkloadMeta {
+pub(crate) fn meta(server: &Server, namespace: &str) -> WorkloadMeta {
     let items = server
         .store
         .peek(&keys::workload_meta(namespace, "web"))
@@ -49,7 +49,7 @@ fn meta(server: &Server, namespace: &str) -> WorkloadMeta {
     serde_json::from_slice(&items[0].value).unwrap()
 }
 
-async fn apply(server: &Server, namespace: &str, name: &str) {
+pub(crate) async fn apply(server: &Server, namespace: &str, name: &str) {
     let text = web(namespace, name, 1);
     let (status, body) = server.put(namespace, name, &files(&text)).await;
     assert!(status.is_success(), "{body}");
@@ -61,8 +61,9 @@ pub(crate) async fn delete(server: &Server, token: &str, path: &str) -> (u16, Va
 }
 
 /// An instance of `shop/web` with the volume `data`, as the leader assigns it.
-fn user_of_data() -> Operation {
+pub(crate) fn user_of_data(template: &str) -> Operation {
     let mut assignment = assignment();
+    assignment["templateHash"] = json!(template);
     assignment["container"]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
     assignment["volumes"] = json!([{"definition": {"name": "data", "simpleClusterStorage": {}},
         "folder": "shop/web/data"}]);
@@ -98,7 +99,7 @@ async fn a_volume_says_where_its_data_is_and_who_has_it() {
     store(&server, "shop/web/conf@host.1", &host).await;
     // Its workload is gone.
     store(&server, "shop/old/data", &record(Some("n9"))).await;
-    server.write(&[user_of_data()]).await;
+    server.write(&[user_of_data("h")]).await;
 
     let (status, item) = server.get(&server.deploy, DATA).await;
     assert_eq!(status, 200, "{item}");
@@ -197,7 +198,7 @@ async fn lists_and_watches_tell_volumes_of_one_name_apart() {
     let path = format!("{SHOP_VOLUMES}?watch=true&resourceVersion={version}");
     let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
     // That somebody has it, too, is a change.
-    server.write(&[user_of_data()]).await;
+    server.write(&[user_of_data("h")]).await;
     let line = lines.next().await.unwrap();
     assert_eq!(line["type"], "MODIFIED");
     assert_eq!(line["object"]["spec"]["workload"], "web");
@@ -214,7 +215,7 @@ async fn data_that_an_instance_has_is_not_removed() {
     let server = Server::start().await;
     apply(&server, "shop", "web").await;
     store(&server, "shop/web/data", &record(Some("n1"))).await;
-    server.write(&[user_of_data()]).await;
+    server.write(&[user_of_data("h")]).await;
     let before = server.stored();
     let (status, body) = delete(&server, &server.admin, DATA).await;
     assert_eq!((status, &body["error"]), (409, &json!("Conflict")));

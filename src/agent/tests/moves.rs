@@ -13,8 +13,11 @@ use futures_util::StreamExt;
 use super::*;
 use crate::{
     agent::moves::{CopySource, Moves, OwnVolumes, Pieces},
-    api::{ApiError, CopyStream, VolumeCopies, types::VolumeMovePhase as Phase},
-    plan::{AssignedVolume, MoveRecord},
+    api::{
+        ApiError, CopyStream, VolumeCopies,
+        types::{VolumeMovePhase as Phase, VolumeMoveReport},
+    },
+    plan::{AssignedVolume, MoveRecord, RemovalRecord},
     pulse::Pulses,
     resource::AgentConfig,
 };
@@ -279,8 +282,16 @@ async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
     chown(two.folder(), Some(uid), Some(uid)).unwrap();
     let (running, cancel) = two.take(&one, 0);
     one.list(Some(&wish("a")), false);
+    // It is said before the copy is told, and so before that is the data.
     two.list(Some(&wish("a")), false);
+    two.until("a refusal", |phase, message| {
+        assert_ne!(phase, Phase::Copied);
+        message.contains("a folder is there already, which KAT has not kept")
+    })
+    .await;
+    fs::rename(two.folder(), two.base().join("aside")).unwrap();
     two.until("a copy", |phase, _| phase == Phase::Copied).await;
+    fs::rename(two.base().join("aside"), two.folder()).unwrap();
     let mut place = MoveRecord {
         place: true,
         ..wish("a")
@@ -297,6 +308,71 @@ async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
     two.until("its place", |phase, _| phase == Phase::Placed)
         .await;
     assert!(!two.folder().join("other").exists() && two.folder().join("large").exists());
+    cancel.cancel();
+    running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_copy_that_nothing_has_run_with_makes_room_and_goes_when_that_is_asked() {
+    let (one, two) = machines();
+    let (running, cancel) = two.take(&one, 0);
+    for id in ["a", "b"] {
+        one.list(Some(&wish(id)), false);
+        two.list(Some(&wish(id)), false);
+        let of_this = |said: &[VolumeMoveReport], phase| {
+            said.iter().any(|one| one.id == id && one.phase == phase)
+        };
+        for (place, phase) in [(false, Phase::Copied), (true, Phase::Placed)] {
+            let wish = MoveRecord { place, ..wish(id) };
+            two.list(Some(&wish), false);
+            for _ in 0..1000 {
+                if of_this(&two.statuses.moves(), phase) {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            assert!(of_this(&two.statuses.moves(), phase), "{id} {phase:?}");
+        }
+    }
+    cancel.cancel();
+    running.await.unwrap();
+    let removal = RemovalRecord {
+        schema: 1,
+        asked: jiff::Timestamp::UNIX_EPOCH,
+        index: 0,
+        made: true,
+        copy: true,
+        unsure: true,
+    };
+    // The next process knows it too.
+    let again = Volumes::new(two.root.path(), BASE, &AgentConfig::default());
+    again.remove(VOLUME, removal).unwrap();
+    assert!(!two.folder().exists());
+    // What lies there and was not put there by a move stays.
+    fs::create_dir_all(two.folder()).unwrap();
+    chown(two.folder(), Some(assignment(0, "db").user.uid), None).unwrap();
+    again.remove(VOLUME, removal).unwrap();
+    assert!(two.folder().exists());
+    // So does what something has run with.
+    again.note_placed(VOLUME);
+    again.prepare(&database()).unwrap();
+    again.remove(VOLUME, removal).unwrap();
+    assert!(two.folder().exists() && !again.is_unused(VOLUME));
+}
+
+#[tokio::test]
+async fn a_copy_that_was_to_be_placed_and_is_lost_is_told() {
+    let (one, two) = machines();
+    let (running, cancel) = two.take(&one, 0);
+    let place = MoveRecord {
+        place: true,
+        ..wish("a")
+    };
+    two.list(Some(&place), false);
+    two.until("a loss", |phase, message| {
+        phase == Phase::Lost && message.contains("is gone")
+    })
+    .await;
     cancel.cancel();
     running.await.unwrap();
 }

@@ -149,6 +149,8 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
         asked: Timestamp::UNIX_EPOCH,
         index,
         made: false,
+        copy: false,
+        unsure: false,
     };
     // It has been there: its disk may be missing.
     assert!(again.remove("default/db/data", wish(0)).is_err());
@@ -166,6 +168,24 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
     assert!(!folder.exists() && again.all_made().is_empty());
     again.remove("default/db/data", wish(0)).unwrap();
     volumes(root.path(), &[]).prepare(&db).unwrap();
+}
+
+#[test]
+fn a_kept_copy_that_is_not_there_is_gone_where_the_base_path_is() {
+    let root = tempfile::tempdir().unwrap();
+    let volumes = volumes(root.path(), &[]);
+    let wish = |copy| RemovalRecord {
+        schema: 1,
+        asked: Timestamp::UNIX_EPOCH,
+        index: 0,
+        made: true,
+        copy,
+        unsure: false,
+    };
+    assert!(volumes.remove("default/db/data", wish(true)).is_err());
+    fs::create_dir_all(root.path().join("var/lib/kat/volumes")).unwrap();
+    assert!(volumes.remove("default/db/data", wish(false)).is_err());
+    volumes.remove("default/db/data", wish(true)).unwrap();
 }
 
 #[test]
@@ -397,6 +417,8 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
         asked,
         index: db.user.index,
         made: true,
+        copy: false,
+        unsure: false,
     };
     let listed = |confirmed, used, removals: &[&str]| Listed {
         known: true,

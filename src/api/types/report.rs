@@ -93,7 +93,7 @@ impl VolumeMoveReport {
     pub fn meaning(&self) -> Self {
         let whole = matches!(
             self.phase,
-            VolumeMovePhase::Copied | VolumeMovePhase::Placed
+            VolumeMovePhase::Copied | VolumeMovePhase::Placed | VolumeMovePhase::Lost
         );
         if whole {
             return self.clone();
@@ -122,6 +122,8 @@ pub enum VolumeMovePhase {
     Copied,
     /// It is in its place.
     Placed,
+    /// It is to be put in its place, and is not there any more.
+    Lost,
 }
 
 /// Nothing follows from a word that is not known.

@@ -67,7 +67,12 @@ impl View<'_> {
                     .moving
                     .as_ref()
                     .map(|moving| self.moving(key, moving)),
-                kept: record.kept.iter().map(kept).collect(),
+                kept: record
+                    .kept
+                    .iter()
+                    .filter(|copy| !copy.unsure)
+                    .map(kept)
+                    .collect(),
             },
         }
     }
@@ -91,7 +96,7 @@ impl View<'_> {
             None if moving.placing => ("Placing", report.message),
             None => (
                 match report.phase {
-                    VolumeMovePhase::Waiting => "Waiting",
+                    VolumeMovePhase::Waiting | VolumeMovePhase::Lost => "Waiting",
                     VolumeMovePhase::Copying => "Copying",
                     VolumeMovePhase::Verifying => "Verifying",
                     VolumeMovePhase::Copied | VolumeMovePhase::Placed => "Copied",

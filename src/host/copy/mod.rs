@@ -29,6 +29,8 @@ const MOST_DEEP: usize = 200;
 const MOST_NAMES: usize = 2_000_000;
 /// Files with more than one name.
 const MOST_LINKED: usize = 1_000_000;
+/// Bytes of the names that are held at once, and of the paths of files with more than one.
+const MOST_HELD: usize = 64 << 20;
 /// Bytes of the extended attributes of one file, names and values.
 const MOST_ATTRIBUTES: usize = 128 << 10;
 /// What is read, sent and compared at once; what of it is all zero is a hole.

@@ -10,8 +10,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
-        XattrFlags,
+        AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, StatVfs, Timespec, Timestamps,
+        UTIME_OMIT, Uid, XattrFlags,
     },
     io::Errno,
 };
@@ -21,8 +21,14 @@ use super::{
     frames::Frame, system,
 };
 
-/// What stays free on the disk, for everybody else on the machine.
-const STAYS_FREE: u64 = 16 << 20;
+/// After so many bytes it is looked again whether enough stays free.
+const LOOK_EVERY: u64 = 64 << 20;
+
+/// What stays free of a file system of so many bytes, for everybody else on the machine: 1 GiB or 5 %, and of a small
+/// one 10 %.
+pub(super) fn stays_free(whole: u64) -> u64 {
+    (1 << 30).max(whole / 20).min(whole / 10)
+}
 
 /// What is open.
 struct Open {
@@ -40,6 +46,8 @@ struct Receiving<'r> {
     path: PathBuf,
     /// The copied folder has come, and its end.
     begun: bool,
+    /// Bytes that were written since the last look at what is free.
+    unseen: u64,
 }
 
 /// Makes in `into`, an empty folder that nobody else can enter, what the stream says, brings it to the disk, reads it
@@ -60,6 +68,7 @@ pub fn receive(
         stack: Vec::new(),
         path: PathBuf::new(),
         begun: false,
+        unseen: 0,
     };
     let expected = loop {
         progress.check()?;
@@ -99,7 +108,6 @@ impl Receiving<'_> {
         }
         let there =
             rustix::fs::fstatvfs(self.root).map_err(|error| self.failed("look at", error))?;
-        let free = there.f_bavail.saturating_mul(there.f_frsize);
         // Some file systems make room for files as it is needed, and say 0.
         if there.f_files > 0 && there.f_favail < files {
             return Err(CopyError::TooMuch {
@@ -107,11 +115,19 @@ impl Receiving<'_> {
                 what: "the file system has too few inodes left",
             });
         }
-        let needed = bytes.saturating_add(STAYS_FREE);
-        match free < needed {
-            true => Err(CopyError::NoRoom { needed, free }),
-            false => Ok(()),
+        room(&there, bytes)
+    }
+
+    /// Others write to the disk meanwhile.
+    fn look_again(&mut self, written: u64) -> Result<(), CopyError> {
+        self.unseen = self.unseen.saturating_add(written);
+        if self.unseen < LOOK_EVERY {
+            return Ok(());
         }
+        self.unseen = 0;
+        let there =
+            rustix::fs::fstatvfs(self.root).map_err(|error| self.failed("look at", error))?;
+        room(&there, 0)
     }
 
     fn entry(&mut self, entry: Entry) -> Result<(), CopyError> {
@@ -257,7 +273,7 @@ impl Receiving<'_> {
             }
         }
         self.progress.add(0, length);
-        Ok(())
+        self.look_again(length)
     }
 
     /// A file or folder is whole, and gets what belongs to it.
@@ -307,6 +323,17 @@ impl Receiving<'_> {
 
     fn failed(&self, verb: &'static str, error: Errno) -> CopyError {
         system(verb, &self.path, error)
+    }
+}
+
+/// So many bytes more leave enough free.
+fn room(there: &StatVfs, bytes: u64) -> Result<(), CopyError> {
+    let of = |blocks: u64| blocks.saturating_mul(there.f_frsize);
+    let (free, whole) = (of(there.f_bavail), of(there.f_blocks));
+    let needed = bytes.saturating_add(stays_free(whole));
+    match free < needed {
+        true => Err(CopyError::NoRoom { needed, free }),
+        false => Ok(()),
     }
 }
 

@@ -367,3 +367,52 @@ fn one_who_does_not_listen_any_more_ends_it_on_both_sides() {
     let received = receive(&mut text.as_slice(), &open(&into), &OWNERS, &progress);
     assert!(matches!(received, Err(CopyError::Ended)));
 }
+
+#[test]
+fn enough_stays_free_and_small_file_systems_take_something() {
+    const GIB: u64 = 1 << 30;
+    let cases = [
+        (1000 * GIB, 50 * GIB),
+        (15 * GIB, GIB),
+        (5 * GIB, GIB / 2),
+        (64 << 20, (64 << 20) / 10),
+        (0, 0),
+    ];
+    for (whole, free) in cases {
+        assert_eq!(super::receive::stays_free(whole), free, "{whole}");
+    }
+}
+
+#[test]
+fn names_are_bounded_and_a_file_with_several_is_forgotten_after_its_last() {
+    struct Names(Vec<Kind>);
+    impl super::walk::Visit for Names {
+        fn entry(&mut self, entry: &Entry) -> Result<(), CopyError> {
+            self.0.push(entry.kind.clone());
+            Ok(())
+        }
+        fn block(&mut self, _: u64, _: &[u8]) -> Result<(), CopyError> {
+            Ok(())
+        }
+        fn end(&mut self) -> Result<(), CopyError> {
+            Ok(())
+        }
+    }
+    let from = tempfile::tempdir().unwrap();
+    chown(from.path(), Some(OWNERS.uid), Some(OWNERS.uid)).unwrap();
+    for name in ["a", "b", "c"] {
+        let one = from.path().join(format!("{name}1"));
+        fs::write(&one, "x").unwrap();
+        fs::hard_link(&one, from.path().join(format!("{name}2"))).unwrap();
+    }
+    // Six names of two bytes, and one path at once.
+    let mut seen = Names(Vec::new());
+    super::walk::walk_within(&open(&from), &OWNERS, &mut seen, 14).unwrap();
+    let links = seen.0.iter().filter(|kind| matches!(kind, Kind::Link(_)));
+    assert_eq!(links.count(), 3);
+    for limit in [11, 13] {
+        let mut seen = Names(Vec::new());
+        let walked = super::walk::walk_within(&open(&from), &OWNERS, &mut seen, limit);
+        assert!(matches!(walked, Err(CopyError::TooMuch { .. })), "{limit}");
+    }
+}

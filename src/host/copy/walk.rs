@@ -14,8 +14,8 @@ use rustix::{
 };
 
 use super::{
-    Attributes, BLOCK, CopyError, Entry, Extended, Kind, MOST_ATTRIBUTES, MOST_DEEP, MOST_LINKED,
-    MOST_NAMES, Owners, allowed_mode, is_copied, system,
+    Attributes, BLOCK, CopyError, Entry, Extended, Kind, MOST_ATTRIBUTES, MOST_DEEP, MOST_HELD,
+    MOST_LINKED, MOST_NAMES, Owners, allowed_mode, is_copied, system,
 };
 
 /// Who is shown what there is.
@@ -40,9 +40,12 @@ struct Walk<'v, V> {
     owners: &'v Owners,
     visit: &'v mut V,
     device: u64,
-    /// First paths of files with several names, by their number.
-    linked: BTreeMap<u64, Vec<u8>>,
+    /// First paths of files with several names, by their number, and how many names are still to come.
+    linked: BTreeMap<u64, (Vec<u8>, usize)>,
     names: usize,
+    /// Bytes of those names and paths, and how many there may be.
+    held: usize,
+    limit: usize,
     skipped: u64,
     path: PathBuf,
     block: Vec<u8>,
@@ -53,6 +56,16 @@ pub(super) fn walk<V: Visit>(
     folder: &File,
     owners: &Owners,
     visit: &mut V,
+) -> Result<u64, CopyError> {
+    walk_within(folder, owners, visit, MOST_HELD)
+}
+
+/// The same, with so many bytes of names at once.
+pub(super) fn walk_within<V: Visit>(
+    folder: &File,
+    owners: &Owners,
+    visit: &mut V,
+    limit: usize,
 ) -> Result<u64, CopyError> {
     let stat =
         rustix::fs::fstat(folder).map_err(|error| system("look at", Path::new(""), error))?;
@@ -65,6 +78,8 @@ pub(super) fn walk<V: Visit>(
         device: stat.st_dev,
         linked: BTreeMap::new(),
         names: 0,
+        held: 0,
+        limit,
         skipped: 0,
         path: PathBuf::new(),
         block: vec![0; BLOCK],
@@ -126,19 +141,21 @@ impl<V: Visit> Walk<'_, V> {
         let entry = self.entry_of(name, Kind::Folder, stat, Some(folder))?;
         self.visit.entry(&entry)?;
         let mut names = Vec::new();
+        let before = self.held;
         let listing = Dir::read_from(folder).map_err(|error| self.failed("list", error))?;
         for found in listing {
             let found = found.map_err(|error| self.failed("list", error))?;
             let name = found.file_name().to_bytes();
             if name != b"." && name != b".." {
                 names.push(name.to_vec());
+                self.held += name.len();
             }
-            if self.names + names.len() > MOST_NAMES {
+            if self.names + names.len() > MOST_NAMES || self.held > self.limit {
                 return Err(self.too_much("has too many names in one folder"));
             }
         }
         names.sort_unstable();
-        let count = names.len();
+        let (count, bytes) = (names.len(), self.held - before);
         self.names += count;
         for name in names {
             self.path.push(OsStr::from_bytes(&name));
@@ -146,6 +163,7 @@ impl<V: Visit> Walk<'_, V> {
             self.path.pop();
         }
         self.names -= count;
+        self.held -= bytes;
         self.visit.end()
     }
 
@@ -183,8 +201,13 @@ impl<V: Visit> Walk<'_, V> {
 
     fn file(&mut self, folder: &File, name: Vec<u8>, stat: &Stat) -> Result<(), CopyError> {
         if stat.st_nlink > 1 {
-            if let Some(first) = self.linked.get(&stat.st_ino) {
+            if let Some((first, left)) = self.linked.get_mut(&stat.st_ino) {
                 let kind = Kind::Link(first.clone());
+                *left = left.saturating_sub(1);
+                if *left == 0 {
+                    self.held -= first.len();
+                    self.linked.remove(&stat.st_ino);
+                }
                 // What belongs to the file came with its first name.
                 let entry = Entry {
                     name,
@@ -193,11 +216,13 @@ impl<V: Visit> Walk<'_, V> {
                 };
                 return self.visit.entry(&entry);
             }
-            if self.linked.len() >= MOST_LINKED {
+            let path = self.path.as_os_str().as_bytes().to_vec();
+            let others = usize::try_from(stat.st_nlink).unwrap_or(usize::MAX) - 1;
+            self.held += path.len();
+            if self.linked.len() >= MOST_LINKED || self.held > self.limit {
                 return Err(self.too_much("too many files have several names"));
             }
-            let path = self.path.as_os_str().as_bytes().to_vec();
-            self.linked.insert(stat.st_ino, path);
+            self.linked.insert(stat.st_ino, (path, others));
         }
         let at = OsStr::from_bytes(&name);
         let (file, before) = self.open(folder, at, stat, OFlags::NONBLOCK)?;

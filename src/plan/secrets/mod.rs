@@ -77,6 +77,12 @@ pub fn secrets_of(spec: &WorkloadSpec) -> BTreeMap<String, SecretUse> {
     )
 }
 
+/// What is wrong with the secrets that a workload of a namespace uses; nothing where all are there.
+pub fn lacks_secret(snapshot: &Snapshot, namespace: &str, spec: &WorkloadSpec) -> Option<String> {
+    let found = find(snapshot, namespace, secrets_of(spec));
+    found.err().map(|trouble| trouble.message)
+}
+
 /// An instance of the present generation was given another version of this secret than there is now.
 fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i str> {
     let assigned = assignment.secrets.as_ref()?;

@@ -18,6 +18,8 @@ pub(super) struct Carrying {
     /// Copies beside their places.
     pub(super) copies: BTreeMap<Copy, u64>,
     placed: BTreeSet<Copy>,
+    /// Folders that a move has put there, and nothing has run with.
+    pub(super) unused: BTreeSet<String>,
     /// What its agent says.
     pub(super) said: Vec<VolumeMoveReport>,
     /// What others would send it now.
@@ -30,6 +32,7 @@ pub(super) struct Carrying {
 
 impl Carrying {
     pub(super) fn start(&mut self, folder: &str) {
+        self.unused.remove(folder);
         let rows = self.rows.entry(folder.to_owned()).or_default();
         self.started.push((folder.to_owned(), *rows));
         *rows += 1;
@@ -47,7 +50,12 @@ impl Carrying {
         for (copy, wish) in taken {
             let (id, volume) = copy.clone();
             let (mut phase, mut message) = (VolumeMovePhase::Copying, "");
-            if !wish.place {
+            let may_go = wish.replaces || self.unused.contains(&volume);
+            if self.placed.contains(&copy) {
+                phase = VolumeMovePhase::Placed;
+            } else if data.contains(&volume) && !may_go {
+                message = "a folder is there already";
+            } else if !wish.place {
                 let offered = self.offered.get(&copy).copied();
                 if let Some(rows) = offered.filter(|_| !self.full) {
                     self.copies.entry(copy.clone()).or_insert(rows);
@@ -57,16 +65,14 @@ impl Carrying {
                     false if self.full => message = "no space left",
                     false => {}
                 }
-            } else if self.placed.contains(&copy) {
-                phase = VolumeMovePhase::Placed;
-            } else if data.contains(&volume) && !wish.replaces {
-                message = "a folder is there already";
-            } else {
-                let rows = self.copies.remove(&copy).expect("the copy is there");
+            } else if let Some(rows) = self.copies.remove(&copy) {
                 data.insert(volume.clone());
+                self.unused.insert(volume.clone());
                 self.rows.insert(volume.clone(), rows);
                 self.placed.insert(copy);
                 phase = VolumeMovePhase::Placed;
+            } else {
+                phase = VolumeMovePhase::Lost;
             }
             self.said.push(VolumeMoveReport {
                 volume,

@@ -219,7 +219,11 @@ impl Machine {
         if confirmed {
             self.users.extend(self.accounts.keys());
             self.acted = list.revision;
-            for volume in list.removals.keys() {
+            for (volume, wish) in &list.removals {
+                if wish.unsure && !self.carrying.unused.contains(volume) {
+                    continue;
+                }
+                self.carrying.unused.remove(volume);
                 self.data.remove(volume);
                 self.carrying.rows.remove(volume);
             }

@@ -1,6 +1,8 @@
 //! Data that moves: one machine has it at any time, whoever starts has all of it, and what goes wrong leaves it where it
 //! was.
 
+mod ended;
+
 use super::*;
 use crate::api::types::WorkloadStatus;
 
@@ -43,6 +45,7 @@ fn ask(world: &mut World, volume: &str, to: &str, id: &str) {
             to: to.to_owned(),
             asked: world.now,
             placing: false,
+            replaced: None,
         };
         let record = VolumeRecord {
             moving: Some(moving),
@@ -54,8 +57,13 @@ fn ask(world: &mut World, volume: &str, to: &str, id: &str) {
 
 fn cancel(world: &mut World) {
     let now = world.now;
-    for (key, stored) in world.snapshot().volumes {
-        write(world, &key, &stopped_move(&stored.value, now));
+    let snapshot = world.snapshot();
+    for (key, stored) in &snapshot.volumes {
+        let to = stored.value.moving.as_ref().map(|moving| &moving.to);
+        let taker = to.and_then(|to| snapshot.nodes.get(to)?.status.as_ref());
+        let taker = taker.map(|status| &status.value);
+        let stopped = stopped_move(key, &stored.value, taker, now);
+        write(world, key, &stopped);
     }
 }
 
@@ -149,9 +157,22 @@ fn it_moves_back_over_the_copy_that_was_kept_and_over_nothing_else() {
     world.roll_out();
     let said = world.status("db").conditions[0].message.clone();
     assert!(said.contains("a folder is there already"), "{said}");
+    let asked = record(&mut world, VOLUME);
+    assert_eq!(asked.node.as_deref(), Some(to), "it is not the data yet");
     cancel(&mut world);
     runs(&mut world);
     assert_eq!(place(&mut world), to);
+    // Neither another try nor a day takes it away.
+    ask(&mut world, VOLUME, &from, "again");
+    world.roll_out();
+    let said = world.status("db").conditions[0].message.clone();
+    assert!(said.contains("a folder is there already"), "{said}");
+    cancel(&mut world);
+    world.pass(Duration::from_secs(25 * 3600));
+    runs(&mut world);
+    assert_eq!(place(&mut world), to);
+    assert!(world.at(&from).data.contains(VOLUME));
+    assert!(world.snapshot().removals.is_empty());
 }
 
 #[test]
