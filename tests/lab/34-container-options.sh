@@ -96,7 +96,7 @@ as_on n2 "$(jq -r .user <<<"$far")" podman exec "$(jq -r '.unit | rtrimstr(".ser
     wget -q -T 3 -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
 # One on a machine, and another version in its place.
 kat scale workload edge --replicas 2
-wait_for 30 blocked "1 with a host port that is taken, 1 without hostNetworkAllow"
+wait_for 30 blocked "1 with another of its instances on the machine's network, 1 without hostNetworkAllow"
 kat scale workload edge --replicas 1 --wait
 kat apply --wait -f "$(edge --env VERSION=2)"
 equal 1 "$(n1 sh -c "ss -Hltn 'sport = :8010' | wc -l")" "programs that listen"
