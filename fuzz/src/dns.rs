@@ -50,6 +50,7 @@ pub fn zone() -> Arc<Zone> {
         unit: "kat-foo-web-zz999.service".to_owned(),
         address: Ipv4Addr::new(10, 100, 0, 7),
         gate: Gate::Open,
+        host_ports: Vec::new(),
     };
     let instances = Instances {
         schema: 1,

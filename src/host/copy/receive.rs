@@ -24,10 +24,10 @@ use super::{
 /// After so many bytes it is looked again whether enough stays free.
 const LOOK_EVERY: u64 = 64 << 20;
 
-/// What stays free of a file system of so many bytes, for everybody else on the machine: 1 GiB or 5 %, and of a small
-/// one 10 %.
+/// What stays free of a file system of so many bytes, for everybody else on the machine: 1 GiB, and of a small one 5 %.
+/// A part of a large one would keep much that nobody needs.
 pub(super) fn stays_free(whole: u64) -> u64 {
-    (1 << 30).max(whole / 20).min(whole / 10)
+    (1 << 30).min(whole / 20)
 }
 
 /// What is open.

@@ -372,10 +372,10 @@ fn one_who_does_not_listen_any_more_ends_it_on_both_sides() {
 fn enough_stays_free_and_small_file_systems_take_something() {
     const GIB: u64 = 1 << 30;
     let cases = [
-        (1000 * GIB, 50 * GIB),
-        (15 * GIB, GIB),
-        (5 * GIB, GIB / 2),
-        (64 << 20, (64 << 20) / 10),
+        (1000 * GIB, GIB),
+        (20 * GIB, GIB),
+        (10 * GIB, GIB / 2),
+        (64 << 20, (64 << 20) / 20),
         (0, 0),
     ];
     for (whole, free) in cases {
