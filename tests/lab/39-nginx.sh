@@ -1,5 +1,6 @@
 # The example nginx, as Debian packages it: its own configuration behind port 80 of its machine, its log with callers' addresses, and a changed file rolls
 # machines: 2
+# packages: nginx-light
 # shellcheck shell=bash
 wait_for 60 nodes_are_ready
 tree=$LAB_WORK/nginx

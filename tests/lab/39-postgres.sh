@@ -1,6 +1,7 @@
 # Debian's PostgreSQL keeps every committed row: over a restart, a version, another password, a move, a drain, a cut while it writes, and the loss of its machine
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
+# packages: postgresql
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
