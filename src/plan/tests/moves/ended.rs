@@ -189,7 +189,7 @@ fn a_drain_beside_a_move_says_what_it_waits_for() {
 }
 
 #[test]
-fn only_what_has_the_data_makes_room_for_it() {
+fn a_machine_without_room_for_what_moves_is_told() {
     let mut world = world();
     let large = |file: &mut serde_json::Value| {
         file["spec"]["replicas"] = json!(2);
