@@ -118,6 +118,7 @@ impl Pass<'_, '_, '_> {
             moving: 0,
             down: 0,
             ill: 0,
+            ill_new: 0,
             broken: 0,
             ending: all
                 .iter()
@@ -161,6 +162,8 @@ impl Pass<'_, '_, '_> {
                 turn.down += usize::from(strategy.stops_first && missing);
                 let ill = before.is_some_and(|before| !before.away && !before.healthy());
                 turn.ill += usize::from(ill);
+                let is_new = before.is_some_and(|before| before.current);
+                turn.ill_new += usize::from(ill && is_new);
                 turn.broken += usize::from(ill);
                 continue;
             };

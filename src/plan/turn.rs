@@ -23,7 +23,9 @@ pub(super) struct Turn<'l> {
     /// Slots that have nothing but an instance that is to go, of an earlier version or from its machine, and does
     /// not serve.
     pub(super) ill: usize,
-    /// These, and slots of the wanted version whose program has ended for good.
+    /// Those of them whose instance is of the wanted version: it is to go from its machine.
+    pub(super) ill_new: usize,
+    /// Slots that are ill, and slots of the wanted version whose program has ended for good.
     pub(super) broken: usize,
     /// Slots in which something is still to end.
     pub(super) ending: BTreeSet<u32>,
@@ -44,7 +46,7 @@ impl Turn<'_> {
         // Where what moves stops first, it is away for that while.
         let beside = self.held && !self.strategy.stops_first;
         let moving = if beside { 0 } else { self.moving };
-        self.busy + self.down + moving >= self.strategy.at_once
+        self.busy + self.ill_new + self.down + moving >= self.strategy.at_once
     }
 
     /// As many slots as may are busy with the new version, beside one that is empty.

@@ -300,6 +300,44 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// A version that never runs has reached a slot of a machine that is drained then: the next slot waits for it there
+/// too.
+#[test]
+fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
+    use Act::{Agents, Drain, NewLeader, Pass, Pause, Plan, Strategy, Version};
+    let acts = [
+        Strategy(2),
+        Pass(1),
+        Agents,
+        Plan,
+        Pass(552),
+        Version(2),
+        Agents,
+        Plan,
+        Version(1),
+        Plan,
+        Agents,
+        Pass(56),
+        Plan,
+        Agents,
+        Version(2),
+        Plan,
+        Agents,
+        NewLeader,
+        Pause(true),
+        Agents,
+        Agents,
+        Agents,
+        Plan,
+        Drain(2, false),
+        Strategy(2),
+        Plan,
+        Drain(2, true),
+        Pass(494),
+    ];
+    play(&acts).unwrap();
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 16,
