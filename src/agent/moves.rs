@@ -117,6 +117,8 @@ impl Moves {
         let pulse = self.pulses.watch("who moves volumes");
         let room = Arc::new(Semaphore::new(AT_ONCE));
         let mut running: BTreeMap<String, Task> = BTreeMap::new();
+        // Nothing is left of any move.
+        let mut clean = false;
         loop {
             let listed = self.lists.borrow_and_update().clone();
             let mut again = LONG;
@@ -136,9 +138,13 @@ impl Moves {
                     .values()
                     .map(|(volume, wish)| (volume.clone(), wish.id.clone()));
                 self.statuses.retain_moves(&volumes.collect());
-                let names: BTreeSet<String> = wanted.keys().cloned().collect();
-                if !pulse.wait(self.forget(names)).await {
-                    again = LONGEST_PAUSE;
+                if !(clean && wanted.is_empty()) {
+                    let names: BTreeSet<String> = wanted.keys().cloned().collect();
+                    let forgotten = pulse.wait(self.forget(names)).await;
+                    clean = forgotten && wanted.is_empty();
+                    if !forgotten {
+                        again = LONGEST_PAUSE;
+                    }
                 }
                 for (name, (volume, wish)) in wanted {
                     if running.contains_key(&name) {
@@ -341,7 +347,8 @@ impl Taking {
         let (taking, seen) = (self.clone(), Arc::clone(&progress));
         let disk = tokio::task::spawn_blocking(move || taking.write(receiver, &seen));
         let (from, to) = (&self.wish.from, &self.wish.to);
-        let fed = async {
+        // The sender ends with it: the thread waits for no more than has come.
+        let fed = async move {
             loop {
                 let piece = match tokio::time::timeout(IDLE, pieces.next()).await {
                     Ok(Ok(Some(piece))) => piece,
