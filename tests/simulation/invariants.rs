@@ -64,6 +64,7 @@ impl World {
         self.person.check();
         let assigned = assigned(self);
         self.check_live(&live, &assigned);
+        self.write_rows(&live);
         self.check_lists(&assigned);
     }
 
@@ -236,6 +237,10 @@ impl World {
             if wanted == NodePhase::Drained && given.next().is_some() {
                 return Some(format!("{} is not empty", machine.name));
             }
+        }
+        let mut volumes = self.volumes().into_iter();
+        if let Some((volume, _)) = volumes.find(|(_, record)| record.moving.is_some()) {
+            return Some(format!("{volume} is on its way"));
         }
         let mut wanted = BTreeSet::new();
         let mut indexes = BTreeSet::new();

@@ -15,6 +15,7 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
+mod data;
 mod etcd;
 mod host;
 mod invariants;
@@ -39,7 +40,7 @@ use std::{
     thread,
 };
 
-use run::{Outcome, anew_before_its_list, run, timed};
+use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
 use world::Without;
 
 /// Seeds that every run of the tests tries.
@@ -198,6 +199,18 @@ fn it_is_found_when_a_pause_holds_nothing() {
 #[test]
 fn it_is_found_when_two_may_write_to_the_same_data() {
     finds(Without::OneWriter, false, 50, "both write to");
+}
+
+#[test]
+fn it_is_found_when_data_is_lost() {
+    for seed in 1..=2 {
+        let outcome = data_is_lost(seed);
+        let violation = outcome.violation.unwrap_or_default();
+        assert!(
+            violation.contains("data is lost"),
+            "seed {seed}: {violation}"
+        );
+    }
 }
 
 /// Not the rule itself but what it is for: without it two containers have one address.

@@ -21,7 +21,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{joiner::JOIN, way::Way};
+use crate::{data::Senders, joiner::JOIN, way::Way};
 
 /// How long a caller waits for an answer.
 const CALL: Duration = Duration::from_secs(10);
@@ -37,6 +37,8 @@ pub struct Door {
 pub struct Net {
     doors: Mutex<BTreeMap<String, Door>>,
     ways: BTreeMap<String, Arc<Way>>,
+    /// Who sends volumes.
+    pub senders: Senders,
     /// When the last archive came to somebody.
     archive: Mutex<Option<Instant>>,
 }
@@ -46,6 +48,7 @@ impl Net {
         Self {
             doors: Mutex::default(),
             ways,
+            senders: Senders::default(),
             archive: Mutex::default(),
         }
     }
@@ -117,6 +120,12 @@ impl Net {
         }
         self.travel(from, to).await;
         answer.map_err(|error| error.to_string())
+    }
+
+    /// The time that a call between two machines takes before it is answered.
+    pub async fn reach(&self, from: &str, to: &str) -> Result<(), String> {
+        let way = timeout(CALL, self.travel(Some(from), to)).await;
+        way.map_err(|_| "no answer in time".to_owned())
     }
 
     /// Archives are unpacked beside the loop. One at a time, and when nothing else is to be done at

@@ -14,6 +14,7 @@ use kat::{
         health::probe::Network,
         host_ports::HostListeners,
         identity::Identity,
+        moves::{Moves, OwnVolumes},
         options::MachineOptions,
         removals::Removals,
         secrets::Secrets,
@@ -39,6 +40,7 @@ use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    data::{Line, apart},
     etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
     host::{Accounts, Boot, NoLogs},
     joiner,
@@ -127,12 +129,14 @@ impl Process {
         // Who waits for one channel wakes in no order that a seed decides: each has its own.
         let (for_supervisor, supervised) = watch::channel(stored.clone());
         let (for_removals, removed) = watch::channel(stored.clone());
-        let (for_reporter, reported) = watch::channel(stored);
+        let (for_reporter, reported) = watch::channel(stored.clone());
+        let (for_moves, moved) = watch::channel(stored);
         let forwarding = async move {
             while listed.changed().await.is_ok() {
                 let newest = listed.borrow_and_update().clone();
                 for_supervisor.send_replace(newest.clone());
                 for_removals.send_replace(newest.clone());
+                for_moves.send_replace(newest.clone());
                 for_reporter.send_replace(newest);
             }
         };
@@ -143,6 +147,28 @@ impl Process {
             pulses: Pulses::default(),
         };
         let volumes = Arc::clone(&tools.volumes);
+        let moved = apart(moved);
+        let own = OwnVolumes {
+            node: place.identity.node.clone(),
+            lists: moved.clone(),
+            volumes: Arc::clone(&volumes),
+        };
+        place
+            .net
+            .senders
+            .put(&place.identity.node, own, &self.closed);
+        let moves = Moves {
+            node: place.identity.node.clone(),
+            lists: moved,
+            volumes: Arc::clone(&volumes),
+            statuses: statuses.clone(),
+            source: Arc::new(Line {
+                to: place.identity.node.clone(),
+                net: Arc::clone(&place.net),
+                monitor: Arc::clone(&place.monitor),
+            }),
+            pulses: Pulses::default(),
+        };
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
         let boot = Arc::clone(&place.boot);
         let run = place.root.join("run");
@@ -209,6 +235,7 @@ impl Process {
             tokio::spawn(fence.run(cancel())),
             tokio::spawn(supervisor.run(fenced, cancel())),
             tokio::spawn(removals.run(cancel())),
+            tokio::spawn(moves.run(cancel())),
             tokio::spawn(reporter.run(Duration::from_secs(u64::from(tick)), cancel())),
         ];
     }

@@ -72,7 +72,11 @@ pub fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
             (_, MaxSurge::Count(0) | MaxSurge::Percent(0)) => replicas.saturating_sub(1),
             _ => replicas,
         };
-        if is.serving.len() < kept.min(was.serving.len()) {
+        // What has data that moves is stopped.
+        let mut volumes = snapshot.volumes.iter();
+        let moves = volumes
+            .any(|(volume, record)| volume.workload == *key && record.value.moving.is_some());
+        if !moves && is.serving.len() < kept.min(was.serving.len()) {
             return Some(format!(
                 "{key} with {replicas} replicas had {was:?} and is left {is:?}: what serves is stopped"
             ));

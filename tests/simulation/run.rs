@@ -58,6 +58,13 @@ pub fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
     })
 }
 
+/// A disk forgets what a program wrote.
+pub fn data_is_lost(seed: u64) -> Outcome {
+    play(seed, Without::Nothing, async |scenario| {
+        scenario.data_is_lost().await
+    })
+}
+
 fn play(seed: u64, without: Without, script: impl AsyncFnOnce(&mut Scenario)) -> Outcome {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -179,6 +186,22 @@ impl Scenario {
         }
     }
 
+    async fn data_is_lost(&mut self) {
+        self.pass(8 * SECOND).await;
+        let leader = self.world.leader().unwrap();
+        let to = self.world.machines[leader].name.clone();
+        let wish = |version| Wish::Present {
+            version,
+            replicas: 1,
+        };
+        self.world.person.wish(&to, WRITER, wish(1));
+        self.pass(60 * SECOND).await;
+        assert!(!self.is_over(), "{:?}", self.world.monitor.violation());
+        assert!(self.world.forget_rows(), "nothing was written");
+        self.world.person.wish(&to, WRITER, wish(2));
+        self.pass(60 * SECOND).await;
+    }
+
     fn is_over(&self) -> bool {
         self.world.monitor.violation().is_some()
     }
@@ -238,7 +261,7 @@ impl Scenario {
     async fn step(&mut self) {
         let number = self.target();
         let name = self.world.machines[number].name.clone();
-        let what = self.world.random.below(100);
+        let what = self.world.random.below(115);
         self.world.monitor.note(&format!("step {what} at {name}"));
         match what {
             0..21 => self.wish(),
@@ -300,6 +323,7 @@ impl Scenario {
                 self.later(100, 3_000, Repair::Start(number));
             }
             96..98 => self.world.etcd.lose_data(&name),
+            100.. => self.move_data(),
             _ => {
                 let live: Vec<String> = self.world.live().into_keys().collect();
                 if !live.is_empty() {
@@ -372,6 +396,32 @@ impl Scenario {
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();
         self.world.person.drain(&to, &machine, empty);
+    }
+
+    /// Somebody wants data on another machine, or no more.
+    fn move_data(&mut self) {
+        let volumes = self.world.volumes();
+        let asked = self.world.random.index(3);
+        let asked = self.world.leader().unwrap_or(asked);
+        let asked = self.world.machines[asked].name.clone();
+        if volumes.is_empty() {
+            // There has to be some first.
+            self.version += 1;
+            let wish = Wish::Present {
+                version: self.version,
+                replicas: 2,
+            };
+            self.world.person.wish(&asked, WRITER, wish);
+            return;
+        }
+        let any = self.world.random.index(volumes.len());
+        let there = self.world.joined().count();
+        let to = self.world.random.index(there);
+        let to = self.world.machines[to].name.clone();
+        let goes = self.world.random.chance(75);
+        let (volume, _) = &volumes[any];
+        let mover = &self.world.mover;
+        mover.ask(&asked, volume, goes.then_some(to.as_str()));
     }
 
     /// Everything is mended, and everybody says once more what they want.

@@ -25,6 +25,7 @@ use kat::{
 use tokio::time::Instant;
 
 use crate::{
+    data::{Mover, Rows},
     etcd::Etcd,
     host::{Accounts, Boot, Pace},
     joiner,
@@ -86,7 +87,7 @@ pub struct Machine {
     pub boot: Option<Arc<Boot>>,
     /// It belongs to the cluster.
     pub joined: bool,
-    root: std::path::PathBuf,
+    pub root: std::path::PathBuf,
     accounts: Arc<Accounts>,
     pace: Pace,
     lingering: BTreeSet<u32>,
@@ -124,6 +125,8 @@ pub struct World {
     pub etcd: Arc<Etcd>,
     pub person: Person,
     pub secrets: Secrets,
+    pub mover: Mover,
+    pub rows: Rows,
     pub machines: Vec<Machine>,
     pub random: Random,
     pub without: Without,
@@ -174,6 +177,7 @@ impl World {
         let etcd = Arc::new(Etcd::new(&overlay, MEMBERS, &monitor));
         let person = Person::new(&net, &store, &monitor);
         let secrets = Secrets::new(&net, &store, &monitor);
+        let mover = Mover::new(&net, &monitor);
         let mut world = Self {
             store,
             monitor,
@@ -181,6 +185,8 @@ impl World {
             etcd,
             person,
             secrets,
+            mover,
+            rows: Rows::default(),
             machines,
             random,
             without,

@@ -1,0 +1,256 @@
+//! Data of volumes: what programs write must be there wherever they run next, and somebody has it moved.
+
+use std::{
+    collections::BTreeMap,
+    os::unix::fs::{MetadataExt, chown},
+    path::PathBuf,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::StreamExt;
+use hyper::{Request, header};
+use kat::{
+    agent::{
+        moves::{CopySource, OwnVolumes, Pieces},
+        supervisor::Listed,
+    },
+    api::{CopyStream, VolumeCopies},
+    plan::{MoveRecord, VolumeRecord},
+    store::keys,
+};
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    monitor::Monitor,
+    net::Net,
+    world::{Machine, World},
+};
+
+/// So much later than the rest of its agent, who moves volumes reads its list: disks are read and written beside the
+/// loop, and no order is to depend on how long that takes.
+const APART: Duration = Duration::from_millis(7);
+/// How often somebody asks before they give up.
+const TRIES: usize = 6;
+/// Between two tries.
+const PAUSE: Duration = Duration::from_secs(3);
+/// Of so many copies one is broken off.
+const BREAKS: u64 = 3;
+
+/// Rows that programs wrote, by the folder of their volume.
+#[derive(Default)]
+pub struct Rows {
+    /// The revision at which the store began to know the volume, and how many.
+    written: BTreeMap<String, (i64, u64)>,
+}
+
+impl World {
+    /// Every program that may run writes one more row to its data, and finds all that were written before.
+    pub fn write_rows(&mut self, live: &BTreeMap<String, String>) {
+        for (unit, on) in live {
+            let Some(known) = self.monitor.assigned(unit) else {
+                continue;
+            };
+            let machine = self.machines.iter().find(|machine| machine.name == *on);
+            let machine = machine.unwrap();
+            // It may have been replaced by now.
+            if known.stops && !machine.ends_in_time() {
+                continue;
+            }
+            for volume in &known.writes {
+                let key = keys::volume(volume);
+                let items = self.store.peek(&key).items;
+                let Some(record) = items.iter().find(|item| item.key == key) else {
+                    continue;
+                };
+                let file = rows_of(machine, volume);
+                let found = std::fs::read_to_string(&file);
+                let found: u64 = found.map_or(0, |text| text.parse().unwrap());
+                let since = record.create_revision;
+                let (began, rows) = self.rows.written.get(volume).copied().unwrap_or_default();
+                let rows = if began == since { rows } else { 0 };
+                if found < rows {
+                    self.monitor.violated(format!(
+                        "{unit} on {on} finds {found} of {rows} rows in {volume}: data is lost"
+                    ));
+                    return;
+                }
+                let folder = file.parent().unwrap();
+                let Ok(owner) = std::fs::metadata(folder) else {
+                    self.monitor
+                        .violated(format!("{unit} runs on {on} without {volume}"));
+                    return;
+                };
+                std::fs::write(&file, (found + 1).to_string()).unwrap();
+                chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+                self.rows.written.insert(volume.clone(), (since, found + 1));
+            }
+        }
+    }
+
+    /// Removes what programs wrote.
+    pub fn forget_rows(&self) -> bool {
+        let volumes = self.rows.written.keys();
+        let files = volumes.flat_map(|volume| {
+            let machines = self.machines.iter();
+            machines.map(move |machine| rows_of(machine, volume))
+        });
+        files
+            .filter(|file| std::fs::remove_file(file).is_ok())
+            .count()
+            > 0
+    }
+
+    /// The volumes of the store.
+    pub fn volumes(&self) -> Vec<(String, VolumeRecord)> {
+        let items = self.store.peek(keys::VOLUMES).items.into_iter();
+        let volumes = items.map(|item| {
+            let name = item.key.strip_prefix(keys::VOLUMES).unwrap().to_owned();
+            (name, serde_json::from_slice(&item.value).unwrap())
+        });
+        volumes.collect()
+    }
+}
+
+fn rows_of(machine: &Machine, volume: &str) -> PathBuf {
+    let base = machine.root.join("var/lib/kat/volumes");
+    base.join(volume).join("rows")
+}
+
+/// Who asks for volumes to move.
+#[derive(Clone)]
+pub struct Mover {
+    net: Arc<Net>,
+    monitor: Arc<Monitor>,
+    busy: Arc<AtomicBool>,
+}
+
+impl Mover {
+    pub fn new(net: &Arc<Net>, monitor: &Arc<Monitor>) -> Self {
+        Self {
+            net: Arc::clone(net),
+            monitor: Arc::clone(monitor),
+            busy: Arc::default(),
+        }
+    }
+
+    /// Asks a machine to have a volume moved to another, or for the end of that, unless the one before is under way.
+    pub fn ask(&self, leader: &str, volume: &str, to: Option<&str>) {
+        if self.busy.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (namespace, rest) = volume.split_once('/').unwrap();
+        let (workload, name) = rest.split_once('/').unwrap();
+        let path = format!("/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{name}/move");
+        let wish = to.map(|to| json!({"to": to}).to_string());
+        let request = move || match &wish {
+            Some(wish) => Request::put(&path)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(Body::from(wish.clone()))
+                .unwrap(),
+            None => Request::delete(&path).body(Body::empty()).unwrap(),
+        };
+        let words = format!("{volume}, which is to go to {to:?}");
+        let (mover, leader) = (self.clone(), leader.to_owned());
+        tokio::spawn(async move {
+            for _ in 0..TRIES {
+                let leads = mover.monitor.leader();
+                let leads = leads.and_then(|process| Some(process.split('.').next()?.to_owned()));
+                let leader = leads.unwrap_or_else(|| leader.clone());
+                let answer = mover.net.call(None, &leader, request(), || ()).await;
+                let note = format!("{leader} answers {words}: {answer:?}");
+                mover.monitor.note(&note);
+                if answer.is_ok_and(|status| !status.is_server_error()) {
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            mover.busy.store(false, Ordering::Relaxed);
+        });
+    }
+}
+
+/// The list for who moves volumes.
+pub fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
+    let (sender, receiver) = watch::channel(lists.borrow_and_update().clone());
+    tokio::spawn(async move {
+        while lists.changed().await.is_ok() {
+            tokio::time::sleep(APART).await;
+            let newest = lists.borrow_and_update().clone();
+            sender.send_replace(newest);
+        }
+    });
+    receiver
+}
+
+/// What processes send of their machines' volumes.
+#[derive(Default)]
+pub struct Senders {
+    open: Mutex<BTreeMap<String, (Arc<OwnVolumes>, CancellationToken)>>,
+    copies: AtomicU64,
+}
+
+impl Senders {
+    pub fn put(&self, machine: &str, own: OwnVolumes, closed: &CancellationToken) {
+        let sender = (Arc::new(own), closed.clone());
+        self.open.lock().unwrap().insert(machine.to_owned(), sender);
+    }
+
+    fn get(&self, machine: &str) -> Option<Arc<OwnVolumes>> {
+        let open = self.open.lock().unwrap();
+        let (own, closed) = open.get(machine)?;
+        (!closed.is_cancelled()).then(|| Arc::clone(own))
+    }
+}
+
+/// The way of a machine to the volumes of others.
+pub struct Line {
+    pub to: String,
+    pub net: Arc<Net>,
+    pub monitor: Arc<Monitor>,
+}
+
+#[async_trait]
+impl CopySource for Line {
+    async fn open(&self, volume: &str, wish: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+        let way = self.net.reach(&self.to, &wish.from);
+        way.await
+            .map_err(|error| format!("{}: {error}", wish.from))?;
+        let senders = &self.net.senders;
+        let sender = senders.get(&wish.from);
+        let sender = sender.ok_or_else(|| format!("{} refuses", wish.from))?;
+        let pieces = sender.open(&self.to, volume, &wish.id);
+        let pieces = pieces.map_err(|error| error.to_string())?;
+        let number = senders.copies.fetch_add(1, Ordering::Relaxed);
+        let left = number.is_multiple_of(BREAKS).then_some(1);
+        let note = format!("{} sends {volume} to {}, {left:?}", wish.from, self.to);
+        self.monitor.note(&note);
+        Ok(Box::new(Copy { pieces, left }))
+    }
+}
+
+struct Copy {
+    pieces: CopyStream,
+    /// Pieces until it is broken off.
+    left: Option<u32>,
+}
+
+#[async_trait]
+impl Pieces for Copy {
+    async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        match &mut self.left {
+            Some(0) => return Err("connection reset".to_owned()),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Ok(self.pieces.next().await)
+    }
+}
