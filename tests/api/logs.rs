@@ -1,0 +1,156 @@
+//! Logs of instances.
+
+use super::*;
+
+#[tokio::test]
+async fn a_followed_log_ends_with_its_token() {
+    let server = Server::start_with(Limits {
+        bookmark_interval: Duration::from_millis(100),
+        ..Limits::default()
+    })
+    .await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs?follow=true");
+    let mut follows = Vec::new();
+    // One is revoked, the other runs out.
+    for ttl in [json!(null), json!(1)] {
+        let request = json!({"scope": {"kind": "read"}, "name": "short", "ttlSeconds": ttl});
+        let (_, made) = server
+            .send_json(&server.admin, Method::POST, "/v1alpha1/tokens", &request)
+            .await;
+        let token = made["token"].as_str().unwrap();
+        let mut lines = LinesOf::new(server.call(token, Method::GET, &path).await);
+        for _ in 0..3 {
+            assert!(lines.next().await.unwrap().get("error").is_none());
+        }
+        follows.push(lines);
+        if ttl.is_null() {
+            let id = made["id"].as_str().unwrap();
+            let path = format!("/v1alpha1/tokens/{id}");
+            let deleted = server.call(&server.admin, Method::DELETE, &path).await;
+            assert_eq!(deleted.status(), 204);
+        }
+    }
+    // The log says nothing itself.
+    for mut lines in follows {
+        let line = lines.next().await.unwrap();
+        assert_eq!(
+            (&line["message"], &line["error"]["error"]),
+            (&json!(""), &json!("Unauthorized"))
+        );
+        assert_eq!(lines.next().await, None);
+    }
+    // One whose token is still good goes on.
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..3 {
+        lines.next().await.unwrap();
+    }
+    let more = tokio::time::timeout(Duration::from_millis(400), lines.next());
+    assert!(more.await.is_err());
+}
+
+#[tokio::test]
+async fn logs_are_read_and_followed() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs");
+    let asked = format!("{path}?tail=2&since=2026-01-01T00:00:00Z");
+    let mut lines = LinesOf::new(server.call(&server.deploy, Method::GET, &asked).await);
+    for number in 0..3 {
+        assert_eq!(
+            lines.next().await.unwrap()["message"],
+            format!("web-abcde line {number}")
+        );
+    }
+    assert_eq!(lines.next().await, None);
+    let query = server.logs.asked.lock().unwrap().pop().unwrap();
+    assert_eq!((query.follow, query.tail), (false, Some(2)));
+    assert_eq!(query.since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
+
+    let mut follows = LinesOf::new(
+        server
+            .call(&server.read, Method::GET, &format!("{path}?follow=true"))
+            .await,
+    );
+    follows.next().await.unwrap();
+    assert_eq!(
+        server
+            .get(&server.read, &format!("{path}?since=yesterday"))
+            .await
+            .0,
+        400
+    );
+    assert_eq!(
+        server
+            .get(&server.read, &format!("{WEB}/instances/other-abcde/logs"))
+            .await
+            .0,
+        404
+    );
+    // An instance is not found under another workload's name.
+    let other = "/v1alpha1/n/shop/workloads/db/instances/web-abcde/logs";
+    assert_eq!(server.get(&server.read, other).await.0, 404);
+    // Streams do not hold up the end.
+    server.stop().await;
+    follows.next().await;
+    follows.next().await;
+    assert_eq!(follows.next().await, None);
+}
+
+/// The caller learns which machine it is, and that others answer.
+/// The journal goes on for ever; the instance does not.
+#[tokio::test]
+async fn a_followed_log_ends_with_its_instance() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs?follow=true");
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..3 {
+        lines.next().await.unwrap();
+    }
+    // A change that is not its end, and its end.
+    let meta = |count: u32| json!({"schema": 1, "revision": 2, "count": count});
+    server
+        .write(&[put(keys::desired_meta("n1"), &meta(1))])
+        .await;
+    let going_on = tokio::time::timeout(Duration::from_secs(3), lines.next()).await;
+    assert!(going_on.is_err(), "{going_on:?}");
+    server
+        .write(&[
+            Operation::Delete(keys::desired_instance("n1", "web-abcde")),
+            put(keys::desired_meta("n1"), &meta(0)),
+        ])
+        .await;
+    assert_eq!(lines.next().await, None);
+}
+
+#[tokio::test]
+async fn a_log_of_a_machine_that_is_away_says_so() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    let path = format!("{WEB}/instances/web-abcde/logs");
+    server
+        .logs
+        .break_off("the machine `n1` can't be reached", 2);
+    let mut lines = LinesOf::new(server.call(&server.read, Method::GET, &path).await);
+    for _ in 0..2 {
+        assert!(lines.next().await.unwrap().get("error").is_none());
+    }
+    let last = lines.next().await.unwrap();
+    assert_eq!(last["error"]["error"], "MachineAway");
+    assert_eq!(
+        last["error"]["message"],
+        "the machine `n1` can't be reached"
+    );
+    assert_eq!(lines.next().await, None);
+    server
+        .logs
+        .break_off("the machine `n1` can't be reached", 0);
+    let (status, answer) = server.get(&server.read, &path).await;
+    assert_eq!(
+        (status.as_u16(), &answer["error"]),
+        (502, &json!("MachineAway"))
+    );
+    let both = format!("{path}?previous=true&follow=true");
+    assert_eq!(server.get(&server.read, &both).await.0, 400);
+}
