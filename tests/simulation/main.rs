@@ -15,6 +15,7 @@
     reason = "helpers of tests fail as tests do, and say what they found"
 )]
 
+mod around;
 mod data;
 mod etcd;
 mod host;
@@ -28,7 +29,10 @@ mod random;
 mod rollouts;
 mod run;
 mod secrets;
+mod seed;
+mod steps;
 mod way;
+mod without;
 mod world;
 
 use std::{
@@ -41,7 +45,7 @@ use std::{
 };
 
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
-use world::Without;
+use without::Without;
 
 /// Seeds that every run of the tests tries.
 const SEEDS: u64 = 200;

@@ -11,9 +11,9 @@ use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    person::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish, writes},
-    secrets::USER,
-    world::{Without, World},
+    person::{AT_LAST, FENCED, FENCED_WRITER, WRITER, Wish},
+    without::Without,
+    world::World,
 };
 
 /// Things that happen before all is healed.
@@ -25,7 +25,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEALED_WITHIN: Duration = Duration::from_secs(900);
 /// So long nothing is written then.
 const REST: Duration = Duration::from_secs(60);
-const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
+pub const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
 
 /// What came of a run.
 pub struct Outcome {
@@ -35,7 +35,7 @@ pub struct Outcome {
 
 /// What is to be mended, or started again.
 #[derive(Debug, Clone, Copy)]
-enum Repair {
+pub enum Repair {
     Start(usize),
     PowerOn(usize),
     Way(usize),
@@ -97,10 +97,10 @@ fn scratch() -> PathBuf {
     }
 }
 
-struct Scenario {
-    world: World,
+pub struct Scenario {
+    pub world: World,
     repairs: Vec<(Instant, Repair)>,
-    version: u64,
+    pub version: u64,
 }
 
 impl Scenario {
@@ -244,184 +244,9 @@ impl Scenario {
         }
     }
 
-    fn later(&mut self, least: u64, most: u64, repair: Repair) {
+    pub fn later(&mut self, least: u64, most: u64, repair: Repair) {
         let at = Instant::now() + self.world.random.milliseconds(least, most);
         self.repairs.push((at, repair));
-    }
-
-    /// A machine; often the one that leads.
-    fn target(&mut self) -> usize {
-        let any = self.world.random.index(self.world.joined().count());
-        match self.world.leader() {
-            Some(leader) if self.world.random.chance(40) => leader,
-            _ => any,
-        }
-    }
-
-    async fn step(&mut self) {
-        let number = self.target();
-        let name = self.world.machines[number].name.clone();
-        let what = self.world.random.below(115);
-        self.world.monitor.note(&format!("step {what} at {name}"));
-        match what {
-            0..21 => self.wish(),
-            21..24 => self.pause(),
-            24..26 => self.join(),
-            26..30 => self.drain(number),
-            30..40 => {
-                self.world.kill(number);
-                self.later(100, 20_000, Repair::Start(number));
-            }
-            40..46 => {
-                self.world.power_off(number);
-                self.later(1_000, 40_000, Repair::PowerOn(number));
-            }
-            46..60 => {
-                let (store, machines) = match what {
-                    46..52 => (true, false),
-                    52..56 => (false, true),
-                    _ => (true, true),
-                };
-                self.world.change_way(number, |way| {
-                    way.store_cut |= store;
-                    way.machines_cut |= machines;
-                });
-                self.later(200, 25_000, Repair::Way(number));
-            }
-            60..70 => {
-                // The one that leads is cut off from the store while it has something to do.
-                if let Some(leader) = self.world.leader() {
-                    self.world.change_way(leader, |way| way.store_cut = true);
-                    self.later(500, 20_000, Repair::Way(leader));
-                }
-                self.wish();
-            }
-            70..74 => {
-                self.world.store.set_available(false);
-                self.later(100, 15_000, Repair::Store);
-            }
-            74..82 => {
-                let latency = self.world.random.milliseconds(50, 1_200);
-                self.world.change_way(number, |way| way.latency = latency);
-                self.later(1_000, 20_000, Repair::Way(number));
-            }
-            82..86 => {
-                let count = 1 + u32::try_from(self.world.random.below(3)).unwrap();
-                self.world
-                    .change_way(number, |way| way.lost_answers = count);
-            }
-            86..90 => {
-                if let Some(process) = &self.world.machines[number].process {
-                    process.drop_watches();
-                }
-            }
-            90..92 => {
-                let _ = self.world.store.compact(self.world.store.revision());
-            }
-            92..96 => {
-                self.world.stop(number);
-                self.later(100, 3_000, Repair::Start(number));
-            }
-            96..98 => self.world.etcd.lose_data(&name),
-            100.. => self.move_data(),
-            _ => {
-                let live: Vec<String> = self.world.live().into_keys().collect();
-                if !live.is_empty() {
-                    let unit = live[self.world.random.index(live.len())].clone();
-                    for machine in &self.world.machines {
-                        if let Some(boot) = &machine.boot {
-                            boot.program_fails(&unit).await;
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Somebody wants something, of whom they take for the leader.
-    fn wish(&mut self) {
-        let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
-        let wish = if self.world.random.chance(15) {
-            Wish::Absent
-        } else {
-            // The same content as before comes too.
-            self.version += u64::from(self.world.random.chance(70));
-            // What has to be where its data is finds no other place where that is full.
-            let most = if writes(workload) { 3 } else { 4 };
-            Wish::Present {
-                version: self.version,
-                replicas: u32::try_from(self.world.random.below(most)).unwrap(),
-            }
-        };
-        let any = self.world.random.index(3);
-        let asked = self.world.leader().unwrap_or(any);
-        let to = self.world.machines[asked].name.clone();
-        self.world.person.wish(&to, workload, wish);
-        // No draw of its own, so that seeds are what they were.
-        if workload == USER && (self.version.is_multiple_of(2) || !self.world.secrets.is_set()) {
-            let value = format!("value {}", self.version);
-            self.world.secrets.set(&to, &value);
-        }
-    }
-
-    /// Somebody pauses a workload's rollouts, or lets them go on, and applies in the meantime.
-    fn pause(&mut self) {
-        let workload = WORKLOADS[self.world.random.index(WORKLOADS.len())];
-        let paused = self.world.random.chance(60);
-        let any = self.world.random.index(3);
-        let asked = self.world.leader().unwrap_or(any);
-        let to = self.world.machines[asked].name.clone();
-        self.world.person.pause(&to, workload, paused);
-    }
-
-    /// Another machine joins, or asks again.
-    fn join(&mut self) {
-        let any = self.world.random.index(3);
-        let asked = self.world.leader().unwrap_or(any);
-        let to = self.world.machines[asked].name.clone();
-        self.world.person.join(&to);
-    }
-
-    /// A machine is drained, or the one that is serves again: one at a time, so that there is room.
-    fn drain(&mut self, number: usize) {
-        let drains = self.world.person.drains();
-        let mut others = drains
-            .iter()
-            .filter(|(_, drain)| drain.promised || drain.unsure);
-        let (machine, empty) = match others.next() {
-            Some((machine, _)) => (machine.clone(), false),
-            None => (self.world.machines[number].name.clone(), true),
-        };
-        let any = self.world.random.index(3);
-        let asked = self.world.leader().unwrap_or(any);
-        let to = self.world.machines[asked].name.clone();
-        self.world.person.drain(&to, &machine, empty);
-    }
-
-    /// Somebody wants data on another machine, or no more.
-    fn move_data(&mut self) {
-        let volumes = self.world.volumes();
-        let asked = self.world.random.index(3);
-        let asked = self.world.leader().unwrap_or(asked);
-        let asked = self.world.machines[asked].name.clone();
-        if volumes.is_empty() {
-            // There has to be some first.
-            self.version += 1;
-            let wish = Wish::Present {
-                version: self.version,
-                replicas: 2,
-            };
-            self.world.person.wish(&asked, WRITER, wish);
-            return;
-        }
-        let any = self.world.random.index(volumes.len());
-        let there = self.world.joined().count();
-        let to = self.world.random.index(there);
-        let to = self.world.machines[to].name.clone();
-        let goes = self.world.random.chance(75);
-        let (volume, _) = &volumes[any];
-        let mover = &self.world.mover;
-        mover.ask(&asked, volume, goes.then_some(to.as_str()));
     }
 
     /// Everything is mended, and everybody says once more what they want.

@@ -14,13 +14,9 @@ use jiff::{SignedDuration, Timestamp};
 use kat::{
     agent::{accounts::UserAccounts, identity::Identity},
     leader::Planner,
-    plan::{
-        self, DesiredMeta, NamespaceRecord, NodeRegistration, Observed, Plan, Snapshot, Wanted,
-        WorkloadEntry,
-    },
+    plan::{self, NodeRegistration, Observed, Snapshot},
     render::Renderer,
-    resource::{ClusterConfiguration, Container, UpdateStrategyType},
-    store::{MemoryStore, Operation, keys},
+    store::{MemoryStore, keys},
 };
 use tokio::time::Instant;
 
@@ -28,14 +24,15 @@ use crate::{
     data::{Mover, Rows},
     etcd::Etcd,
     host::{Accounts, Boot, Pace},
-    joiner,
     monitor::Monitor,
     net::Net,
     person::{NAMESPACE, Person},
     process::{Place, Process},
     random::Random,
     secrets::{self, Secrets},
+    seed::{machine, seed_operations},
     way::{Conditions, Way},
+    without::{Without, give_back_early, only_reads, roll_out_badly},
 };
 
 /// Machines that hold the store and may lead, then others.
@@ -47,35 +44,13 @@ const MACHINES: [(&str, bool); 5] = [
     ("n5", false),
 ];
 /// How many of them are there from the beginning; the last one joins.
-const THERE: usize = 4;
+pub const THERE: usize = 4;
 /// How many of them are members of etcd at first. The last one may take the place of another.
 const MEMBERS: usize = 3;
 /// Seconds without a heartbeat after which a machine is lost.
 pub const LOST_AFTER: u32 = 10;
 /// Seconds between heartbeats.
-const TICK: u32 = 3;
-
-/// A safeguard that is taken out, to see that its absence is found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Without {
-    Nothing,
-    /// Transactions do not compare the leader's election key.
-    Fence,
-    /// A new leader takes a machine for lost that has not reported to it yet.
-    FullTimeout,
-    /// An address is given back when an instance is to stop, not when it has.
-    AddressHold,
-    /// A machine that is cut off stops nothing.
-    Partition,
-    /// Nobody looks at whether a machine is drained.
-    Drain,
-    /// Every rollout stops all old instances before any new one starts.
-    Surge,
-    /// Nobody looks at whether a rollout is paused.
-    Pause,
-    /// What writes data counts as what only reads it.
-    OneWriter,
-}
+pub const TICK: u32 = 3;
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
 
@@ -88,13 +63,13 @@ pub struct Machine {
     /// It belongs to the cluster.
     pub joined: bool,
     pub root: std::path::PathBuf,
-    accounts: Arc<Accounts>,
-    pace: Pace,
-    lingering: BTreeSet<u32>,
-    processes: u32,
+    pub accounts: Arc<Accounts>,
+    pub pace: Pace,
+    pub lingering: BTreeSet<u32>,
+    pub processes: u32,
     /// How far its clock is off.
-    skew: SignedDuration,
-    started: Option<Instant>,
+    pub skew: SignedDuration,
+    pub started: Option<Instant>,
 }
 
 impl Machine {
@@ -399,130 +374,4 @@ impl World {
             process.follow_way();
         }
     }
-}
-
-fn only_reads(container: &mut Container) {
-    for mount in &mut container.volume_mounts {
-        mount.read_only = true;
-    }
-}
-
-fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
-    if without == Without::Pause {
-        entry.meta.value.paused = false;
-    } else if let Ok(parsed) = &mut entry.parsed {
-        let strategy = &mut Arc::make_mut(parsed).workload.spec.update_strategy;
-        strategy.kind = UpdateStrategyType::Simultaneous;
-    }
-}
-
-/// An instance that is to stop loses its address at once.
-fn give_back_early(plan: &mut Plan) {
-    for change in &mut plan.changes {
-        let stopping = change.operations.iter().filter_map(|operation| {
-            let Operation::Put(key, value) = operation else {
-                return None;
-            };
-            key.starts_with(keys::NODE_DESIRED).then_some(())?;
-            let assignment: plan::Assignment = serde_json::from_slice(value).ok()?;
-            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
-        });
-        let early: Vec<_> = stopping
-            .map(|instance| Operation::Delete(keys::allocation(&instance)))
-            .collect();
-        change.operations.extend(early);
-    }
-}
-
-fn machine(number: usize, name: &str, etcd: bool, folder: &Path, random: &mut Random) -> Machine {
-    let root = folder.join(name);
-    std::fs::create_dir_all(root.join("net")).unwrap();
-    std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
-    let number = u8::try_from(number).unwrap();
-    let way = Arc::new(Way::default());
-    let latency = random.milliseconds(1, 20);
-    way.change(|way| way.latency = latency);
-    let slowly = random.chance(30);
-    Machine {
-        name: name.to_owned(),
-        identity: Arc::new(Identity {
-            schema: 1,
-            node: name.to_owned(),
-            node_uid: format!("uid of {name}"),
-            cluster_uid: "cluster".to_owned(),
-            cluster: cluster(),
-            // Thirteen addresses for instances, so that they come round soon.
-            subnet: format!("10.100.0.{}/28", 16 * number).parse().unwrap(),
-            advertise: Vec::new(),
-            etcd,
-            reached: Default::default(),
-        }),
-        way,
-        process: None,
-        boot: None,
-        joined: number < u8::try_from(THERE).unwrap(),
-        accounts: Arc::new(Accounts::new(&root)),
-        root,
-        pace: Pace {
-            starts: random.milliseconds(20, 2_000),
-            stops: random.milliseconds(20, if slowly { 20_000 } else { 2_000 }),
-        },
-        lingering: BTreeSet::new(),
-        processes: 0,
-        started: None,
-        skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
-    }
-}
-
-fn cluster() -> ClusterConfiguration {
-    let mut cluster = ClusterConfiguration::default();
-    // Parts of the size that the machines have.
-    cluster.spec.node_subnet_bits = 12;
-    cluster.spec.agent_tick_seconds = TICK;
-    cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
-    cluster
-}
-
-/// What `init` and the joins wrote.
-fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
-    fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
-        Operation::Put(key, serde_json::to_vec(value).unwrap())
-    }
-    let namespace = NamespaceRecord {
-        schema: 1,
-        uid: "namespace".to_owned(),
-        labels: BTreeMap::new(),
-        created: Timestamp::UNIX_EPOCH,
-        deleting: false,
-    };
-    let mut operations = vec![
-        put(keys::namespace(NAMESPACE), &namespace),
-        put(keys::CLUSTER.to_owned(), &cluster()),
-        Operation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
-        joiner::token(),
-        secrets::sealing_key(),
-    ];
-    for machine in machines {
-        let identity = &machine.identity;
-        let registration = NodeRegistration {
-            architecture: "amd64".to_owned(),
-            etcd: identity.etcd,
-            ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
-        };
-        let list = DesiredMeta {
-            schema: 1,
-            revision: 1,
-            count: 0,
-        };
-        let subnet = keys::network_node(&machine.name, "subnet");
-        let public = secrets::private_key(&machine.name).public().to_string();
-        let public_key = keys::network_node(&machine.name, "wg_pubkey");
-        operations.extend([
-            put(keys::registration(&machine.name), &registration),
-            put(keys::desired_meta(&machine.name), &list),
-            Operation::Put(subnet, identity.subnet.to_string().into_bytes()),
-            Operation::Put(public_key, public.into_bytes()),
-        ]);
-    }
-    operations
 }

@@ -1,26 +1,16 @@
 //! A whole API over real sockets, with the state in memory and no leader's loop that plans.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::{
-    collections::BTreeSet,
-    path::PathBuf,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+mod doubles;
 
-use async_trait::async_trait;
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+pub use doubles::{Echo, SaidLogs, SeenUsers};
 use jiff::Timestamp;
 use kat::{
     api::{
-        ApiConfig, Inputs, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, LogQuery,
-        LogStream, LogsError, NodeUsers, Outputs, SessionError, SessionRequest, SocketAccess,
-        SocketListener, TlsListener,
-        frames::{Input, Output},
-        new_token, random_uid, serve,
-        types::{InstanceUsage, LogLine, NodeUsage, Scope},
+        ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers,
+        SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve, types::Scope,
     },
     bundle::{SourceFile, pack},
     leader::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth},
@@ -28,10 +18,10 @@ use kat::{
         Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
         store_recovery_key, tls,
     },
-    plan::{InstanceEntry, NamespaceRecord, NodeRegistration, Sealing},
+    plan::{NamespaceRecord, NodeRegistration, Sealing},
     pulse::Pulses,
     registry::ImageSource,
-    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, StoreError, keys},
+    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, keys},
 };
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -47,166 +37,6 @@ pub const NODE_UID: &str = "node-uid-1";
 
 /// Longest wait for anything.
 pub const DEADLINE: Duration = Duration::from_secs(20);
-
-/// Logs that say what they were asked for.
-#[derive(Default)]
-pub struct SaidLogs {
-    pub asked: Mutex<Vec<LogQuery>>,
-    away: Mutex<Option<(String, usize)>>,
-}
-
-impl SaidLogs {
-    /// From now on the machine goes away after so many lines.
-    pub fn break_off(&self, reason: &str, after: usize) {
-        *self.away.lock().unwrap() = Some((reason.to_owned(), after));
-    }
-}
-
-#[async_trait]
-impl InstanceLogs for SaidLogs {
-    async fn open(
-        &self,
-        instance: &InstanceEntry,
-        query: LogQuery,
-    ) -> Result<LogStream, LogsError> {
-        use futures_util::StreamExt;
-        let follow = query.follow;
-        self.asked.lock().unwrap().push(query);
-        let name = instance.assignment.value.instance.clone();
-        let lines = (0..3).map(move |number| {
-            Ok(LogLine {
-                timestamp: "2026-01-01T00:00:00.000000Z".to_owned(),
-                message: format!("{name} line {number}"),
-                priority: 6,
-                error: None,
-            })
-        });
-        let mut lines: Vec<_> = lines.collect();
-        if let Some((reason, after)) = self.away.lock().unwrap().clone() {
-            let away = LogsError::Away(reason);
-            if after == 0 {
-                return Err(away);
-            }
-            lines.truncate(after);
-            lines.push(Err(away));
-        }
-        let lines = futures_util::stream::iter(lines);
-        Ok(if follow {
-            Box::pin(lines.chain(futures_util::stream::pending()))
-        } else {
-            Box::pin(lines)
-        })
-    }
-}
-
-/// Sessions that say back what they hear, and end with the exit code 7.
-#[derive(Default)]
-pub struct Echo {
-    pub begun: Mutex<Vec<SessionRequest>>,
-    /// For whom.
-    pub callers: Mutex<Vec<Option<String>>>,
-    /// How many are open.
-    pub open: Arc<AtomicUsize>,
-    /// How often it was asked what they take.
-    pub counted: AtomicUsize,
-    /// Why the machine can't be asked.
-    pub away: Mutex<Option<String>>,
-}
-
-struct Open(Arc<AtomicUsize>);
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-#[async_trait]
-impl InstanceSessions for Echo {
-    async fn begin(
-        &self,
-        caller: Option<&str>,
-        instance: &InstanceEntry,
-        request: SessionRequest,
-        inputs: Inputs,
-    ) -> Result<Outputs, SessionError> {
-        use futures_util::StreamExt;
-        if request == SessionRequest::Forward(81) {
-            return Err(SessionError::Conflict(
-                "nothing answers on port 81".to_owned(),
-            ));
-        }
-        self.begun.lock().unwrap().push(request);
-        let caller = caller.map(str::to_owned);
-        self.callers.lock().unwrap().push(caller);
-        self.open.fetch_add(1, Ordering::SeqCst);
-        let open = Open(Arc::clone(&self.open));
-        let name = instance.assignment.value.instance.clone();
-        let greeting = futures_util::stream::iter([Output::Error(name.into())]);
-        let state = Some((inputs, open));
-        let said = futures_util::stream::unfold(state, |state| async move {
-            let (mut inputs, open) = state?;
-            match inputs.next().await? {
-                Input::Data(data) => Some((Output::Data(data), Some((inputs, open)))),
-                Input::Resize(size) => {
-                    let text = format!("{}x{}", size.rows, size.columns);
-                    Some((Output::Error(text.into()), Some((inputs, open))))
-                }
-                Input::Signal(signal) => {
-                    let text = format!("SIG{}", signal.name());
-                    Some((Output::Error(text.into()), Some((inputs, open))))
-                }
-                Input::End => Some((Output::Exit(7), None)),
-            }
-        });
-        Ok(Box::pin(greeting.chain(said)))
-    }
-
-    /// A quarter of a processor, counted each second.
-    async fn usage(
-        &self,
-        node: &str,
-        instances: &[InstanceEntry],
-    ) -> Result<NodeUsage, SessionError> {
-        if let Some(reason) = self.away.lock().unwrap().clone() {
-            return Err(SessionError::Away(format!("the machine `{node}` {reason}")));
-        }
-        let second = self.counted.fetch_add(1, Ordering::SeqCst) as u64;
-        let asked = instances
-            .iter()
-            .map(|entry| entry.assignment.value.instance.clone());
-        // A machine counts all that it runs.
-        let all = asked.chain(["other-fffff".to_owned()]);
-        let counted = all.map(|instance| InstanceUsage {
-            instance,
-            at: format!("2026-01-01T00:00:{second:02}Z"),
-            cpu: Some(5_000_000_000 + second * 250_000_000),
-            memory: Some(3 << 20),
-        });
-        Ok(NodeUsage {
-            instances: counted.collect(),
-        })
-    }
-}
-
-/// The store's users, by name.
-#[derive(Default)]
-pub struct SeenUsers {
-    pub names: Mutex<BTreeSet<String>>,
-}
-
-#[async_trait]
-impl NodeUsers for SeenUsers {
-    async fn admit(&self, node: &str) -> Result<(), StoreError> {
-        self.names.lock().unwrap().insert(node.to_owned());
-        Ok(())
-    }
-
-    async fn remove(&self, node: &str) -> Result<(), StoreError> {
-        self.names.lock().unwrap().remove(node);
-        Ok(())
-    }
-}
 
 /// A running API.
 pub struct Server {

@@ -1,0 +1,158 @@
+//! What an agent finds around it: the way of its reports, its machine's size, programs that are well.
+
+use std::{net::SocketAddrV4, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::body::Body;
+use hyper::{Request, StatusCode, header};
+use kat::{
+    agent::{
+        MachineFacts, ReportSink, health::probe::Network, host_ports::HostListeners,
+        volumes::Volumes,
+    },
+    api::{
+        Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs,
+        SessionError, SessionRequest,
+        types::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
+    },
+    host::facts::network::Listener,
+    plan::InstanceEntry,
+    resource::{Bytes, MilliCpu, Protocol, ResourceList},
+    store::{Mirror, keys},
+};
+
+use crate::{monitor::Monitor, net::Net};
+
+/// No program of a machine listens on a port.
+pub struct Nobody;
+
+impl HostListeners for Nobody {
+    fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
+        Vec::new()
+    }
+}
+
+/// Every instance that runs says that it is well.
+pub struct Well;
+
+#[async_trait]
+impl Network for Well {
+    async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn get(&self, _: SocketAddrV4, _: &str) -> Result<u16, String> {
+        Ok(200)
+    }
+}
+
+/// The way of a report: to the machine that the store names as the leader's.
+pub struct Sink {
+    pub node: String,
+    pub net: Arc<Net>,
+    pub monitor: Arc<Monitor>,
+    pub endpoint: Mirror,
+}
+
+#[async_trait]
+impl ReportSink for Sink {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        let endpoint = self.endpoint.snapshot();
+        let endpoint = endpoint
+            .get(keys::LEADER_ENDPOINT)
+            .ok_or("no leader is known")?;
+        let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
+        let leader = endpoint.split(':').next().unwrap_or_default();
+        let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(serde_json::to_vec(report).unwrap()))
+            .unwrap();
+        let monitor = Arc::clone(&self.monitor);
+        let node = self.node.clone();
+        let heard = move || monitor.heard(&node);
+        let answered = self
+            .net
+            .ask(Some(&self.node), leader, request, heard)
+            .await?;
+        if answered.status() != StatusCode::NO_CONTENT {
+            return Err(format!("the leader said {}", answered.status()));
+        }
+        let unsure = answered.headers()[UNSURE_HEADER].to_str().unwrap();
+        Ok(Duration::from_millis(unsure.parse().unwrap()))
+    }
+}
+
+pub struct Facts {
+    pub shared: bool,
+    pub volumes: Arc<Volumes>,
+}
+
+#[async_trait]
+impl MachineFacts for Facts {
+    fn volume_shared(&self) -> bool {
+        self.shared
+    }
+
+    fn made_volumes(&self) -> Vec<String> {
+        self.volumes.all_made()
+    }
+
+    fn resources(&self) -> NodeResources {
+        let all = ResourceList {
+            cpu: Some(MilliCpu(16_000)),
+            memory: Some(Bytes(64 << 30)),
+        };
+        NodeResources {
+            capacity: all,
+            allocatable: all,
+        }
+    }
+
+    fn architecture(&self) -> String {
+        "amd64".to_owned()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        Vec::new()
+    }
+
+    async fn overlay(&self) -> OverlayReport {
+        OverlayReport::default()
+    }
+}
+
+pub struct NoInstanceLogs;
+
+#[async_trait]
+impl InstanceSessions for NoInstanceLogs {
+    async fn begin(
+        &self,
+        _caller: Option<&str>,
+        _instance: &InstanceEntry,
+        _request: SessionRequest,
+        _inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        Err(SessionError::Unavailable(
+            "there are no sessions".to_owned(),
+        ))
+    }
+
+    async fn usage(&self, _: &str, _: &[InstanceEntry]) -> Result<NodeUsage, SessionError> {
+        Ok(NodeUsage::default())
+    }
+}
+
+#[async_trait]
+impl InstanceLogs for NoInstanceLogs {
+    async fn open(
+        &self,
+        _instance: &InstanceEntry,
+        _query: LogQuery,
+    ) -> Result<LogStream, LogsError> {
+        Err(LogsError::Unavailable("there are no logs".to_owned()))
+    }
+}

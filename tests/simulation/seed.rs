@@ -1,0 +1,124 @@
+//! The machines of a run, and what `init` and the joins wrote.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
+
+use jiff::{SignedDuration, Timestamp};
+use kat::{
+    agent::identity::Identity,
+    plan::{DesiredMeta, NamespaceRecord, NodeRegistration},
+    resource::ClusterConfiguration,
+    store::{Operation, keys},
+};
+
+use crate::{
+    host::{Accounts, Pace},
+    joiner,
+    person::NAMESPACE,
+    random::Random,
+    secrets,
+    way::Way,
+    world::{LOST_AFTER, Machine, THERE, TICK},
+};
+
+pub fn machine(
+    number: usize,
+    name: &str,
+    etcd: bool,
+    folder: &Path,
+    random: &mut Random,
+) -> Machine {
+    let root = folder.join(name);
+    std::fs::create_dir_all(root.join("net")).unwrap();
+    std::fs::create_dir_all(root.join("var/lib/kat")).unwrap();
+    let number = u8::try_from(number).unwrap();
+    let way = Arc::new(Way::default());
+    let latency = random.milliseconds(1, 20);
+    way.change(|way| way.latency = latency);
+    let slowly = random.chance(30);
+    Machine {
+        name: name.to_owned(),
+        identity: Arc::new(Identity {
+            schema: 1,
+            node: name.to_owned(),
+            node_uid: format!("uid of {name}"),
+            cluster_uid: "cluster".to_owned(),
+            cluster: cluster(),
+            // Thirteen addresses for instances, so that they come round soon.
+            subnet: format!("10.100.0.{}/28", 16 * number).parse().unwrap(),
+            advertise: Vec::new(),
+            etcd,
+            reached: Default::default(),
+        }),
+        way,
+        process: None,
+        boot: None,
+        joined: number < u8::try_from(THERE).unwrap(),
+        accounts: Arc::new(Accounts::new(&root)),
+        root,
+        pace: Pace {
+            starts: random.milliseconds(20, 2_000),
+            stops: random.milliseconds(20, if slowly { 20_000 } else { 2_000 }),
+        },
+        lingering: BTreeSet::new(),
+        processes: 0,
+        started: None,
+        skew: SignedDuration::from_millis(i64::try_from(random.below(4_000)).unwrap() - 2_000),
+    }
+}
+
+fn cluster() -> ClusterConfiguration {
+    let mut cluster = ClusterConfiguration::default();
+    // Parts of the size that the machines have.
+    cluster.spec.node_subnet_bits = 12;
+    cluster.spec.agent_tick_seconds = TICK;
+    cluster.spec.node_loss_timeout_seconds = LOST_AFTER;
+    cluster
+}
+
+/// What `init` and the joins wrote.
+pub fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
+    fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+        Operation::Put(key, serde_json::to_vec(value).unwrap())
+    }
+    let namespace = NamespaceRecord {
+        schema: 1,
+        uid: "namespace".to_owned(),
+        labels: BTreeMap::new(),
+        created: Timestamp::UNIX_EPOCH,
+        deleting: false,
+    };
+    let mut operations = vec![
+        put(keys::namespace(NAMESPACE), &namespace),
+        put(keys::CLUSTER.to_owned(), &cluster()),
+        Operation::Put(keys::CLUSTER_UID.to_owned(), b"cluster".to_vec()),
+        joiner::token(),
+        secrets::sealing_key(),
+    ];
+    for machine in machines {
+        let identity = &machine.identity;
+        let registration = NodeRegistration {
+            architecture: "amd64".to_owned(),
+            etcd: identity.etcd,
+            ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
+        };
+        let list = DesiredMeta {
+            schema: 1,
+            revision: 1,
+            count: 0,
+        };
+        let subnet = keys::network_node(&machine.name, "subnet");
+        let public = secrets::private_key(&machine.name).public().to_string();
+        let public_key = keys::network_node(&machine.name, "wg_pubkey");
+        operations.extend([
+            put(keys::registration(&machine.name), &registration),
+            put(keys::desired_meta(&machine.name), &list),
+            Operation::Put(subnet, identity.subnet.to_string().into_bytes()),
+            Operation::Put(public_key, public.into_bytes()),
+        ]);
+    }
+    operations
+}
