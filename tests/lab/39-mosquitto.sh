@@ -76,6 +76,6 @@ on n2 pkill -KILL -x mosquitto
 came_back() { is mosquitto .status.restarts $((restarts + 1)) && is_whole mosquitto 1; }
 wait_for 60 came_back
 wait_for 20 heard "a kill" 23.5
-kat delete workload mosquitto --wait
+kat delete workload mosquitto --volumes --yes --wait
 refused mqtt pub -t home/kitchen -m 24
 kat label node n2 mqtt-

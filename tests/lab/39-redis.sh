@@ -71,3 +71,5 @@ n1 bash -ec "echo 'requirepass $other' | katcall secret set redis --from-file pa
 contains "$(ask "$password" get word)" WRONGPASS
 password=$other
 kept "another password"
+kat delete workload redis --volumes --yes --wait
+kat delete secret redis
