@@ -12,7 +12,7 @@ use crate::{
     host::check::{self, CheckInput, Finding, Level, Stage},
     network::{
         firewall::FirewallError,
-        obstacles::{self, Needs, Obstacle},
+        obstacles::{self, Hindered, Needs, Obstacle},
     },
     resource::{AgentConfig, ClusterConfiguration},
 };
@@ -65,7 +65,10 @@ fn firewalls(found: Result<Vec<Obstacle>, FirewallError>, is_root: bool) -> Vec<
         }
         Ok(obstacles) => obstacles
             .into_iter()
-            .map(|one| Finding::problem(one.what, one.command))
+            .map(|one| match one.hinders {
+                Hindered::Overlay => Finding::problem(one.what, one.command),
+                Hindered::HostPorts => Finding::warning(one.what).mended_by(one.command),
+            })
             .collect(),
         Err(error) => {
             let unseen = Finding::warning(format!("could not look at firewalls: {error}"));
@@ -121,10 +124,19 @@ mod tests {
         let obstacle = Obstacle {
             what: "ufw is enabled".to_owned(),
             command: "sudo ufw allow 1/udp".to_owned(),
+            hinders: Hindered::Overlay,
+        };
+        let strict = Obstacle {
+            what: "it is strict".to_owned(),
+            command: "sudo be-lenient".to_owned(),
+            hinders: Hindered::HostPorts,
         };
         assert_eq!(
-            firewalls(Ok(vec![obstacle]), true),
-            [Finding::problem("ufw is enabled", "sudo ufw allow 1/udp")]
+            firewalls(Ok(vec![obstacle, strict]), true),
+            [
+                Finding::problem("ufw is enabled", "sudo ufw allow 1/udp"),
+                Finding::warning("it is strict").mended_by("sudo be-lenient"),
+            ]
         );
     }
 }

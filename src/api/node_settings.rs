@@ -14,6 +14,7 @@ use axum::{
     response::Response,
 };
 use jiff::Timestamp;
+use serde::Deserialize;
 
 use super::{
     apply::put,
@@ -36,15 +37,28 @@ use crate::{
 /// Most labels, or taints, of a machine.
 const MAX_ENTRIES: usize = 64;
 
+/// The query of a drain.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(super) struct DrainQuery {
+    /// Say what would happen, and do nothing.
+    dry_run: bool,
+    /// What no other machine takes is stopped too.
+    force: bool,
+}
+
 pub(super) async fn drain(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
     At(name): At<String>,
-    Parameters(query): Parameters<WriteQuery>,
+    Parameters(query): Parameters<DrainQuery>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
-    set(&api, &caller, &name, query, precondition, Wish::Drain(true)).await
+    let DrainQuery { dry_run, force } = query;
+    let wish = Wish::Drain { force };
+    let query = WriteQuery { dry_run };
+    set(&api, &caller, &name, query, precondition, wish).await
 }
 
 pub(super) async fn uncordon(
@@ -55,15 +69,7 @@ pub(super) async fn uncordon(
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let precondition = Precondition::read(&headers)?;
-    set(
-        &api,
-        &caller,
-        &name,
-        query,
-        precondition,
-        Wish::Drain(false),
-    )
-    .await
+    set(&api, &caller, &name, query, precondition, Wish::Uncordon).await
 }
 
 pub(super) async fn labels(
@@ -133,7 +139,8 @@ fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
 
 /// What is to be.
 enum Wish {
-    Drain(bool),
+    Drain { force: bool },
+    Uncordon,
     Labels(BTreeMap<String, String>),
     Taints(Vec<Taint>),
 }
@@ -217,12 +224,16 @@ impl Setting<'_> {
         registration: &mut NodeRegistration,
     ) -> Result<(&'static str, &'static str), ApiError> {
         match &self.wish {
-            Wish::Drain(draining) => {
-                registration.draining = *draining;
-                Ok(match draining {
-                    true => ("DrainAsked", "draining was asked for"),
-                    false => ("Uncordoned", "opened to new work"),
+            Wish::Drain { force } => {
+                (registration.draining, registration.drain_forced) = (true, *force);
+                Ok(match force {
+                    true => ("DrainAsked", "draining by force was asked for"),
+                    false => ("DrainAsked", "draining was asked for"),
                 })
+            }
+            Wish::Uncordon => {
+                (registration.draining, registration.drain_forced) = (false, false);
+                Ok(("Uncordoned", "opened to new work"))
             }
             Wish::Labels(labels) => {
                 let own = OWN_LABELS.iter();

@@ -173,6 +173,7 @@ fn query_parameter(name: &str) -> Value {
         "dryRun" => ("boolean", "Say what would happen, and do nothing"),
         "cascade" => ("boolean", "Delete the workloads of the namespace too"),
         "volumes" => ("boolean", "Remove the data of the volumes too, for good"),
+        "force" => ("boolean", "Stop what no other machine takes"),
         "goOn" => ("boolean", "Only go on with what was begun"),
         "follow" => ("boolean", "Stay, and answer with a line for each new line"),
         "since" => ("string", "RFC 3339: nothing that is older"),

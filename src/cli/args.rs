@@ -373,6 +373,9 @@ pub(super) struct Drain {
     /// The machine
     #[arg(value_name = "NODE")]
     pub(super) name: String,
+    /// Also stop what no other machine takes; it starts again where it can, as a rule here after `katcall uncordon`
+    #[arg(long)]
+    pub(super) force: bool,
     /// How long to wait; the machine goes on being drained after that
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
     pub(super) timeout: Duration,

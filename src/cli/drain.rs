@@ -8,7 +8,7 @@ use super::{
     Session, args::Drain, errors::CliError, get, progress::Progress, time, wait::Connection,
 };
 use crate::api::{
-    client::Route,
+    client::{Change, Route},
     types::{InstanceItem, NodeItem, WorkloadItem},
 };
 use state::State;
@@ -21,7 +21,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
     let started = Instant::now();
     let deadline = started + arguments.timeout;
     let (client, name) = (&session.client, &arguments.name);
-    if let Err(error) = client.drain_node(name).await {
+    if let Err(error) = client.drain_node(name, arguments.force).await {
         return Err(get::missing::<NodeItem>(session, error, None, name).await);
     }
     let mut nodes = client.follow::<NodeItem>(Route::nodes(), true);
@@ -68,6 +68,14 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
         }
         if state.is_drained() {
             drop(progress);
+            if arguments.force {
+                // What is followed may be a moment behind the machine's end.
+                let all = client.workloads(None).await?;
+                state.workloads(Change::Listed(all.items));
+                for line in state.stopped() {
+                    session.console.note(&line);
+                }
+            }
             return session.console.line(&format!("node/{name} drained"));
         }
         for line in state.news() {
@@ -88,6 +96,6 @@ fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
         state.counts()
     ))
     .hinted(format!(
-        "it takes no new work and what can leave still does; `katcall uncordon {name}` takes the drain back"
+        "it takes no new work and what can leave still does; `katcall uncordon {name}` takes the drain back, `--force` stops what can't move"
     ))
 }

@@ -82,9 +82,8 @@ impl Pass<'_, '_, '_> {
             let may_stay = live.current || !others_end;
             if live.healthy() && serving <= wanted && may_stay {
                 if live.leaves {
-                    let Live { id, node, .. } = live;
-                    let why = "it serves in the place of one that does not";
-                    self.stuck = Some(format!("{id} can't leave {node}: {why}"));
+                    self.can_not_leave(live, "it serves in the place of one that does not");
+                    serving -= usize::from(self.draft.stops(live.id));
                 }
                 continue;
             }
@@ -351,15 +350,21 @@ impl Pass<'_, '_, '_> {
             if turn.may_move(before.healthy()) {
                 turn.moving += 1;
                 self.move_away(parsed, slot, before, (like, turn));
+            } else if turn.strategy.stops_first
+                && self.is_forced_out(before)
+                && !self.fits(parsed, slot)
+            {
+                // That another slot has no place either is nothing to wait for.
+                self.is_stuck(before);
             } else if let others @ 1.. = turn.broken_beside(before) {
-                let Live { id, node, .. } = before;
                 let others = match others {
                     1 => "another replica does".to_owned(),
                     count => format!("{count} other replicas do"),
                 };
-                self.stuck = Some(format!(
-                    "{id} can't leave {node}: replicas are replaced in place, one after the other, and {others} not work"
-                ));
+                let why = format!(
+                    "replicas are replaced in place, one after the other, and {others} not work"
+                );
+                self.can_not_leave(before, &why);
             } else if let Some(moving) = self.moving.as_ref().filter(|_| before.leaves) {
                 let Live { id, node, .. } = before;
                 self.stuck = Some(format!("{id} can't leave {node} yet: {moving}"));
@@ -443,11 +448,8 @@ impl Pass<'_, '_, '_> {
 
     fn is_stuck(&mut self, live: &Live<'_>) {
         let why = self.unschedulable.as_deref().unwrap_or("no place");
-        let moves = self.how_it_moves(live);
-        self.stuck = Some(format!(
-            "{} can't leave {}: {why}{moves}",
-            live.id, live.node
-        ));
+        let why = format!("{why}{}", self.how_it_moves(live));
+        self.can_not_leave(live, &why);
     }
 
     /// The delay has passed after which an instance is replaced whose program ended for good.

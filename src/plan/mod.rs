@@ -12,6 +12,7 @@ mod create;
 mod devices;
 mod dns;
 mod draft;
+mod drain;
 mod endpoints;
 mod event;
 mod host_ports;

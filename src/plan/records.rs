@@ -1,7 +1,6 @@
 //! Objects that the leader stores, each with the version of its schema.
 //!
-//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339,
-//! UTC.
+//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339, UTC.
 
 use std::{
     collections::BTreeMap,
@@ -57,6 +56,9 @@ pub struct NodeRegistration {
     /// It is being drained.
     #[serde(default)]
     pub draining: bool,
+    /// While it is drained, what no other machine takes is stopped too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain_forced: bool,
     /// `amd64`, `arm64` ...
     pub architecture: String,
     /// It holds etcd.
@@ -88,6 +90,7 @@ impl NodeRegistration {
             labels: BTreeMap::new(),
             taints: Vec::new(),
             draining: false,
+            drain_forced: false,
             architecture: String::new(),
             etcd: false,
             no_etcd: false,

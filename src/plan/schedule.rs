@@ -232,11 +232,11 @@ pub fn choose<'a>(
 /// Why an instance of this workload does not belong on a machine, however empty it is.
 pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
     let spec = demand.spec;
-    if candidate.phase != NodePhase::Ready {
-        return Some("not ready");
-    }
     if candidate.draining {
         return Some("being drained");
+    }
+    if candidate.phase != NodePhase::Ready {
+        return Some("not ready");
     }
     if demand.held.on.is_some_and(|node| node != candidate.name) {
         return Some("without its data");

@@ -58,6 +58,20 @@ async fn a_drain_and_its_end_may_be_asked_for_twice() {
         (200, &json!("unchanged"))
     );
     assert_eq!(server.stored(), before);
+    assert!(item["spec"].get("drainForced").is_none());
+    let forced = format!("{drain}?force=true");
+    let (_, body) = read(server.call(&server.admin, Method::PUT, &forced).await).await;
+    assert_eq!(body["outcome"], "updated", "{body}");
+    assert!(stored(&server).drain_forced);
+    let (_, item) = server.get(&server.read, NODE).await;
+    assert_eq!(item["spec"]["drainForced"], true);
+    // As it is asked for, so it is.
+    let (_, body) = ask(Method::PUT).await;
+    assert_eq!(body["outcome"], "updated");
+    let node = stored(&server);
+    assert_eq!((node.draining, node.drain_forced), (true, false));
+    let (_, body) = read(server.call(&server.admin, Method::PUT, &forced).await).await;
+    assert_eq!(body["outcome"], "updated", "{body}");
     let (status, body) = ask(Method::DELETE).await;
     assert_eq!(
         (status.as_u16(), &body["outcome"]),
@@ -66,11 +80,11 @@ async fn a_drain_and_its_end_may_be_asked_for_twice() {
     );
     let (_, body) = ask(Method::DELETE).await;
     assert_eq!(body["outcome"], "unchanged");
-    assert!(!stored(&server).draining);
-    assert_eq!(
-        reasons(&server).await,
-        [json!("DrainAsked"), json!("Uncordoned")]
-    );
+    let node = stored(&server);
+    assert_eq!((node.draining, node.drain_forced), (false, false));
+    let mut reasons = reasons(&server).await;
+    reasons.dedup();
+    assert_eq!(reasons, [json!("DrainAsked"), json!("Uncordoned")]);
     let (status, _) = read(
         server
             .call(&server.admin, Method::PUT, "/v1alpha1/nodes/n9/drain")
@@ -195,7 +209,10 @@ async fn a_change_meant_for_another_state_of_the_machine_is_refused() {
         .set_node_taints("n1", &taints, &version)
         .await
         .unwrap();
-    assert_eq!(client.drain_node("n1").await.unwrap().outcome, "updated");
+    assert_eq!(
+        client.drain_node("n1", false).await.unwrap().outcome,
+        "updated"
+    );
     assert_eq!(client.uncordon_node("n1").await.unwrap().outcome, "updated");
     let node = stored(&server);
     assert_eq!((node.labels, node.taints), (labels.labels, taints.taints));

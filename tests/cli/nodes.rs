@@ -86,6 +86,37 @@ fn what_can_not_move_is_named_at_once_and_at_the_end() {
 }
 
 #[test]
+fn what_a_forced_drain_stopped_is_named_at_its_end() {
+    let lacks = |name: &str, message: &str| {
+        let mut workload = workload(name, "Pending", [1, 0, 0]);
+        workload["status"]["conditions"] = json!([{"type": "Available", "status": false,
+            "reason": "Unschedulable", "message": message, "since": ago(5)}]);
+        workload
+    };
+    let here = [instance("web-aaaaa", "Running")];
+    let workloads = [
+        lacks("web", "0 of 1 machines fit: 1 being drained"),
+        lacks("other", "it had nothing there"),
+    ];
+    let fake = cluster(&draining("Draining"), &here, &workloads);
+    let program = Program::of(&fake);
+    let mut running = program.spawn(&["drain", "a", "--force"]);
+    running.stderr_says("a: 1 instance left");
+    fake.change(ALL_INSTANCES, "DELETED", &here[0]);
+    fake.change(NODES, "MODIFIED", &draining("Drained"));
+    let text = running.end();
+    assert!(
+        text.starts_with("exit: 0\n--- stdout\nnode/a drained\n"),
+        "{text}"
+    );
+    let expected = "default/web lacks an instance: 0 of 1 machines fit: 1 being drained";
+    assert!(text.contains(expected), "{text}");
+    assert!(!text.contains("default/other"), "{text}");
+    let asked = "PUT /v1alpha1/nodes/a/drain?force=true".to_owned();
+    assert!(fake.asked().contains(&asked), "{:?}", fake.asked());
+}
+
+#[test]
 fn who_leaves_out_the_kind_is_told_the_only_one() {
     let text = Program::alone().run(&["label", "n1", "disk=ssd"]);
     assert!(text.contains("only `node` goes there"), "{text}");

@@ -1,4 +1,4 @@
-# Debian's PostgreSQL keeps every committed row: over a restart, a version, another password, a move, a drain, a cut while it writes, and the loss of its machine
+# Debian's PostgreSQL keeps every committed row: over a restart, a version, another password, a move, a drain refused and forced, a cut while it writes, and the loss of its machine
 # machines: 3
 # settings: agentTickSeconds: 3, nodeLossTimeoutSeconds: 10
 # packages: postgresql
@@ -72,6 +72,17 @@ equal 5 "$code" "exit code of a drain that is not done"
 contains "$output" "the data of its volumes lies on $to"
 kat uncordon "$to"
 same "a drain"
+# By force it is stopped, for the machine is to be empty, and nobody begins without its data.
+output=$(kat drain "$to" --force --timeout 60s 2>&1)
+contains "$output" "node/$to drained"
+contains "$output" "default/postgres lacks an instance: "
+for node in n1 n2 n3; do refused on "$node" pgrep -x postgres; done
+contains "$(kat why workload postgres)" "the data of its volumes lies on $to"
+contains "$(kat describe node "$to")" "yes, by force"
+kat uncordon "$to"
+wait_for 60 settled
+equal "$to" "$(field postgres .status.node)" "machine after the forced drain"
+same "a forced drain"
 
 # Cut off in the middle of writes it writes on, for nobody else does. It says which rows it has committed.
 witness=$(printf '%s\n' n1 n2 n3 | grep -vx "$to" | head -n 1)

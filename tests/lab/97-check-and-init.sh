@@ -3,21 +3,8 @@
 # shellcheck shell=bash
 put() { lab exec n1 -- sh -c 'cat >"$1"' sh "$1"; }
 is_ready() { n1 kat-agent check "$@"; }
-# What a check prints that finds problems.
-problems() {
-    local output code=0
-    output=$(n1 kat-agent check "$@") || code=$?
-    equal 1 "$code" "exit code of check, which printed $output" || return 1
-    printf '%s\n' "$output"
-}
-# Runs the command that stands below each problem, but for sudo, which these machines do not have.
-mend() {
-    local command
-    while IFS= read -r -u 4 command; do
-        [[ $command == 'sudo '* ]] || { echo "no command: $command" >&2 && return 1; }
-        n1 bash -ec "${command//sudo /}"
-    done 4< <(awk 'below { print substr($0, 10) } { below = /^problem / }' <<<"$1")
-}
+problems() { problems_of n1 "$@"; }
+mend() { mend_on n1 "$1"; }
 lab copy "$LAB_WORK/images/web/bin/web" n1:/usr/local/bin/web
 is_ready
 

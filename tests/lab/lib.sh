@@ -252,6 +252,24 @@ no_request_lost() {
     fi
 }
 
+# problems_of MACHINE [OPTION...]: what a check of it prints that finds problems.
+problems_of() {
+    local node=$1 output code=0
+    shift
+    output=$(on "$node" kat-agent check "$@") || code=$?
+    equal 1 "$code" "exit code of check, which printed $output" || return 1
+    printf '%s\n' "$output"
+}
+# mend_on MACHINE TEXT [LEVEL]: runs the command that stands below each problem (or warning), but for sudo, which these machines do
+# not have.
+mend_on() {
+    local command
+    while IFS= read -r -u 4 command; do
+        [[ $command == 'sudo '* ]] || { echo "no command: $command" >&2 && return 1; }
+        on "$1" bash -ec "${command//sudo /}"
+    done 4< <(awk -v level="^${3:-problem} " 'below { print substr($0, 10) } { below = $0 ~ level }' <<<"$2")
+}
+
 # What lies on the machine, but for what tests put there and what changes by itself.
 trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|network/|backups|volumes))'; }
 # no_trace STATUS ID: nothing is left of a workload whose instance had this status and id.

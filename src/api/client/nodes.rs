@@ -51,12 +51,18 @@ impl Client {
     }
 
     /// Moves everything off a machine, and places nothing new there. It is empty some time after
-    /// this.
+    /// this; with `force` also where something can't move, which is stopped.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn drain_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
-        let request = Request::new(Method::PUT, Route::node_drain(name)?);
+    pub async fn drain_node(&self, name: &str, force: bool) -> Result<ApplyResult, ClientError> {
+        let route = Route::node_drain(name)?;
+        let route = if force {
+            route.with("force", "true")
+        } else {
+            route
+        };
+        let request = Request::new(Method::PUT, route);
         decode(&self.send(&request).await?)
     }
 

@@ -28,6 +28,9 @@ pub struct NodeSpec {
     pub taints: Vec<Taint>,
     /// It is being drained.
     pub draining: bool,
+    /// While it is drained, what no other machine takes is stopped too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub drain_forced: bool,
 }
 
 /// All labels of a machine, in a request.

@@ -63,6 +63,7 @@ impl View<'_> {
             spec: NodeSpec {
                 taints: registration.taints.clone(),
                 draining: registration.draining,
+                drain_forced: registration.draining && registration.drain_forced,
             },
             status: NodeStatus {
                 phase: status.phase,

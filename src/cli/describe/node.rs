@@ -71,7 +71,11 @@ fn fields(sheet: &mut Sheet, item: &NodeItem) {
     sheet.field("message", &status.message);
     sheet.field("roles", &roles.join(" "));
     if item.spec.draining {
-        sheet.field("draining", "yes");
+        let how = match item.spec.drain_forced {
+            true => "yes, by force",
+            false => "yes",
+        };
+        sheet.field("draining", how);
     }
     let taints: Vec<String> = item
         .spec

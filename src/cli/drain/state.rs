@@ -10,6 +10,9 @@ use crate::{
     cli::output::{one_line, word},
 };
 
+/// Reason of a workload that lacks an instance which no machine takes.
+const UNSCHEDULABLE: &str = "Unschedulable";
+
 /// Namespace and name.
 type Key = (String, String);
 
@@ -24,6 +27,10 @@ pub(super) struct State {
     instances: BTreeMap<Key, InstanceItem>,
     /// Why something of a workload can't leave its machine.
     blocked: BTreeMap<Key, String>,
+    /// Workloads that had something on the machine.
+    were_here: BTreeSet<Key>,
+    /// Workloads that lack an instance which has no place, with why.
+    placeless: BTreeMap<Key, String>,
     /// What was told already.
     told: BTreeSet<String>,
 }
@@ -36,6 +43,8 @@ impl State {
             known: [false; 3],
             instances: BTreeMap::new(),
             blocked: BTreeMap::new(),
+            were_here: BTreeSet::new(),
+            placeless: BTreeMap::new(),
             told: BTreeSet::new(),
         }
     }
@@ -78,6 +87,7 @@ impl State {
 
     fn instance(&mut self, item: InstanceItem) {
         if item.status.node.as_deref() == Some(&self.name) {
+            self.were_here.insert(workload_of(&item));
             self.instances.insert(key(&item.metadata), item);
         }
     }
@@ -86,6 +96,7 @@ impl State {
         match change {
             Change::Listed(items) => {
                 self.blocked.clear();
+                self.placeless.clear();
                 for item in items {
                     self.workload(&item);
                 }
@@ -95,6 +106,7 @@ impl State {
             Change::Changed(item) => self.workload(&item),
             Change::Deleted(item) => {
                 self.blocked.remove(&key(&item.metadata));
+                self.placeless.remove(&key(&item.metadata));
             }
             Change::Interrupted(_) => {}
         }
@@ -108,6 +120,15 @@ impl State {
                 .blocked
                 .insert(key(&item.metadata), condition.message.clone()),
             None => self.blocked.remove(&key(&item.metadata)),
+        };
+        let mut conditions = item.status.conditions.iter();
+        let placeless =
+            conditions.find(|one| one.kind != DRAIN_BLOCKED && one.reason == UNSCHEDULABLE);
+        match placeless {
+            Some(condition) => self
+                .placeless
+                .insert(key(&item.metadata), condition.message.clone()),
+            None => self.placeless.remove(&key(&item.metadata)),
         };
     }
 
@@ -189,11 +210,24 @@ impl State {
         left.collect()
     }
 
-    fn why_stuck(&self, item: &InstanceItem) -> Option<&str> {
-        let namespace = item.metadata.namespace.clone().unwrap_or_default();
-        let workload = (namespace, item.status.workload.clone());
-        self.blocked.get(&workload).map(String::as_str)
+    /// What has left without a place elsewhere, which only a forced drain makes it do.
+    pub(super) fn stopped(&self) -> Vec<String> {
+        let left = self.placeless.iter();
+        let left = left.filter(|(workload, _)| self.were_here.contains(*workload));
+        left.map(|((namespace, name), why)| {
+            format!("{namespace}/{name} lacks an instance: {}", one_line(why))
+        })
+        .collect()
     }
+
+    fn why_stuck(&self, item: &InstanceItem) -> Option<&str> {
+        self.blocked.get(&workload_of(item)).map(String::as_str)
+    }
+}
+
+fn workload_of(item: &InstanceItem) -> Key {
+    let namespace = item.metadata.namespace.clone().unwrap_or_default();
+    (namespace, item.status.workload.clone())
 }
 
 fn key(metadata: &crate::api::types::Metadata) -> Key {

@@ -47,7 +47,7 @@ pub(super) const REASONS: &[Reason] = &[
         "katcall get nodes: a machine that does not answer holds it up; katcall delete node NODE for one that is gone for good"),
     reason("Unreadable", "its stored files can't be read any more, so that what runs is left alone", "apply its folder again"),
     reason("UnreadableFiles", "its stored files can't be read any more", "apply its folder again"),
-    reason("DrainBlocked", "something of it can't leave a machine that is being drained", "katcall uncordon NODE, or make room elsewhere"),
+    reason("DrainBlocked", "something of it can't leave a machine that is being drained", "katcall uncordon NODE, or make room elsewhere; katcall drain NODE --force stops it"),
     reason("ProgressDeadlineExceeded", "its new version has not become healthy in the time that it has; the old one goes on serving",
         "katcall why instance on one of the new ones; katcall rollback workload {namespace}/{workload} goes back"),
     // The same where nothing earlier is good; told, and stored by nobody.

@@ -95,6 +95,93 @@ fn what_can_not_leave_stays_and_says_why() {
 }
 
 #[test]
+fn by_force_what_can_not_leave_is_stopped_and_comes_back_when_it_may() {
+    let mut world = World::with_machines(2);
+    let apply = |world: &mut World, surge: u32| {
+        world.apply_workload("web", |file| {
+            file["spec"]["replicas"] = json!(4);
+            file["spec"]["updateStrategy"] = json!({"rolling": {"maxSurge": surge}});
+            file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "1500m"}});
+        });
+    };
+    for surge in [1, 0] {
+        apply(&mut world, surge);
+        world.settle();
+        let here = on(&mut world, "n2");
+        assert_eq!(here.len(), 2, "surge {surge}");
+        world.drain("n2", true);
+        world.settle();
+        assert_eq!(
+            on(&mut world, "n2"),
+            here,
+            "not by force, with surge {surge}"
+        );
+        world.drain_by_force("n2");
+        world.settle();
+        assert_eq!(phase(&mut world, "n2"), NodePhase::Drained, "surge {surge}");
+        assert_eq!(on(&mut world, "n2"), Vec::<String>::new());
+        assert_eq!((world.running("web"), blocked(&mut world)), (2, None));
+        let status = world.status("web");
+        assert_eq!(status.phase, WorkloadPhase::Degraded);
+        let why = &status.conditions[0];
+        assert_eq!(why.reason, "Unschedulable");
+        assert!(why.message.contains("1 being drained"), "{}", why.message);
+        let told = world.snapshot().events.clone();
+        let told = told.values().filter(|stored| {
+            let event = &stored.value;
+            event.reason == "Stopping" && event.message.contains("is drained by force")
+        });
+        assert!(told.count() >= 2);
+        world.drain("n2", false);
+        world.settle();
+        assert_eq!((on(&mut world, "n2").len(), world.running("web")), (2, 4));
+    }
+}
+
+#[test]
+fn by_force_what_has_a_place_elsewhere_moves_as_ever() {
+    let mut world = World::with_machines(3);
+    world.replicas("web", 6);
+    world.settle();
+    world.drain_by_force("n2");
+    for _ in 0..100 {
+        let before = world.revision;
+        world.plan_out();
+        assert!(world.running("web") >= 6, "{}", world.running("web"));
+        world.agents();
+        if world.revision == before {
+            break;
+        }
+    }
+    world.settle();
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
+    assert_eq!(world.running("web"), 6);
+}
+
+#[test]
+fn a_machine_that_is_lost_while_it_is_drained_by_force_is_told_nothing() {
+    let mut world = World::with_machines(2);
+    world.apply_workload("web", |file| {
+        file["spec"]["replicas"] = json!(2);
+        file["spec"]["onNodeLoss"] = json!("keep");
+        file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "3"}});
+    });
+    world.settle();
+    let here = on(&mut world, "n2");
+    let machine = world.at("n2");
+    (machine.speaks, machine.obeys) = (false, false);
+    world.pass(Duration::from_secs(3600));
+    world.settle();
+    world.drain_by_force("n2");
+    world.settle();
+    assert_eq!(on(&mut world, "n2"), here, "nobody knows what runs there");
+    let machine = world.at("n2");
+    (machine.speaks, machine.obeys) = (true, true);
+    world.settle();
+    assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
+}
+
+#[test]
 fn a_drain_that_is_taken_back_keeps_what_still_serves() {
     let mut world = World::with_machines(2);
     world.replicas("web", 2);

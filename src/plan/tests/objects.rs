@@ -45,7 +45,15 @@ impl World {
     pub(super) fn drain(&mut self, name: &str, draining: bool) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
-        registration.draining = draining;
+        (registration.draining, registration.drain_forced) = (draining, false);
+        self.write(keys::registration(name), &registration);
+    }
+
+    /// Has a machine emptied whatever is lost by that.
+    pub(super) fn drain_by_force(&mut self, name: &str) {
+        let snapshot = self.snapshot();
+        let mut registration = snapshot.nodes[name].registration.value.clone();
+        (registration.draining, registration.drain_forced) = (true, true);
         self.write(keys::registration(name), &registration);
     }
 

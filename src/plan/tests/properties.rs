@@ -15,6 +15,7 @@ enum Act {
     Obey(usize, bool),
     Restart(usize, u8),
     Drain(usize, bool),
+    DrainByForce(usize),
     NewLeader,
     Pass(u64),
     Plan,
@@ -36,6 +37,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Speak(which, on)),
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Obey(which, on)),
         1 => (machine.clone(), any::<bool>()).prop_map(|(which, on)| Act::Drain(which, on)),
+        1 => machine.clone().prop_map(Act::DrainByForce),
         1 => (machine, 0u8..3).prop_map(|(which, late)| Act::Restart(which, late)),
         1 => Just(Act::NewLeader),
         2 => (0u64..200).prop_map(Act::Pass),
@@ -89,6 +91,7 @@ fn perform(world: &mut World, asked: &mut Asked, act: &Act) {
         Act::Obey(which, on) => world.machines.get_mut(&machine(which)).unwrap().obeys = on,
         Act::Restart(which, late) => world.at(&machine(which)).restart(late),
         Act::Drain(which, on) => world.drain(&machine(which), on),
+        Act::DrainByForce(which) => world.drain_by_force(&machine(which)),
         Act::NewLeader => world.new_leader(),
         Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
         Act::Plan => {

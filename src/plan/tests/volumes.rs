@@ -204,6 +204,30 @@ fn a_drain_leaves_it_and_says_where_its_data_is() {
 }
 
 #[test]
+fn a_forced_drain_stops_it_and_it_returns_to_its_data() {
+    let mut world = machines(3);
+    database(&mut world, "db", |file| per_replica(file, 3));
+    world.roll_out();
+    let before = places(&mut world, "db");
+    let node = before[0].clone();
+    world.drain_by_force(&node);
+    world.roll_out();
+    assert_eq!(world.wanted("db").len(), 2, "nothing with an empty folder");
+    let status = world.status("db");
+    let why = &status.conditions[0];
+    assert_eq!((why.reason.as_str(), why.status), ("Unschedulable", false));
+    let expected = format!("the data of its volumes lies on {node}");
+    assert!(why.message.contains(&expected), "{}", why.message);
+    world.pass(Duration::from_secs(3600));
+    world.roll_out();
+    assert_eq!(world.wanted("db").len(), 2);
+    world.drain(&node, false);
+    world.roll_out();
+    assert_eq!(places(&mut world, "db"), before);
+    assert_eq!(world.status("db").phase, WorkloadPhase::Running);
+}
+
+#[test]
 fn each_replica_returns_to_its_own_data() {
     let mut world = machines(3);
     database(&mut world, "db", |file| per_replica(file, 3));

@@ -9,6 +9,8 @@
  *                                               asked in turn, each until an answer says that it is the last
  *
  * GET /           one line: host, uid, $VERSION, and how many requests it answered
+ * GET /caller     the address of whom it answers, as it sees it
+ * GET /metrics    how many requests for / it answered, as Prometheus reads it
  * GET /env?NAME   the value of a variable; 404 when it is not set
  * GET /crash?N    answers, writes two lines to stderr, and exits with N
  * GET /eat?N      takes N MiB of memory, keeps it, and answers
@@ -98,6 +100,15 @@ static int answer(int connection, const char *request, size_t have) {
         const char *value = getenv(path + 5);
         snprintf(body, sizeof body, "%s\n", value ? value : "not set");
         reply(connection, kept, value ? "200 OK" : "404 Not Found", body);
+    } else if (!strcmp(path, "/caller")) {
+        struct sockaddr_in caller = {0};
+        socklen_t length = sizeof caller;
+        getpeername(connection, (struct sockaddr *)&caller, &length);
+        snprintf(body, sizeof body, "%s\n", inet_ntoa(caller.sin_addr));
+        reply(connection, kept, "200 OK", body);
+    } else if (!strcmp(path, "/metrics")) {
+        snprintf(body, sizeof body, "# TYPE web_answered_total counter\nweb_answered_total %ld\n", atomic_load(&answered));
+        reply(connection, kept, "200 OK", body);
     } else if (!strncmp(path, "/crash", 6)) {
         reply(connection, kept, "200 OK", "crashing\n");
         fprintf(stderr, "something is wrong here\ngiving up as asked\n");
