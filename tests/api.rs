@@ -14,6 +14,8 @@ mod agent_port;
 mod files_of_folder;
 #[path = "api/images.rs"]
 mod images;
+#[path = "api/logins.rs"]
+mod logins;
 #[path = "api/nodes.rs"]
 mod nodes;
 #[path = "api/preview.rs"]
