@@ -18,6 +18,8 @@ mod callers;
 mod files_of_folder;
 #[path = "api/images.rs"]
 mod images;
+#[path = "api/logins.rs"]
+mod logins;
 #[path = "api/logs.rs"]
 mod logs;
 #[path = "api/nodes.rs"]

@@ -28,6 +28,8 @@ mod describe;
 mod get;
 #[path = "cli/joy.rs"]
 mod joy;
+#[path = "cli/logins.rs"]
+mod logins;
 #[path = "cli/logs.rs"]
 mod logs;
 #[path = "cli/moves.rs"]

@@ -51,7 +51,9 @@ fn rendered(assignment: &Assignment) -> BTreeMap<String, String> {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
     let files = renderer.instance(assignment, &settings).unwrap();
-    let image = renderer.image(assignment, &settings).unwrap();
+    let image = renderer
+        .image(assignment, &settings, assignment.logins.is_some())
+        .unwrap();
     files
         .into_iter()
         .chain(image)

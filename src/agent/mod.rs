@@ -31,6 +31,7 @@ mod limits;
 mod listeners;
 mod local;
 mod log_tail;
+mod logins;
 mod logs;
 mod look;
 mod machine;

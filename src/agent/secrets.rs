@@ -17,7 +17,7 @@ use super::files::make_folder;
 use crate::{
     host::files::{self, Access, FileError, open_plain, sync_folder},
     network::{state, wireguard::read_private_key},
-    plan::{Assignment, WorkloadUser},
+    plan::{Assignment, Purpose, WorkloadUser},
     render::{RenderSettings, environment_files},
     resource::secret::{SecretValues, VALUE_LIMIT},
 };
@@ -56,10 +56,10 @@ impl SecretTrouble {
 /// The secrets of this machine's instances.
 #[derive(Debug, Clone)]
 pub struct Secrets {
-    node: String,
+    pub(super) node: String,
     /// `/` on a real machine.
     root: PathBuf,
-    settings: RenderSettings,
+    pub(super) settings: RenderSettings,
 }
 
 impl Secrets {
@@ -86,7 +86,12 @@ impl Secrets {
             .join(state::PRIVATE_KEY_FILE);
         let key = read_private_key(&key).map_err(|error| SecretTrouble::unreadable(&error))?;
         let values = secrets
-            .open(key.bytes(), &self.node, &assignment.instance)
+            .open(
+                Purpose::Secrets,
+                key.bytes(),
+                &self.node,
+                &assignment.instance,
+            )
             .map_err(|error| SecretTrouble::unreadable(&error))?;
         let filled = with_variables(assignment, &values)?;
         for (name, values) in mounted(assignment, &values) {
@@ -165,7 +170,7 @@ impl Secrets {
         folder.join(user.uid.to_string())
     }
 
-    fn below(&self, path: &Path) -> PathBuf {
+    pub(super) fn below(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 }

@@ -353,6 +353,13 @@ mod tests {
             ("GET", "/v1alpha1/registries", "a"),
             ("PUT", "/v1alpha1/registries/{host}", "a"),
             ("DELETE", "/v1alpha1/registries/{host}", "a"),
+            ("GET", "/v1alpha1/n/{namespace}/registries", "ard"),
+            ("PUT", "/v1alpha1/n/{namespace}/registries/{registry}", "ad"),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/registries/{registry}",
+                "ad",
+            ),
             ("GET", "/v1alpha1/tokens", "a"),
             ("POST", "/v1alpha1/tokens", "a"),
             ("DELETE", "/v1alpha1/tokens/{token}", "a"),

@@ -11,6 +11,7 @@ mod calls;
 mod error;
 mod follow;
 mod lines;
+mod logins;
 mod nodes;
 mod path;
 mod registries;

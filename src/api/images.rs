@@ -3,15 +3,15 @@
 
 use std::sync::LazyLock;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     apply::{Apply, Cause},
     context::Api,
 };
 use crate::{
-    plan::{ImageRecord, Snapshot, WorkloadKey, with_restart},
-    registry::{Reference, RegistryError},
+    plan::{ImageRecord, Snapshot, WorkloadKey, logins_for, with_restart},
+    registry::{Reference, RegistryError, login_host},
 };
 
 /// Most images that are asked for at once.
@@ -19,10 +19,15 @@ const AT_ONCE: usize = 4;
 
 static QUESTIONS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
 
+/// Waits for a turn to ask.
+pub(super) async fn permit() -> Option<SemaphorePermit<'static>> {
+    QUESTIONS.acquire().await.ok()
+}
+
 /// Asks the registry where this apply begins a version; `None` where it does not. Who can't be asked keeps nobody from
 /// applying: it is written down as the problem.
 pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
-    let _permit = QUESTIONS.acquire().await;
+    let _permit = permit().await;
     let source = api.config.images.as_ref()?;
     let image = apply.submission.pulled_image.as_ref()?;
     let snapshot = api.snapshot().ok()?;
@@ -46,7 +51,13 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
         let problem = format!("{} is the machine itself", reference.host);
         return Some(record(String::new(), Vec::new(), problem));
     }
-    match source.resolve(&reference, &settings, None).await {
+    let namespace = &apply.submission.namespace;
+    let logins = match logins_for(&snapshot, namespace, image) {
+        Ok(logins) => logins,
+        Err(_) if reference.is_pinned() => return None,
+        Err(error) => return Some(record(String::new(), Vec::new(), error.to_string())),
+    };
+    match source.resolve(&reference, &settings, &logins).await {
         Ok(found) => {
             let pinned = match reference.is_pinned() {
                 true => String::new(),
@@ -56,6 +67,11 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
         }
         // It is pinned as it is.
         Err(_) if reference.is_pinned() => None,
+        Err(error @ RegistryError::Unauthorized(_)) => {
+            let host = login_host(image);
+            let problem = format!("{error}; `katcall registry login {host} -n {namespace}`");
+            Some(record(String::new(), Vec::new(), problem))
+        }
         Err(error) => Some(record(String::new(), Vec::new(), error.to_string())),
     }
 }

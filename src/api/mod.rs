@@ -18,6 +18,7 @@ mod images;
 mod instances;
 mod joining;
 pub mod limits;
+mod logins;
 mod membership;
 mod metrics;
 mod namespaces;

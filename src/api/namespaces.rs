@@ -317,6 +317,16 @@ impl Removal<'_> {
                 "delete them first, or ask with `cascade=true` (`katcall delete namespace --cascade`)",
             ));
         }
+        let logins = snapshot.logins.get(self.name).map_or(0, |one| one.len());
+        if logins > 0 && !self.query.cascade {
+            return Err(ApiError::conflict(
+                format!(
+                    "the namespace `{}` still has credentials for registries: {logins}",
+                    self.name
+                ),
+                "take them away first (`katcall registry logout`), or ask with `cascade=true` (`katcall delete namespace --cascade`)",
+            ));
+        }
         if self.query.dry_run || stored.value.deleting {
             return Ok(Decision::Done(outcome));
         }

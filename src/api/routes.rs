@@ -28,10 +28,10 @@ use super::{
     types::{
         ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
         JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
-        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryRequest, RegistryView,
-        RenewalRequest, RestartRequest, RollbackRequest, ScaleRequest, SealingRotation, SecretItem,
-        SecretRequest, ServerVersion, TokenRequest, TokenView, VolumeItem, VolumeMoveRequest,
-        WatchLine, WorkloadItem,
+        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
+        RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
+        RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
+        TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
 };
 use crate::resource::ClusterConfiguration;
@@ -152,6 +152,9 @@ pub enum Operation {
     ListRegistries,
     SetRegistry,
     UnsetRegistry,
+    ListRegistryLogins,
+    PutRegistryLogin,
+    DeleteRegistryLogin,
     ListTokens,
     CreateToken,
     DeleteToken,
@@ -356,6 +359,14 @@ pub static ROUTES: &[Route] = {
             .takes(P::Json(of::<RegistryRequest>), &[200]),
         R::new(Delete, "/v1alpha1/registries/{host}", A::Admin, O::UnsetRegistry, P::Nothing,
             "Forgets what was set about a registry"),
+        R::new(Get, "/v1alpha1/n/{namespace}/registries", A::ReadNamespace, O::ListRegistryLogins, P::Json(of::<List<RegistryLoginView>>),
+            "Lists for which registries a namespace has credentials, without passwords"),
+        R::new(Put, "/v1alpha1/n/{namespace}/registries/{registry}", A::Deploy, O::PutRegistryLogin, P::Json(of::<RegistryLoginResult>),
+            "Keeps a name and password for the pulls of a namespace from a registry, or from below a path of one; the registry is asked first")
+            .takes(P::Json(of::<RegistryLoginRequest>), &[200, 201]),
+        R::new(Delete, "/v1alpha1/n/{namespace}/registries/{registry}", A::Deploy, O::DeleteRegistryLogin, P::Nothing,
+            "Takes the credentials for a registry away from a namespace")
+            .takes(P::Nothing, &[204]),
         R::new(Get, "/v1alpha1/tokens", A::Admin, O::ListTokens, list_of::<TokenView>(),
             "Lists or watches tokens, without their secrets").query(LIST),
         R::new(Post, "/v1alpha1/tokens", A::Admin, O::CreateToken, P::Json(of::<TokenView>),

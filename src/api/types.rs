@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::resource::{Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod join;
+mod login;
 mod membership;
 pub mod newer;
 mod node;
@@ -23,6 +24,7 @@ mod usage;
 mod volume;
 
 pub use join::*;
+pub use login::*;
 pub use membership::*;
 pub use node::*;
 pub use preview::*;

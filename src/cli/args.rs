@@ -122,7 +122,7 @@ pub(super) enum Command {
     Taint(Taint),
     /// Create, list and revoke tokens
     Token(Token),
-    /// Say how registries of images are reached
+    /// Say how registries of images are reached, and log in to them
     Registry(Registry),
     /// Set and unset secrets; `get`, `describe` and `delete` know them too
     Secret(secret::Secret),

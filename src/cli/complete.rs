@@ -35,6 +35,8 @@ enum Names {
     /// `INSTANCE:/`, where a path in a container begins.
     PlacesThere,
     Contexts,
+    /// Registries that a namespace is logged in to.
+    Logins,
 }
 
 /// What is to be completed.
@@ -95,6 +97,10 @@ async fn live(client: &Client, names: Names, namespace: &str) -> Result<Vec<Stri
             let mut found = list::<WorkloadItem>(client, namespace).await?;
             found.extend(list::<InstanceItem>(client, namespace).await?);
             Ok(found)
+        }
+        Names::Logins => {
+            let logins = client.registry_logins(namespace).await?.items;
+            Ok(logins.into_iter().map(|login| login.registry).collect())
         }
         Names::PlacesThere => {
             let found = list::<InstanceItem>(client, namespace).await?;
@@ -177,6 +183,7 @@ fn names_at(path: &[&str], places: &[&str]) -> Option<Names> {
             Some(Names::Of(Kind::Workloads))
         }
         (["secret", "set" | "unset"], []) => Some(Names::Of(Kind::Secrets)),
+        (["registry", "logout"], []) => Some(Names::Logins),
         (["volume", "move"], []) => Some(Names::Of(Kind::Volumes)),
         (["token", "revoke"], []) => Some(Names::Of(Kind::Tokens)),
         (["context", "use" | "remove"], []) => Some(Names::Contexts),
@@ -235,6 +242,7 @@ mod tests {
             ("token revoke", Some(Names::Of(Kind::Tokens))),
             ("secret set", Some(Names::Of(Kind::Secrets))),
             ("secret unset db", None),
+            ("registry logout", Some(Names::Logins)),
             ("delete secret", Some(Names::Of(Kind::Secrets))),
             ("context use", Some(Names::Contexts)),
             ("get wl --context", Some(Names::Contexts)),

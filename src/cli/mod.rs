@@ -23,6 +23,7 @@ mod exec;
 mod explain;
 mod generate;
 mod get;
+mod login;
 mod logs;
 mod names;
 mod node;
@@ -159,7 +160,7 @@ async fn dispatch(
         Command::Label(arguments) => node::label(&session()?, &arguments).await?,
         Command::Taint(arguments) => node::taint(&session()?, &arguments).await?,
         Command::Set(arguments) => rollout::set(&session()?, &arguments).await?,
-        Command::Registry(arguments) => registry::run(&session()?, &arguments).await?,
+        Command::Registry(arguments) => registry::run(&session, &arguments).await?,
         Command::Token(arguments) => token::run(&session()?, &arguments).await?,
         Command::Wait(arguments) => wait_for::run(&session()?, &arguments).await?,
         Command::Secret(arguments) => secret::run(&session, &arguments).await?,

@@ -1,18 +1,19 @@
-//! `katcall registry`: how registries are reached.
+//! `katcall registry`: how registries are reached, and with which names and passwords.
 
 use clap::{Args, Subcommand};
 
 use super::{
     Session,
-    args::{DocumentFormat, Format},
+    args::{DocumentFormat, Format, Namespace},
     errors::CliError,
+    login::{self, Login, Logout},
     output::{
         self,
         json::Items,
         table::{Cell, Table},
     },
 };
-use crate::api::types::{RegistryRequest, RegistryView};
+use crate::api::{client::ClientError, types::RegistryRequest};
 
 #[derive(Debug, Args)]
 pub(super) struct Registry {
@@ -38,15 +39,29 @@ enum RegistryCommand {
         /// Its host
         host: String,
     },
-    /// List what is said about registries
+    /// Keep a name and password for a namespace's pulls from a registry
+    Login(Login),
+    /// Take the name and password for a registry away from a namespace; what runs goes on, and pulls no more
+    Logout(Logout),
+    /// List what is said about registries, and to which of them a namespace is logged in
     List {
+        #[command(flatten)]
+        namespace: Namespace,
         /// How to print it
         #[arg(short, long, default_value = "table")]
         output: Format,
     },
 }
 
-pub(super) async fn run(session: &Session<'_>, arguments: &Registry) -> Result<(), CliError> {
+pub(super) async fn run<'run>(
+    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    arguments: &Registry,
+) -> Result<(), CliError> {
+    if let RegistryCommand::Login(arguments) = &arguments.command {
+        // The password is asked for before anything is sent.
+        return login::login(session, arguments).await;
+    }
+    let session = &session()?;
     let (client, console) = (&session.client, session.console);
     match &arguments.command {
         RegistryCommand::Set {
@@ -65,37 +80,52 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Registry) -> Result<(
             client.unset_registry(host).await?;
             console.line(&format!("registry/{} forgotten", output::plain(host)))
         }
-        RegistryCommand::List { output } => list(session, *output).await,
+        RegistryCommand::Login(_) => Ok(()),
+        RegistryCommand::Logout(arguments) => login::logout(session, arguments).await,
+        RegistryCommand::List { namespace, output } => {
+            list(session, &namespace.namespace, *output).await
+        }
     }
 }
 
-async fn list(session: &Session<'_>, format: Format) -> Result<(), CliError> {
+async fn list(session: &Session<'_>, namespace: &str, format: Format) -> Result<(), CliError> {
     let console = session.console;
-    let registries = session.client.registries().await?.items;
+    let logins = session.client.registry_logins(namespace).await?.items;
+    let settings = match session.client.registries().await {
+        Ok(settings) => Some(settings.items),
+        Err(ClientError::Refused(refusal)) if refusal.status == 403 => {
+            console.note("how registries are reached is shown to admins alone");
+            None
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let registries = login::rows(settings, logins);
     let list = Items { items: &registries };
     match format {
         Format::Json => output::document(console, DocumentFormat::Json, &list),
         Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
-        Format::Name => registries.iter().try_for_each(|registry| {
-            console.line(&format!("registry/{}", output::plain(&registry.host)))
-        }),
+        Format::Name => registries
+            .iter()
+            .try_for_each(|row| console.line(&format!("registry/{}", output::plain(&row.host)))),
         _ if registries.is_empty() => {
-            console.note("nothing is said about registries");
+            console.note(&format!(
+                "nothing is said about registries, and namespace {namespace} is logged in to none"
+            ));
             Ok(())
         }
         _ => {
-            let mut table = Table::new(vec!["HOST", "INSECURE", "MIRRORS"]);
-            for RegistryView {
-                host,
-                insecure,
-                mirrors,
-            } in &registries
-            {
-                let insecure = if *insecure { "yes" } else { "no" };
+            let mut table = Table::new(vec!["HOST", "INSECURE", "MIRRORS", "LOGIN"]);
+            for row in &registries {
+                let reached = row.reached.as_ref();
+                let insecure = reached.map_or("", |one| if one.insecure { "yes" } else { "no" });
+                let mirrors = reached.map_or_else(String::new, |one| one.mirrors.join(", "));
+                let login = row.login.as_ref();
+                let login = login.map_or("", |one| one.username.as_deref().unwrap_or("yes"));
                 table.row(vec![
-                    Cell::new(host),
+                    Cell::new(&row.host),
                     Cell::new(insecure),
-                    Cell::new(mirrors.join(", ")),
+                    Cell::new(mirrors),
+                    Cell::new(login),
                 ]);
             }
             console.print(&table.render(console.colour))

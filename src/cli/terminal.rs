@@ -2,7 +2,7 @@
 
 use std::io;
 
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use crate::api::frames::TerminalSize;
 
@@ -27,6 +27,24 @@ impl Raw {
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         Ok(Self { before })
+    }
+}
+
+/// What is typed does not show, until this is dropped.
+pub(super) struct Hidden {
+    _before: Raw,
+}
+
+impl Hidden {
+    pub(super) fn begin() -> io::Result<Self> {
+        let before = tcgetattr(io::stdin())?;
+        let mut hidden = before.clone();
+        hidden.local_modes.remove(LocalModes::ECHO);
+        hidden.local_modes.insert(LocalModes::ICANON);
+        tcsetattr(io::stdin(), OptionalActions::Now, &hidden)?;
+        Ok(Self {
+            _before: Raw { before },
+        })
     }
 }
 

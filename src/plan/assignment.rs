@@ -72,6 +72,9 @@ pub struct Assignment {
     /// The values that its container uses of secrets, sealed for its machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<AssignedSecrets>,
+    /// Credentials that the pulls of its images need, by the keys of Podman's file, sealed for its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logins: Option<AssignedSecrets>,
     /// Run or stop.
     #[serde(default)]
     pub wanted: Wanted,

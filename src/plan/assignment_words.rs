@@ -12,10 +12,10 @@ use crate::resource::{
 };
 
 /// Highest schema of an assignment that this version understands.
-pub const ASSIGNMENT_SCHEMA: u32 = 5;
+pub const ASSIGNMENT_SCHEMA: u32 = 6;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 6 with credentials for registries (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
     let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
     if carries || spec.container.has_machine_things() || !secrets_of(spec).is_empty() {
@@ -55,6 +55,7 @@ impl<'de> Deserialize<'de> for Assignment {
                 replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
                 replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
                 replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
+                replace::<Option<AssignedSecrets>>(fields, "logins", &Value::Null);
                 replace::<Wanted>(fields, "wanted", &json!("Running"));
                 let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
                 rest.not_understood = Some(error.to_string());
@@ -154,7 +155,7 @@ mod tests {
         let mut newer = stored();
         newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
         let why = read(&newer).not_understood.unwrap();
-        assert!(why.contains("its schema is 6"), "{why}");
+        assert!(why.contains("its schema is 7"), "{why}");
     }
 
     #[test]

@@ -16,6 +16,9 @@ use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
 /// Most bytes of an assignment beside the files that it carries: the largest part are sealed values.
 const OTHERWISE: usize = 512 * 1024;
 
+/// An id, secrets, and credentials for registries.
+type Next = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
+
 /// What an instance is made from.
 #[derive(Clone, Copy)]
 struct Version<'v> {
@@ -76,12 +79,13 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             return None;
         };
         let ports = self.numbered(parsed)?;
-        let demand = version.demand(&ports);
+        let mut demand = version.demand(&ports);
+        demand.schema = demand.schema.max(self.logins_schema([image.as_str()]));
         let volumes = (spec.volumes.as_slice(), &spec.container);
         let wanted = self.wanted_secrets(&spec.volumes, &spec.container)?;
         let node = self.find_place(demand, volumes, slot)?;
         let address = self.address_on(node, &spec.container)?;
-        let (instance, secrets) = self.next_with(&wanted, node)?;
+        let (instance, secrets, logins) = self.next_with(&wanted, &[&image], node)?;
         let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
         let schema = demand.schema;
         let assignment = Assignment {
@@ -107,6 +111,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             volumes,
             carried: parsed.carried.clone(),
             secrets,
+            logins,
             wanted: Wanted::Running,
             not_understood: None,
         };
@@ -127,7 +132,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         };
         let demand = Demand {
             ports: &like.ports,
-            schema: like.schema,
+            schema: like.schema.max(self.logins_schema([like.image.as_str()])),
             ..Demand::of(&spec)
         };
         let volumes: Vec<_> = like
@@ -135,18 +140,21 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             .iter()
             .map(|one| one.definition.clone())
             .collect();
+        let schema = demand.schema;
         let wanted = self.wanted_secrets(&volumes, &like.container)?;
         let node = self.find_place(demand, (&volumes, &like.container), slot)?;
         let address = self.address_on(node, &like.container)?;
         // With what its secrets are now: what they were is kept nowhere.
-        let (instance, secrets) = self.next_with(&wanted, node)?;
+        let (instance, secrets, logins) = self.next_with(&wanted, &[&like.image], node)?;
         let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
         let assignment = Assignment {
+            schema,
             instance,
             slot,
             address,
             volumes,
             secrets,
+            logins,
             created: Some(self.draft.now),
             wanted: Wanted::Running,
             not_understood: None,
@@ -179,8 +187,12 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         let Some(ports) = self.numbered(parsed) else {
             return false;
         };
-        self.find_place(self.present(parsed).demand(&ports), volumes, slot)
-            .is_some()
+        let version = self.present(parsed);
+        let mut demand = version.demand(&ports);
+        let image = spec.source.image.as_deref();
+        let image = image.map(|image| version.image.pinned(image));
+        demand.schema = demand.schema.max(self.logins_schema(image));
+        self.find_place(demand, volumes, slot).is_some()
     }
 
     /// All secrets are there that an instance of the present version uses.
@@ -248,9 +260,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         }
     }
 
-    fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+    /// Before an assignment is written.
+    pub(super) fn make_room_for(&mut self, assignment: &Assignment) {
         let carried = assignment.carried.as_ref().map_or(0, |text| text.len());
         self.make_room(carried + OTHERWISE);
+    }
+
+    fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+        self.make_room_for(&assignment);
         self.draft.place(&mut self.group, node, &assignment);
         let has_address = self.draft.free_address(node).is_some();
         self.machines
@@ -280,19 +297,22 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         .collect()
     }
 
-    /// The next id, with what that instance uses of secrets. An id is not used up where these can't be sealed.
+    /// The next id, with what that instance uses of secrets, and credentials for its images. An id is not used up
+    /// where these can't be sealed.
     fn next_with(
         &mut self,
         wanted: &secrets::Wanted<'_>,
+        images: &[&str],
         node: &str,
-    ) -> Option<(String, Option<AssignedSecrets>)> {
+    ) -> Option<Next> {
         let made = self.record.instances_made;
         let instance = self.next_id();
         let secrets = self.sealed_secrets(wanted, node, &instance);
-        if secrets.is_none() {
+        let logins = self.sealed_logins(images.iter().copied(), node, &instance);
+        if secrets.is_none() || logins.is_none() {
             self.record.instances_made = made;
         }
-        Some((instance, secrets?))
+        Some((instance, secrets?, logins?))
     }
 
     /// The next id that no present instance has.

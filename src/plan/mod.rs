@@ -19,6 +19,7 @@ mod host_ports;
 mod identifier;
 mod index;
 mod leaving;
+mod logins;
 mod loss;
 mod machines;
 mod members;
@@ -57,6 +58,7 @@ pub use host_ports::{
 };
 pub use identifier::*;
 pub use index::*;
+pub use logins::{LoginRecord, logins_for, open_logins};
 pub use loss::fence_after;
 pub use members::*;
 pub use moves::{
@@ -69,7 +71,7 @@ pub use removals::{RemovalRecord, removal_id};
 pub use rollout::in_words as rollout_in_words;
 pub use schedule::*;
 pub use secrets::{
-    AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
+    AssignedSecrets, Purpose, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
     SecretRecord, SecretUse, SecretVersion, behind_secret, lacks_secret, secret_uses, secrets_of,
     users_of_secret,
 };
@@ -139,6 +141,7 @@ fn plan_namespaces(draft: &mut draft::Draft<'_>) {
         let mut group = draft::Group::default();
         group.delete(key);
         group.delete_prefix(secrets);
+        group.delete_prefix(crate::store::keys::logins(name));
         draft.commit(group, format!("namespace {name} is gone"), vec![unchanged]);
     }
 }

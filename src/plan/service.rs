@@ -113,6 +113,9 @@ pub(super) fn plan_workload<'a>(
         }
         pass.converge(parsed, &all);
     }
+    if !meta.deleting {
+        pass.follow_logins(&all);
+    }
     // What runs of a workload that can't be read is left alone; its status says why.
     pass.write_status(&all);
 }

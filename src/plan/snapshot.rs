@@ -6,9 +6,9 @@ use ipnet::Ipv4Net;
 
 use super::{
     Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-    GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, NamespaceRecord,
-    NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord, WorkloadMeta,
-    WorkloadStatusRecord,
+    GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, LoginRecord,
+    NamespaceRecord, NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord,
+    WorkloadMeta, WorkloadStatusRecord,
     moves::MoveRecord,
     removals::RemovalRecord,
     secrets::{Sealing, SealingKeyRecord, SecretKey, SecretRecord},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
-    registry::RegistrySettings,
+    registry::{LoginPlace, RegistrySettings},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
     store::KeyValue,
 };
@@ -218,7 +218,9 @@ pub struct Snapshot {
     pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
     /// Secrets, sealed.
     pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
-    /// Secrets that this version can't read; no key goes while there are any.
+    /// Credentials for registries, by namespace and what they are for.
+    pub logins: BTreeMap<String, BTreeMap<LoginPlace, Stored<LoginRecord>>>,
+    /// Secrets and credentials that this version can't read; no key goes while there are any.
     pub unread_secrets: usize,
     /// The keys that seal them, by number.
     pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Credentials, ImageSource, Reference, RegistryError, RegistrySettings, Resolved,
+    Credentials, ImageSource, LoginAnswer, LoginPlace, Logins, Reference, RegistryError,
+    RegistrySettings, Resolved,
     answer::{self, Challenge, Manifest},
 };
 
@@ -83,45 +84,44 @@ impl Registries {
         })
     }
 
+    fn client(&self, insecure: bool) -> &Client {
+        match insecure {
+            true => &self.unchecked,
+            false => &self.checked,
+        }
+    }
+
     /// Where to ask for an image, in this order: mirrors, then the registry itself; insecure ones by HTTPS first.
     fn places<'a>(&'a self, image: &'a Reference, settings: &RegistrySettings) -> Vec<Place<'a>> {
+        let insecure = |host: &str| {
+            let setting = settings.registries.get(host);
+            setting.is_some_and(|one| one.insecure)
+        };
         let mut places = Vec::new();
-        let mut add = |host: &str, repository: String, insecure: bool| {
-            let schemes: &[&str] = if insecure {
-                &["https", "http"]
-            } else {
-                &["https"]
-            };
-            for scheme in schemes {
+        for (host, repository) in image.locations(settings) {
+            let insecure = insecure(&host);
+            for base in bases(Reference::api_of(&host), insecure) {
                 places.push(Place {
-                    client: if insecure {
-                        &self.unchecked
-                    } else {
-                        &self.checked
-                    },
-                    base: format!("{scheme}://{host}"),
-                    host: host.to_owned(),
+                    client: self.client(insecure),
+                    base,
+                    host: Reference::api_of(&host).to_owned(),
                     repository: repository.clone(),
                     version: image.version(),
                 });
             }
-        };
-        let of = |host: &str| settings.registries.get(host);
-        for mirror in of(&image.host)
-            .map(|one| one.mirrors.as_slice())
-            .unwrap_or_default()
-        {
-            let (host, above) = mirror.split_once('/').unwrap_or((mirror, ""));
-            let repository = match above {
-                "" => image.repository(),
-                above => format!("{above}/{}", image.repository()),
-            };
-            add(host, repository, of(host).is_some_and(|one| one.insecure));
         }
-        let insecure = of(&image.host).is_some_and(|one| one.insecure);
-        add(image.api_host(), image.repository(), insecure);
         places
     }
+}
+
+/// Where a host is asked, in this order.
+fn bases(host: &str, insecure: bool) -> Vec<String> {
+    let schemes: &[&str] = match insecure {
+        true => &["https", "http"],
+        false => &["https"],
+    };
+    let schemes = schemes.iter();
+    schemes.map(|scheme| format!("{scheme}://{host}")).collect()
 }
 
 #[async_trait]
@@ -130,7 +130,7 @@ impl ImageSource for Registries {
         &self,
         image: &Reference,
         settings: &RegistrySettings,
-        credentials: Option<&Credentials>,
+        logins: &Logins,
     ) -> Result<Resolved, RegistryError> {
         let ask = async {
             let mut last = None;
@@ -138,9 +138,8 @@ impl ImageSource for Registries {
             let longest = if places.len() > 1 { PLACE } else { WHOLE };
             for place in places {
                 // A password is for the registry, and not for those who stand in for it.
-                let own = place.host == image.api_host();
-                let answer =
-                    tokio::time::timeout(longest, place.resolve(credentials.filter(|_| own)));
+                let credentials = logins.of(&place.host, &place.repository);
+                let answer = tokio::time::timeout(longest, place.resolve(credentials));
                 let silent = |_| RegistryError::Unreachable {
                     host: place.host.clone(),
                     error: "no answer in time".to_owned(),
@@ -154,17 +153,51 @@ impl ImageSource for Registries {
             }
             Err(last.unwrap_or_else(|| RegistryError::ShortName(image.to_string())))
         };
-        let late = |_| RegistryError::Unreachable {
-            host: image.host.clone(),
-            error: format!("no answer within {} s", WHOLE.as_secs()),
-        };
+        let late = |_| too_late(&image.host);
         tokio::time::timeout(WHOLE, ask).await.map_err(late)?
+    }
+
+    async fn check_login(
+        &self,
+        place: &LoginPlace,
+        settings: &RegistrySettings,
+        credentials: &Credentials,
+    ) -> Result<LoginAnswer, RegistryError> {
+        let setting = settings.registries.get(place.host());
+        let insecure = setting.is_some_and(|one| one.insecure);
+        let host = place.api_host();
+        let ask = async {
+            let mut last = too_late(host);
+            for base in bases(host, insecure) {
+                let place = Place {
+                    client: self.client(insecure),
+                    base,
+                    host: host.to_owned(),
+                    repository: String::new(),
+                    version: "",
+                };
+                match place.check(credentials).await {
+                    Err(error @ RegistryError::Unreachable { .. }) => last = error,
+                    answer => return answer,
+                }
+            }
+            Err(last)
+        };
+        let late = |_| too_late(host);
+        tokio::time::timeout(WHOLE, ask).await.map_err(late)?
+    }
+}
+
+fn too_late(host: &str) -> RegistryError {
+    RegistryError::Unreachable {
+        host: host.to_owned(),
+        error: format!("no answer within {} s", WHOLE.as_secs()),
     }
 }
 
 impl Place<'_> {
     async fn resolve(&self, credentials: Option<&Credentials>) -> Result<Resolved, RegistryError> {
-        let path = format!("manifests/{}", self.version);
+        let path = format!("{}/manifests/{}", self.repository, self.version);
         let accepted = answer::accepted();
         let mut authorization = None;
         let response = self
@@ -189,7 +222,7 @@ impl Place<'_> {
             match Manifest::read(&kind, &body).map_err(|what| self.unexpected(&what))? {
                 Manifest::Index(architectures) => architectures,
                 Manifest::Image(configuration) => {
-                    let path = format!("blobs/{configuration}");
+                    let path = format!("{}/blobs/{configuration}", self.repository);
                     // Nobody fails for want of it: it only spares machines a try.
                     let answer = self
                         .get(&path, "*/*", credentials, &mut authorization)
@@ -213,6 +246,20 @@ impl Place<'_> {
         })
     }
 
+    /// Asks for nothing but whether it takes these credentials (the distribution specification, Determining Support).
+    async fn check(&self, credentials: &Credentials) -> Result<LoginAnswer, RegistryError> {
+        let mut shown = None;
+        match self.get("", "*/*", Some(credentials), &mut shown).await {
+            Ok(_) if shown.is_some() => Ok(LoginAnswer::Accepted),
+            Ok(_) => Ok(LoginAnswer::NotAsked),
+            Err(RegistryError::NotFound { host, .. }) => {
+                let what = "nothing at /v2/: it is no registry".to_owned();
+                Err(RegistryError::Unexpected { host, what })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     /// Asks, once more with what the registry wants to see.
     async fn get(
         &self,
@@ -221,7 +268,7 @@ impl Place<'_> {
         credentials: Option<&Credentials>,
         authorization: &mut Option<String>,
     ) -> Result<Response, RegistryError> {
-        let url = format!("{}/v2/{}/{path}", self.base, self.repository);
+        let url = format!("{}/v2/{path}", self.base);
         for attempt in 0..2 {
             let mut request = self.client.get(&url).header(header::ACCEPT, accepted);
             if let Some(authorization) = authorization.as_ref() {
@@ -289,7 +336,14 @@ impl Place<'_> {
                     .send()
                     .await
                     .map_err(|error| self.unreachable(&error))?;
-                if !response.status().is_success() {
+                let status = response.status();
+                if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS {
+                    return Err(RegistryError::Refused {
+                        host: self.host.clone(),
+                        status: status.as_u16(),
+                    });
+                }
+                if !status.is_success() {
                     return Err(unauthorized());
                 }
                 let body = self.body(response, TOKEN).await?;

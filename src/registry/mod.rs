@@ -1,10 +1,12 @@
 //! What a registry says of an image (the OCI distribution specification): the digest that its tag means now, and the
 //! architectures that it is made for.
 //!
-//! Only the leader asks, once for each version of a workload, so that every replica runs the same. Nothing is pulled here.
+//! Only the leader asks, once for each version of a workload, so that every replica runs the same, and whether a name and
+//! a password are right before it keeps them. Nothing is pulled here.
 
 mod answer;
 mod client;
+mod logins;
 mod reference;
 #[cfg(test)]
 mod tests;
@@ -15,6 +17,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
 pub use client::Registries;
+pub use logins::{LoginPlace, Logins, login_host, needed};
 pub use reference::Reference;
 
 /// `/kat/config/registries`: how registries are reached, by their hosts (`registry.example`, `registry.lab:5000`).
@@ -59,6 +62,15 @@ impl std::fmt::Debug for Credentials {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("Credentials(..)")
     }
+}
+
+/// What a registry said of a name and a password.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoginAnswer {
+    /// It takes them.
+    Accepted,
+    /// It answers without any.
+    NotAsked,
 }
 
 /// Why it is not known what an image's tag means.
@@ -115,6 +127,17 @@ pub trait ImageSource: Send + Sync {
         &self,
         image: &Reference,
         settings: &RegistrySettings,
-        credentials: Option<&Credentials>,
+        logins: &Logins,
     ) -> Result<Resolved, RegistryError>;
+
+    /// Whether a registry takes a name and a password. Answers within some seconds.
+    ///
+    /// # Errors
+    /// [`RegistryError`]; [`RegistryError::Unauthorized`] where it does not take them.
+    async fn check_login(
+        &self,
+        place: &LoginPlace,
+        settings: &RegistrySettings,
+        credentials: &Credentials,
+    ) -> Result<LoginAnswer, RegistryError>;
 }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use super::RegistrySettings;
+
 /// Where Docker's own registry really is.
-const DOCKER: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
+pub(super) const DOCKER: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// `host/path[:tag][@digest]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,41 +55,57 @@ impl Reference {
 
     /// The repository as the registry's own API names it.
     pub(super) fn repository(&self) -> String {
-        match self.is_dockers() && !self.path.contains('/') {
+        match is_dockers(&self.host) && !self.path.contains('/') {
             true => format!("library/{}", self.path),
             false => self.path.clone(),
         }
     }
 
-    /// The host whose API is asked.
-    pub(super) fn api_host(&self) -> &str {
-        match self.is_dockers() {
+    /// The host whose API is asked, of a registry that is written so.
+    pub(super) fn api_of(host: &str) -> &str {
+        match is_dockers(host) {
             true => "registry-1.docker.io",
-            false => &self.host,
+            false => host,
         }
+    }
+
+    /// Host and repository of each place where it may be: mirrors, then its registry as it is written.
+    pub(super) fn locations(&self, settings: &RegistrySettings) -> Vec<(String, String)> {
+        let setting = settings.registries.get(&self.host);
+        let mirrors = setting.map(|one| one.mirrors.as_slice());
+        let mirrors = mirrors.unwrap_or_default().iter();
+        let mut locations: Vec<_> = mirrors
+            .map(|mirror| match mirror.split_once('/') {
+                Some((host, above)) => (host.to_owned(), format!("{above}/{}", self.repository())),
+                None => (mirror.clone(), self.repository()),
+            })
+            .collect();
+        locations.push((self.host.clone(), self.repository()));
+        locations
     }
 
     /// Its host is the machine that asks, or one that only it reaches.
     pub fn is_local(&self) -> bool {
-        let host = self
-            .host
-            .rsplit_once(':')
-            .map_or(self.host.as_str(), |(host, _)| host);
-        let address = host.parse::<std::net::Ipv4Addr>();
-        host.eq_ignore_ascii_case("localhost")
-            || host.to_ascii_lowercase().ends_with(".localhost")
-            || address
-                .is_ok_and(|one| one.is_loopback() || one.is_link_local() || one.is_unspecified())
-    }
-
-    fn is_dockers(&self) -> bool {
-        DOCKER.contains(&self.host.as_str())
+        is_local(&self.host)
     }
 
     /// The same image by its digest: `host/path@sha256:...`. Podman takes no tag beside it.
     pub fn pinned_to(&self, digest: &str) -> String {
         format!("{}/{}@{digest}", self.host, self.path)
     }
+}
+
+/// This machine, or what only it reaches.
+pub(super) fn is_local(host: &str) -> bool {
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let address = host.parse::<std::net::Ipv4Addr>();
+    host.eq_ignore_ascii_case("localhost")
+        || host.to_ascii_lowercase().ends_with(".localhost")
+        || address.is_ok_and(|one| one.is_loopback() || one.is_link_local() || one.is_unspecified())
+}
+
+fn is_dockers(host: &str) -> bool {
+    DOCKER.contains(&host)
 }
 
 /// Repository and version, without the host.
@@ -108,7 +126,7 @@ mod tests {
             let read = Reference::parse(text)?;
             Some(format!(
                 "{} {} {}",
-                read.api_host(),
+                Reference::api_of(&read.host),
                 read.repository(),
                 read.version()
             ))

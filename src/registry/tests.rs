@@ -74,6 +74,7 @@ async fn start(wants: &'static str) -> Arc<Fake> {
     });
     let router = Router::new()
         .route("/token", get(token))
+        .route("/v2/", get(root))
         .route("/v2/{*path}", get(answer))
         .with_state(Arc::clone(&fake));
     tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
@@ -100,6 +101,10 @@ async fn token(
     }
 }
 
+async fn root(fake: TheFake, headers: HeaderMap) -> Response {
+    answer(fake, Path(String::new()), headers).await
+}
+
 async fn answer(State(fake): TheFake, Path(path): Path<String>, headers: HeaderMap) -> Response {
     fake.asked.lock().unwrap().push(path.clone());
     let enough = match fake.wants {
@@ -116,6 +121,7 @@ async fn answer(State(fake): TheFake, Path(path): Path<String>, headers: HeaderM
     };
     let image = "application/vnd.docker.distribution.manifest.v2+json";
     match path.as_str() {
+        "" => "{}".into_response(),
         "web/manifests/1" => with("text/plain", INDEX.to_owned()),
         "hub/library/web/manifests/1" => with("text/plain", INDEX.to_owned()),
         "one/manifests/latest" => with(image, single()),
@@ -157,7 +163,9 @@ async fn resolve(
     let image = Reference::parse(&format!("{}/{image}", fake.host)).unwrap();
     let settings = settings(&[(&fake.host, true, &[])]);
     let source = Registries::new().unwrap();
-    source.resolve(&image, &settings, credentials).await
+    let of = |one: &Credentials| (LoginPlace::parse(&fake.host), one.clone());
+    let logins = Logins(credentials.map(of).into_iter().collect());
+    source.resolve(&image, &settings, &logins).await
 }
 
 fn me() -> Credentials {
@@ -233,7 +241,9 @@ async fn mirrors_are_asked_first_and_see_no_password() {
     let hub = format!("{}/hub", mirror.host);
     let of = settings(&[("docker.io", false, &[&hub]), (&mirror.host, true, &[])]);
     let source = Registries::new().unwrap();
-    let found = source.resolve(&image, &of, Some(&me())).await.unwrap();
+    let logins = ["docker.io", &fake.host].map(|host| (LoginPlace::parse(host), me()));
+    let logins = Logins(logins.into());
+    let found = source.resolve(&image, &of, &logins).await.unwrap();
     assert_eq!(found.digest, digest(INDEX));
     assert_eq!(mirror.asked(), ["hub/library/web/manifests/1"]);
 
@@ -241,9 +251,38 @@ async fn mirrors_are_asked_first_and_see_no_password() {
     let image = Reference::parse(&format!("{}/web:1", fake.host)).unwrap();
     let empty = format!("{}/empty", mirror.host);
     let of = settings(&[(&fake.host, true, &[&empty]), (&mirror.host, true, &[])]);
-    let found = source.resolve(&image, &of, Some(&me())).await.unwrap();
+    let found = source.resolve(&image, &of, &logins).await.unwrap();
     assert_eq!(found.digest, digest(INDEX));
     assert_eq!(mirror.asked(), ["empty/web/manifests/1"]);
+}
+
+#[tokio::test]
+async fn credentials_are_checked_where_the_registry_is_and_nowhere_else() {
+    let check = async |fake: &Fake, credentials: &Credentials, insecure: bool| {
+        let place = LoginPlace::parse(&format!("{}/org", fake.host));
+        let settings = settings(&[(&fake.host, insecure, &[])]);
+        let source = Registries::new().unwrap();
+        source.check_login(&place, &settings, credentials).await
+    };
+    let wrong = Credentials {
+        password: "other".to_owned(),
+        ..me()
+    };
+    for wants in ["Basic", "Bearer"] {
+        let fake = start(wants).await;
+        let answer = check(&fake, &me(), true).await;
+        assert_eq!(answer, Ok(LoginAnswer::Accepted), "{wants}");
+        let refused = Err(RegistryError::Unauthorized(fake.host.clone()));
+        assert_eq!(check(&fake, &wrong, true).await, refused, "{wants}");
+        fake.asked();
+        // No password goes out in clear where nobody said that it may.
+        let answer = check(&fake, &me(), false).await;
+        let unreachable = matches!(answer, Err(RegistryError::Unreachable { .. }));
+        assert!(unreachable, "{answer:?}");
+        assert_eq!(fake.asked(), Vec::<String>::new());
+    }
+    let open = start("").await;
+    assert_eq!(check(&open, &wrong, true).await, Ok(LoginAnswer::NotAsked));
 }
 
 #[tokio::test]
@@ -252,14 +291,20 @@ async fn nobody_there_is_unreachable_and_plain_http_is_only_for_those_that_are_n
     let image = Reference::parse(&format!("{}/web:1", fake.host)).unwrap();
     let source = Registries::new().unwrap();
     let none = RegistrySettings::default();
-    let error = source.resolve(&image, &none, None).await.unwrap_err();
+    let error = source
+        .resolve(&image, &none, &Logins::default())
+        .await
+        .unwrap_err();
     assert!(
         matches!(error, RegistryError::Unreachable { .. }),
         "{error}"
     );
     assert_eq!(fake.asked(), Vec::<String>::new());
     let image = Reference::parse("127.0.0.1:1/web:1").unwrap();
-    let error = source.resolve(&image, &none, None).await.unwrap_err();
+    let error = source
+        .resolve(&image, &none, &Logins::default())
+        .await
+        .unwrap_err();
     assert!(
         error
             .to_string()

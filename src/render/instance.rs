@@ -1,5 +1,7 @@
 //! The quadlets of one instance.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use super::{
@@ -139,6 +141,8 @@ struct ImageValues<'a> {
     image: String,
     always: bool,
     pull_timeout: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth_file: Option<PathBuf>,
 }
 
 /// What `user-delegate.conf` is rendered from.
@@ -201,11 +205,12 @@ impl Renderer {
     /// Instances of one user with one image share the file. Its service may be started before
     /// each first start: it pulls only what is missing, unless the policy is Always. The
     /// `.container` does not depend on it, because a pull within a start would run into the
-    /// start's timeout.
+    /// start's timeout. With `has_logins` Podman is told where credentials for registries are.
     pub fn image(
         &self,
         assignment: &Assignment,
         settings: &RenderSettings,
+        has_logins: bool,
     ) -> Result<Option<UnitFile>, RenderError> {
         let always = match pull_policy(assignment) {
             ImagePullPolicy::Never => return Ok(None),
@@ -219,6 +224,7 @@ impl Renderer {
             image: image.clone(),
             always,
             pull_timeout: settings.pull_seconds,
+            auth_file: has_logins.then(|| settings.auth_file(assignment.user.uid)),
         };
         Ok(Some(UnitFile {
             name: image_file_name(&image, always),
@@ -271,6 +277,7 @@ fn values_of<'a>(
         on_partition,
         volumes: _,
         secrets: _,
+        logins: _,
         wanted: _,
         not_understood: _,
         carried: _,

@@ -139,6 +139,8 @@ pub struct RenderSettings {
     pub carried_folder: PathBuf,
     /// Folder of the files of secrets, with one folder for each uid.
     pub secrets_folder: PathBuf,
+    /// Folder of Podman's files with credentials for registries, one for each uid.
+    pub auth_folder: PathBuf,
     /// Longest time that the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// Longest time of a pull, in seconds.
@@ -155,6 +157,7 @@ impl Default for RenderSettings {
             volumes_folder: "/var/lib/kat/volumes".into(),
             carried_folder: "/var/lib/kat/files".into(),
             secrets_folder: "/var/lib/kat/secrets".into(),
+            auth_folder: "/run/kat/auth".into(),
             hold_seconds: 60,
             pull_seconds: 3600,
         }
@@ -171,6 +174,11 @@ impl RenderSettings {
     pub fn secrets_of(&self, assignment: &Assignment) -> PathBuf {
         let uid = assignment.user.uid.to_string();
         self.secrets_folder.join(uid).join(&assignment.instance)
+    }
+
+    /// Podman's file with the credentials that a user's pulls need: root's, group the user, 0640.
+    pub fn auth_file(&self, uid: u32) -> PathBuf {
+        self.auth_folder.join(format!("{uid}.json"))
     }
 
     /// The resolv.conf of a namespace's containers.

@@ -38,6 +38,7 @@ fn assignment() -> Assignment {
         carried: None,
         wanted: Wanted::Running,
         secrets: None,
+        logins: None,
         not_understood: None,
     }
 }
@@ -257,7 +258,9 @@ fn images_are_pulled_apart() {
         let mut assignment = assignment();
         assignment.image = image.to_owned();
         assignment.container.image_pull_policy = policy;
-        renderer.image(&assignment, &settings).unwrap()
+        renderer
+            .image(&assignment, &settings, assignment.logins.is_some())
+            .unwrap()
     };
     let missing = image("registry.lab:5000/web:1", None).unwrap();
     assert_eq!(missing.name, "kat-image-69717cfc8b.image");

@@ -57,6 +57,8 @@ pub const PKI: &str = "/kat/pki/";
 pub const VOLUMES: &str = "/kat/volumes/";
 /// Secrets, sealed. Leaders alone read them.
 pub const SECRETS: &str = "/kat/secrets/";
+/// Credentials for registries, sealed. Leaders alone read them.
+pub const LOGINS: &str = "/kat/registries/";
 /// The keys that seal secrets, sealed themselves. Leaders alone read them.
 pub const SEALING: &str = "/kat/sealing/";
 /// Indexes of workload users.
@@ -136,6 +138,16 @@ pub fn volume(volume: &str) -> String {
 /// A secret; `secret` is `NAMESPACE/NAME`.
 pub fn secret(secret: &str) -> String {
     format!("{SECRETS}{secret}")
+}
+
+/// All credentials for registries of a namespace.
+pub fn logins(namespace: &str) -> String {
+    format!("{LOGINS}{namespace}/")
+}
+
+/// Credentials for a registry, `host` or `host/path`.
+pub fn login(namespace: &str, place: &str) -> String {
+    format!("{LOGINS}{namespace}/{place}")
 }
 
 /// A key that seals secrets.

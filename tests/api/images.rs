@@ -6,7 +6,10 @@ use async_trait::async_trait;
 use kat::{
     api::Limits,
     plan::{ImageRecord, WorkloadMeta},
-    registry::{Credentials, ImageSource, Reference, RegistryError, RegistrySettings, Resolved},
+    registry::{
+        Credentials, ImageSource, LoginAnswer, LoginPlace, Logins, Reference, RegistryError,
+        RegistrySettings, Resolved,
+    },
     store::keys,
 };
 use reqwest::Method;
@@ -32,7 +35,7 @@ impl ImageSource for Known {
         &self,
         image: &Reference,
         settings: &RegistrySettings,
-        _: Option<&Credentials>,
+        _: &Logins,
     ) -> Result<Resolved, RegistryError> {
         self.asked.lock().unwrap().push(image.to_string());
         let insecure = settings
@@ -48,6 +51,15 @@ impl ImageSource for Known {
             digest: digests.remove(0).to_owned(),
             architectures: vec!["amd64".to_owned()],
         })
+    }
+
+    async fn check_login(
+        &self,
+        _: &LoginPlace,
+        _: &RegistrySettings,
+        _: &Credentials,
+    ) -> Result<LoginAnswer, RegistryError> {
+        Ok(LoginAnswer::NotAsked)
     }
 }
 

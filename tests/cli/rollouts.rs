@@ -207,6 +207,8 @@ fn another_image_is_set_with_its_workload() {
 fn registries_are_set_and_listed() {
     let fake = Fake::start();
     let one = json!({"host": "registry.lab:5000", "insecure": true, "mirrors": ["a.example", "b.example/hub"]});
+    let none = json!({"items": [], "metadata": {"resourceVersion": "3"}});
+    fake.reply("GET /v1alpha1/n/default/registries", 200, none);
     let path = "/v1alpha1/registries";
     fake.reply(&format!("PUT {path}/registry.lab%3A5000"), 200, one.clone());
     fake.reply(

@@ -67,7 +67,9 @@ fn generate<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> BTreeM
     let mut services = Vec::new();
     for assignment in assignments {
         let files = renderer.instance(assignment, &settings).unwrap();
-        let image = renderer.image(assignment, &settings).unwrap();
+        let image = renderer
+            .image(assignment, &settings, assignment.logins.is_some())
+            .unwrap();
         for file in files.into_iter().chain(image) {
             if file.kind == UnitFileKind::Quadlet {
                 std::fs::write(folder.path().join(&file.name), &file.text).unwrap();

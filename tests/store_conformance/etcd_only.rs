@@ -284,6 +284,7 @@ async fn a_node_reads_its_own_prefixes_and_nothing_else() {
         keys::WORKLOADS,
         keys::TOKENS,
         keys::SECRETS,
+        keys::LOGINS,
         keys::SEALING,
         keys::ROOT,
     ] {

@@ -9,6 +9,7 @@ mod fence;
 mod health;
 mod judge;
 mod lists;
+mod logins;
 mod moves;
 mod newer;
 mod options;
@@ -495,6 +496,7 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         carried: None,
         wanted: Wanted::Running,
         secrets: None,
+        logins: None,
         not_understood: None,
     }
 }
@@ -520,7 +522,7 @@ fn image_unit(bench: &Bench, assignment: &Assignment) -> String {
     bench
         .tools
         .renderer
-        .image(assignment, &bench.tools.settings)
+        .image(assignment, &bench.tools.settings, false)
         .unwrap()
         .unwrap()
         .service()

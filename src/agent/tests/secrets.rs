@@ -6,18 +6,18 @@ use super::*;
 use crate::{
     network::wireguard::PrivateKey,
     pki::vault::DataKey,
-    plan::{AssignedSecrets, AssignedVolume, SecretVersion},
+    plan::{AssignedSecrets, AssignedVolume, Purpose, SecretVersion},
     resource::{VolumeMount, secret::SecretValues},
 };
 
 const VALUE: &str = "hunter2-hunter2";
 
-fn private(seed: u8) -> PrivateKey {
+pub(super) fn private(seed: u8) -> PrivateKey {
     PrivateKey::from_bytes([seed; 32])
 }
 
 /// The machine has this key.
-fn keyed(bench: &Bench, seed: u8) {
+pub(super) fn keyed(bench: &Bench, seed: u8) {
     let folder = bench.root.path().join("var/lib/kat/network");
     fs::create_dir_all(&folder).unwrap();
     fs::write(folder.join("wireguard.key"), private(seed).to_base64()).unwrap();
@@ -55,6 +55,7 @@ fn user(index: u32, values: &[(&str, &[u8])]) -> Assignment {
         version: 1,
     };
     let sealed = AssignedSecrets::seal(
+        Purpose::Secrets,
         &DataKey::from_bytes([1; 32]),
         ("n1", &private(7).public().0),
         &one.instance,
@@ -71,7 +72,7 @@ fn folder(bench: &Bench, one: &Assignment) -> PathBuf {
 }
 
 /// Mode, uid and gid.
-fn access(path: &Path) -> (u32, u32, u32) {
+pub(super) fn access(path: &Path) -> (u32, u32, u32) {
     let found = fs::symlink_metadata(path).unwrap();
     (found.mode() & 0o7777, found.uid(), found.gid())
 }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{ImageMemory, JOB_MARGIN, Worker, ignore_missing};
+use super::{ImageMemory, JOB_MARGIN, Worker, ignore_missing, logins};
 use crate::{
     agent::image,
     api::types::InstancePhase,
@@ -56,23 +56,17 @@ impl Worker {
         if let Some(wait) = wait {
             self.wake = self.wake.min(wait);
         }
-        match &failure {
-            Some(failure) => {
-                self.report(
-                    assignment,
-                    status,
-                    InstancePhase::Pulling,
-                    "ImagePullFailed",
-                    failure.clone(),
-                );
-            }
-            None => self.report(
-                assignment,
-                status,
-                InstancePhase::Pulling,
-                "",
-                String::new(),
-            ),
+        let sealed = self.sealed_logins.get(&assignment.instance);
+        let (reason, message) = match (sealed, &failure) {
+            // Without what its registry wants to see nothing would come of it.
+            (Some(why), _) => (logins::UNREADABLE, why.clone()),
+            (None, Some(words)) => self.pull_failure(assignment, words),
+            (None, None) => ("", String::new()),
+        };
+        let waits = sealed.is_some();
+        self.report(assignment, status, InstancePhase::Pulling, reason, message);
+        if waits {
+            return false;
         }
         if wait.is_none() && !self.busy.contains(&key) {
             self.spawn_pull(assignment);
@@ -134,7 +128,8 @@ impl Worker {
     }
 
     pub(super) fn spawn_pull(&mut self, assignment: &Assignment) {
-        let Ok(Some(file)) = self.tools.renderer.image(assignment, &self.tools.settings) else {
+        let (renderer, settings) = (&self.tools.renderer, &self.tools.settings);
+        let Ok(Some(file)) = renderer.image(assignment, settings, self.has_logins) else {
             return;
         };
         let Some(unit) = file.service() else { return };

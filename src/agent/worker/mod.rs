@@ -6,6 +6,7 @@
 mod draining;
 mod health;
 mod jobs;
+mod logins;
 mod options;
 mod reporting;
 mod units;
@@ -196,6 +197,10 @@ pub struct Worker {
     busy: BTreeSet<JobKey>,
     memories: BTreeMap<String, Memory>,
     images: BTreeMap<String, ImageMemory>,
+    /// Its pulls name the file with credentials for registries.
+    has_logins: bool,
+    /// Why those of an instance could not be opened.
+    sealed_logins: BTreeMap<String, String>,
     restarts: RestartCounts,
     notes: Notes<Note>,
     probes: Probes,
@@ -242,6 +247,8 @@ impl Worker {
             busy: BTreeSet::new(),
             memories: BTreeMap::new(),
             images: BTreeMap::new(),
+            has_logins: false,
+            sealed_logins: BTreeMap::new(),
             restarts,
             notes,
             probes,
@@ -316,7 +323,9 @@ impl Worker {
             return Ok(false);
         }
         self.remove_secrets(desired)?;
+        self.write_logins(desired)?;
         self.write_units(desired).await?;
+        self.remove_logins()?;
         for assignment in desired.to_run() {
             // A long list is no hanging loop.
             pulse.beat();

@@ -125,11 +125,11 @@ impl Worker {
                 continue;
             };
             files.extend(rendered);
-            files.extend(
-                self.tools
-                    .renderer
-                    .image(assignment, &self.tools.settings)?,
-            );
+            files.extend(self.tools.renderer.image(
+                assignment,
+                &self.tools.settings,
+                self.has_logins,
+            )?);
             let resolv = self.tools.renderer.resolv_conf(
                 &assignment.namespace,
                 &self.tools.domain,

@@ -105,6 +105,7 @@ impl Worker {
         carried::forget(&self.tools.root, self.user.uid)?;
         let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
         removed.map_err(FilesError::from)?;
+        self.tools.secrets.remove_logins(&self.user)?;
         // The account is last: it is what a restarted agent finds the rest by.
         if self.folder.remove_delegation(&self.tools.root)? {
             self.tools.managers.system().reload().await?;

@@ -348,6 +348,27 @@ impl Route {
         Self(format!("{VERSION}/registries/{}", encode(host)))
     }
 
+    /// Credentials of a namespace for registries.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn registry_logins(namespace: &str) -> Result<Self, ClientError> {
+        let namespace = label("a namespace", namespace)?;
+        Ok(Self(format!("{VERSION}/n/{namespace}/registries")))
+    }
+
+    /// Those for one registry, or what is below a path of it.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn registry_login(namespace: &str, registry: &str) -> Result<Self, ClientError> {
+        let Self(logins) = Self::registry_logins(namespace)?;
+        if registry.is_empty() {
+            return Err(refuse("a registry", registry));
+        }
+        Ok(Self(format!("{logins}/{}", encode(registry))))
+    }
+
     /// With one more parameter of the query.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {

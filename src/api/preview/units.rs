@@ -113,7 +113,7 @@ fn texts(
     assignment: &Assignment,
 ) -> Result<Texts, RenderError> {
     let mut files = renderer.instance(assignment, settings)?;
-    files.extend(renderer.image(assignment, settings)?);
+    files.extend(renderer.image(assignment, settings, assignment.logins.is_some())?);
     Ok(files
         .into_iter()
         .map(|file| (file.name, file.text))

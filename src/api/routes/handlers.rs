@@ -6,7 +6,7 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::Operation;
 use crate::api::{
-    config, context::Api, events, instances, joining, membership, metrics, namespaces,
+    config, context::Api, events, instances, joining, logins, membership, metrics, namespaces,
     node_settings, nodes, registries, rollouts, secrets, sessions, tokens, usage, volume_moves,
     volumes, workloads,
 };
@@ -73,6 +73,9 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::ListRegistries => on(filter, registries::list),
         Operation::SetRegistry => on(filter, registries::set),
         Operation::UnsetRegistry => on(filter, registries::unset),
+        Operation::ListRegistryLogins => on(filter, logins::list),
+        Operation::PutRegistryLogin => on(filter, logins::write),
+        Operation::DeleteRegistryLogin => on(filter, logins::delete),
         Operation::ListTokens => on(filter, tokens::list),
         Operation::CreateToken => on(filter, tokens::create),
         Operation::DeleteToken => on(filter, tokens::delete),

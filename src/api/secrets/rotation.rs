@@ -21,7 +21,8 @@ use crate::{
         extract::Parameters,
         types::{ObjectReference, SealingRotation},
     },
-    plan::{EventKind, EventLog, SecretKey, SecretRecord, Snapshot, Stored},
+    plan::{EventKind, EventLog, LoginRecord, SecretKey, SecretRecord, Snapshot, Stored},
+    registry::LoginPlace,
     store::{Compare, Operation, keys},
 };
 
@@ -65,6 +66,19 @@ fn outdated(snapshot: &Snapshot) -> Vec<(&SecretKey, &Stored<Arc<SecretRecord>>)
     let secrets = snapshot.secrets.iter();
     secrets
         .filter(|(_, stored)| Some(stored.value.key_id) != last)
+        .collect()
+}
+
+/// The same of credentials for registries.
+fn outdated_logins(snapshot: &Snapshot) -> Vec<(&String, &LoginPlace, &Stored<LoginRecord>)> {
+    let last = snapshot.sealing_keys.keys().next_back().copied();
+    let logins = snapshot.logins.iter();
+    let logins = logins.flat_map(|(namespace, logins)| {
+        let logins = logins.iter();
+        logins.map(move |(place, stored)| (namespace, place, stored))
+    });
+    logins
+        .filter(|(.., stored)| Some(stored.value.key_id) != last)
         .collect()
 }
 
@@ -118,8 +132,8 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
         Compare::ModRevision(keys::sealing_key(last.saturating_add(1)), 0),
     ];
     let mut operations = Vec::new();
-    let outdated = outdated(snapshot);
-    let (mut left, mut bytes) = (outdated.len(), 0);
+    let (outdated, logins) = (outdated(snapshot), outdated_logins(snapshot));
+    let (mut left, mut bytes) = (outdated.len() + logins.len(), 0);
     for (key, stored) in outdated.iter().take(PIECE) {
         let values = snapshot.sealing.open(snapshot, key, &stored.value);
         let record = snapshot
@@ -140,9 +154,25 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
             break;
         }
     }
+    // Piece by piece: these when no secret is left.
+    let logins = logins.iter().filter(|_| outdated.is_empty());
+    for (namespace, place, stored) in logins.take(PIECE) {
+        let login = (namespace.as_str(), *place);
+        let opened = snapshot.sealing.open_login(snapshot, login, &stored.value);
+        let record = LoginRecord::clone(&stored.value);
+        let key = (*last, &sealing_key.value);
+        let record = snapshot
+            .sealing
+            .seal_login(key, login, &opened.map_err(sealing)?, record)
+            .map_err(sealing)?;
+        let name = keys::login(namespace, &place.to_string());
+        conditions.push(Compare::ModRevision(name.clone(), stored.revision));
+        operations.push(put(name, &record)?);
+        left -= 1;
+    }
     // With which key those are sealed nobody knows here.
     let unread = snapshot.unread_secrets;
-    if outdated.is_empty() && unread == 0 {
+    if operations.is_empty() && unread == 0 {
         let earlier = snapshot.sealing_keys.range(..*last).take(PIECE);
         for (number, stored) in earlier {
             let name = keys::sealing_key(*number);

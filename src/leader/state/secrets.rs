@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{SnapshotBuilder, below};
 use crate::{
-    plan::{SealingKeyRecord, SecretKey, SecretRecord, Snapshot, Stored},
+    plan::{LoginRecord, SealingKeyRecord, SecretKey, SecretRecord, Snapshot, Stored},
+    registry::LoginPlace,
     store::{keys, mirror::Entries},
 };
 
@@ -39,5 +40,17 @@ impl SnapshotBuilder {
             snapshot.secrets.insert(key, Stored { revision, value });
         }
         self.secrets = kept;
+        for (name, entry) in below(entries, keys::LOGINS) {
+            let Some((namespace, place)) = name.split_once('/') else {
+                continue;
+            };
+            match self.json::<LoginRecord>(entry) {
+                Some(value) => {
+                    let logins = snapshot.logins.entry(namespace.to_owned()).or_default();
+                    logins.insert(LoginPlace::parse(place), value);
+                }
+                None => snapshot.unread_secrets += 1,
+            }
+        }
     }
 }

@@ -25,9 +25,10 @@ use crate::{
     store::{Compare, keys},
 };
 pub use sealing::{
-    AssignedSecrets, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
+    AssignedSecrets, Purpose, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
     SecretRecord, SecretVersion,
 };
+pub(super) use sealing::{framed, unframed};
 
 /// What of one secret is used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -221,9 +222,29 @@ fn sealed_for(
     let versions: BTreeMap<_, _> = versions
         .map(|(key, stored, _)| (key.name.clone(), SecretVersion::of(&stored.value)))
         .collect();
+    let open = || {
+        let mut given: BTreeMap<String, SecretValues> = BTreeMap::new();
+        for (place, stored, used) in wanted {
+            let mut values = snapshot.sealing.open(snapshot, place, &stored.value)?;
+            values.0.retain(|key, _| gives(used, key));
+            given.insert(place.name.clone(), values);
+        }
+        Ok(given)
+    };
+    deliver(snapshot, Purpose::Secrets, (node, instance), versions, open).map(Some)
+}
+
+/// Seals what `open` gives for an instance on its machine.
+pub(super) fn deliver(
+    snapshot: &Snapshot,
+    purpose: Purpose,
+    (node, instance): (&str, &str),
+    versions: BTreeMap<String, SecretVersion>,
+    open: impl FnOnce() -> Result<BTreeMap<String, SecretValues>, SealingError>,
+) -> Result<AssignedSecrets, SealingError> {
     if let Sealing::Rehearsed = snapshot.sealing {
         let sealed = "rehearsed".to_owned();
-        return Ok(Some(AssignedSecrets { versions, sealed }));
+        return Ok(AssignedSecrets { versions, sealed });
     }
     let (number, key) = snapshot
         .sealing_keys
@@ -238,13 +259,8 @@ fn sealed_for(
         .map_err(|_| unknown())?
         .try_into()
         .map_err(|_| unknown())?;
-    let mut given: BTreeMap<String, SecretValues> = BTreeMap::new();
-    for (place, stored, used) in wanted {
-        let mut values = snapshot.sealing.open(snapshot, place, &stored.value)?;
-        values.0.retain(|key, _| gives(used, key));
-        given.insert(place.name.clone(), values);
-    }
-    AssignedSecrets::seal(&key, (node, &machine), instance, versions, &given).map(Some)
+    let given = open()?;
+    AssignedSecrets::seal(purpose, &key, (node, &machine), instance, versions, &given)
 }
 
 impl<'a> Pass<'_, 'a, '_> {

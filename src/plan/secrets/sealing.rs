@@ -166,7 +166,7 @@ impl Sealing {
         })
     }
 
-    pub(super) fn data_key(
+    pub(in crate::plan) fn data_key(
         &self,
         number: u64,
         record: &SealingKeyRecord,
@@ -191,10 +191,12 @@ impl Sealing {
     ) -> Result<SecretRecord, SealingError> {
         let parts = values.0.iter();
         let plain = framed(parts.flat_map(|(key, value)| [key.as_bytes(), value]));
-        let sealed = self
-            .data_key(number, key)?
-            .seal(&plain, &place.context(&record.uid, record.version))
-            .map_err(|error| SealingError::Seal(format!("secret {place}"), error))?;
+        let sealed = self.seal_bytes(
+            (number, key),
+            &plain,
+            &place.context(&record.uid, record.version),
+            &format!("secret {place}"),
+        )?;
         let keys = values.0.iter().map(|(key, value)| {
             let known = SecretKeyRecord {
                 size: value.len(),
@@ -205,9 +207,39 @@ impl Sealing {
         Ok(SecretRecord {
             keys: keys.collect(),
             key_id: number,
-            sealed: BASE64_STANDARD.encode(sealed),
+            sealed,
             ..record
         })
+    }
+
+    /// Seals bytes with a data key, in base64; `name` says in errors what they are.
+    pub(in crate::plan) fn seal_bytes(
+        &self,
+        (number, key): (u64, &SealingKeyRecord),
+        plain: &[u8],
+        context: &[u8],
+        name: &str,
+    ) -> Result<String, SealingError> {
+        let sealed = self.data_key(number, key)?.seal(plain, context);
+        let sealed = sealed.map_err(|error| SealingError::Seal(name.to_owned(), error))?;
+        Ok(BASE64_STANDARD.encode(sealed))
+    }
+
+    /// Opens what [`Self::seal_bytes`] sealed with the data key of this number.
+    pub(in crate::plan) fn open_bytes(
+        &self,
+        snapshot: &Snapshot,
+        (number, sealed): (u64, &str),
+        context: &[u8],
+        name: &str,
+    ) -> Result<Vec<u8>, SealingError> {
+        let key = snapshot.sealing_keys.get(&number);
+        let key = key.ok_or(SealingError::NoDataKey(number))?;
+        let key = self.data_key(number, &key.value)?;
+        let sealed = BASE64_STANDARD.decode(sealed);
+        let sealed = sealed.map_err(|_| SealingError::Malformed(name.to_owned()))?;
+        key.open(&sealed, context)
+            .map_err(|error| SealingError::Seal(name.to_owned(), error))
     }
 
     /// The values of a record.
@@ -221,14 +253,12 @@ impl Sealing {
         record: &SecretRecord,
     ) -> Result<SecretValues, SealingError> {
         let name = || format!("secret {place}");
-        let key = snapshot.sealing_keys.get(&record.key_id);
-        let key = key.ok_or(SealingError::NoDataKey(record.key_id))?;
-        let key = self.data_key(record.key_id, &key.value)?;
-        let sealed = BASE64_STANDARD.decode(&record.sealed);
-        let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
-        let plain = key
-            .open(&sealed, &place.context(&record.uid, record.version))
-            .map_err(|error| SealingError::Seal(name(), error))?;
+        let plain = self.open_bytes(
+            snapshot,
+            (record.key_id, &record.sealed),
+            &place.context(&record.uid, record.version),
+            &name(),
+        )?;
         let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
         let mut values = SecretValues::default();
         for pair in parts.chunks(2) {
@@ -242,7 +272,32 @@ impl Sealing {
     }
 }
 
-/// What an instance uses of secrets, sealed for its machine.
+/// What an instance has its sealed values for. What is sealed for one purpose opens for no other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Secrets, for variables and files.
+    Secrets,
+    /// Credentials of registries, for pulls.
+    Logins,
+}
+
+impl Purpose {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Secrets => "delivery",
+            Self::Logins => "delivery of credentials",
+        }
+    }
+
+    fn of(self, instance: &str) -> String {
+        match self {
+            Self::Secrets => format!("the secrets of {instance}"),
+            Self::Logins => format!("the credentials for {instance}'s images"),
+        }
+    }
+}
+
+/// What an instance uses of secrets, or of credentials of registries, sealed for its machine.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedSecrets {
@@ -282,12 +337,16 @@ impl SecretVersion {
 
 impl AssignedSecrets {
     /// What is sealed for one instance on one machine opens for no other.
-    fn context(versions: &BTreeMap<String, SecretVersion>, node: &str, instance: &str) -> Vec<u8> {
+    fn context(
+        purpose: Purpose,
+        versions: &BTreeMap<String, SecretVersion>,
+        (node, instance): (&str, &str),
+    ) -> Vec<u8> {
         let numbers: Vec<String> = versions
             .values()
             .map(|one| one.version.to_string())
             .collect();
-        let mut parts = vec!["delivery", node, instance];
+        let mut parts = vec![purpose.word(), node, instance];
         for ((name, version), number) in versions.iter().zip(&numbers) {
             parts.extend([name.as_str(), &version.uid, number]);
         }
@@ -299,6 +358,7 @@ impl AssignedSecrets {
     /// # Errors
     /// [`SealingError::Seal`].
     pub fn seal(
+        purpose: Purpose,
         key: &DataKey,
         (node, public_key): (&str, &[u8; 32]),
         instance: &str,
@@ -312,7 +372,7 @@ impl AssignedSecrets {
             })
         });
         let plain = framed(parts);
-        let context = Self::context(&versions, node, instance);
+        let context = Self::context(purpose, &versions, (node, instance));
         let sealed = key
             .deliver(public_key, &plain, &context)
             .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
@@ -328,14 +388,15 @@ impl AssignedSecrets {
     /// [`SealingError`].
     pub fn open(
         &self,
+        purpose: Purpose,
         private_key: &[u8; 32],
         node: &str,
         instance: &str,
     ) -> Result<BTreeMap<String, SecretValues>, SealingError> {
-        let name = || format!("the secrets of {instance}");
+        let name = || purpose.of(instance);
         let sealed = BASE64_STANDARD.decode(&self.sealed);
         let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
-        let context = Self::context(&self.versions, node, instance);
+        let context = Self::context(purpose, &self.versions, (node, instance));
         let plain = open_delivery(private_key, &sealed, &context)
             .map_err(|error| SealingError::Seal(name(), error))?;
         let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
@@ -356,7 +417,7 @@ impl AssignedSecrets {
 }
 
 /// Parts, each with its length before it.
-fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
+pub(in crate::plan) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
         // No part is nearly as long as that.
@@ -367,7 +428,7 @@ fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
     bytes
 }
 
-fn unframed(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+pub(in crate::plan) fn unframed(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<4>()?;

@@ -14,6 +14,7 @@ mod health;
 mod host_ports;
 mod indexes;
 mod joining;
+mod logins;
 mod loss;
 mod machine;
 mod moves;

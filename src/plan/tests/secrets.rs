@@ -5,12 +5,12 @@ use crate::{
     network::wireguard::PrivateKey, pki::seal::RecoveryKey, resource::secret::SecretValues,
 };
 
-fn private(machine: usize) -> PrivateKey {
+pub(super) fn private(machine: usize) -> PrivateKey {
     PrivateKey::from_bytes([u8::try_from(machine).unwrap() + 1; 32])
 }
 
 /// Machines with WireGuard keys, and a store with a key that seals.
-fn machines(count: usize) -> World {
+pub(super) fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
     world.builder = SnapshotBuilder::with_sealing(Sealing::With(RecoveryKey::generate().unwrap()));
     for (at, name) in (1..).zip(world.machines.keys().cloned().collect::<Vec<_>>()) {
@@ -67,12 +67,22 @@ fn given(world: &mut World) -> Vec<String> {
     let given = wanted.map(|(id, node, assignment)| {
         let number: usize = node.trim_start_matches('n').parse().unwrap();
         let secrets = assignment.secrets.as_ref().unwrap();
-        let opened = secrets.open(private(number).bytes(), &node, &id).unwrap();
+        let opened = secrets
+            .open(Purpose::Secrets, private(number).bytes(), &node, &id)
+            .unwrap();
         // On no other machine, and for no other instance.
         let other = private(number + 1);
-        assert!(secrets.open(other.bytes(), &node, &id).is_err());
+        assert!(
+            secrets
+                .open(Purpose::Secrets, other.bytes(), &node, &id)
+                .is_err()
+        );
         let own = private(number);
-        assert!(secrets.open(own.bytes(), &node, "app-other").is_err());
+        assert!(
+            secrets
+                .open(Purpose::Secrets, own.bytes(), &node, "app-other")
+                .is_err()
+        );
         String::from_utf8(opened["db"].0["PASSWORD"].clone()).unwrap()
     });
     given.collect()

@@ -357,6 +357,7 @@ fn instance(workload: &str) -> Assignment {
         carried: None,
         wanted: Wanted::Running,
         secrets: None,
+        logins: None,
         not_understood: None,
     }
 }
@@ -407,7 +408,7 @@ fn rendered(stored: &[u8]) -> String {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
     let mut files = renderer.instance(&assignment, &settings).unwrap();
-    files.extend(renderer.image(&assignment, &settings).unwrap());
+    files.extend(renderer.image(&assignment, &settings, false).unwrap());
     let mut shown = String::new();
     for file in files {
         writeln!(shown, "{}\n{}", file.name, file.text).unwrap();

@@ -1,0 +1,121 @@
+//! What a worker does with credentials for registries: one file for all pulls of its user.
+
+use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
+use crate::{
+    agent::{backoff::Backoff, logins::Opened},
+    plan::Assignment,
+};
+
+/// Why an image is not pulled: a registry wants a name and a password, or others.
+pub(super) const REFUSED: &str = "ImagePullUnauthorized";
+/// Why an image is not pulled: what its registry wants to see is sealed for somebody else.
+pub(super) const UNREADABLE: &str = "CredentialsUnreadable";
+
+/// What Podman says where a registry refuses who asks; in lower case. Some say so of what is not there too.
+const REFUSALS: [&str; 9] = [
+    "unauthorized",
+    "authentication required",
+    "access to the resource is denied",
+    "denied:",
+    "no basic auth credentials",
+    "invalid username/password",
+    "403 (forbidden)",
+    "status code 403",
+    "status code 401",
+];
+
+impl Worker {
+    /// Writes the file with what pulls of this user's images need, if they need anything.
+    pub(super) fn write_logins(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        let mut all = Opened::new();
+        self.sealed_logins.clear();
+        for assignment in desired.to_run() {
+            match self.tools.secrets.logins(assignment) {
+                Ok(opened) => all.extend(opened),
+                Err(error) => {
+                    self.sealed_logins
+                        .insert(assignment.instance.clone(), error);
+                }
+            }
+        }
+        if all.is_empty() {
+            let stays = !desired.confirmed || !self.sealed_logins.is_empty();
+            self.has_logins = stays && self.tools.secrets.has_logins(&self.user);
+            return Ok(());
+        }
+        if self.tools.secrets.write_logins(&self.user, &all)? {
+            // What was refused may be taken now.
+            for image in self.images.values_mut() {
+                image.failure = None;
+                image.attempts = Backoff::default();
+            }
+        }
+        self.has_logins = true;
+        Ok(())
+    }
+
+    /// Removes the file when no unit names it any more, and no pull that was begun before may read it.
+    pub(super) fn remove_logins(&self) -> Result<(), WorkerError> {
+        let pulls = self.busy.iter().any(|key| matches!(key, JobKey::Pull(_)));
+        if !self.has_logins && !pulls {
+            self.tools.secrets.remove_logins(&self.user)?;
+        }
+        Ok(())
+    }
+
+    /// The reason and message of a pull that failed with these words.
+    pub(super) fn pull_failure(
+        &self,
+        assignment: &Assignment,
+        words: &str,
+    ) -> (&'static str, String) {
+        if !is_refusal(words) {
+            return ("ImagePullFailed", words.to_owned());
+        }
+        let Assignment {
+            namespace, image, ..
+        } = assignment;
+        let host = crate::registry::login_host(image);
+        let means = match assignment.logins {
+            Some(_) => "replaces the name and password that it was given",
+            None => "gives this namespace a name and password for it",
+        };
+        let message = format!("{words}; `katcall registry login {host} -n {namespace}` {means}");
+        (REFUSED, message)
+    }
+}
+
+/// A registry said so, and not this machine's own files.
+fn is_refusal(words: &str) -> bool {
+    let words = words.to_lowercase().replace("permission denied", "");
+    REFUSALS.iter().any(|refusal| words.contains(refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_refusal;
+
+    #[test]
+    fn refusals_of_registries_are_told_from_other_failures() {
+        for words in [
+            "reading manifest 1 in r.example/a: authentication required",
+            "reading manifest 1 in r.example/a: unauthorized: authentication required",
+            "unable to retrieve auth token: invalid username/password: unauthorized: incorrect username or password",
+            "requested access to the resource is denied",
+            "reading manifest 1 in ghcr.io/a/b: denied: denied",
+            "denied: Permission \"artifactregistry.repositories.downloadArtifacts\" denied on resource",
+            "received unexpected HTTP status: 403 (Forbidden)",
+            "no basic auth credentials",
+        ] {
+            assert!(is_refusal(words), "{words}");
+        }
+        for words in [
+            "manifest unknown",
+            "open /run/kat/auth/20000.json: permission denied: x",
+            "dial tcp: lookup r.example: no such host",
+            "pinging container registry r.example: received unexpected HTTP status: 500",
+        ] {
+            assert!(!is_refusal(words), "{words}");
+        }
+    }
+}

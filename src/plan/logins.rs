@@ -1,0 +1,295 @@
+//! Names and passwords for registries: what is stored of them, and how an instance's machine gets those that pulls of
+//! its images need.
+//!
+//! They are stored for a namespace and a registry, or a part of one, sealed as secrets are. An assignment has what its
+//! images need, and follows what is stored: they are no part of a version, so that another password replaces nothing.
+
+use std::{collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Assignment, SealingKeyRecord, Snapshot, Stored,
+    secrets::{
+        AssignedSecrets, Purpose, Sealing, SealingError, SecretTrouble, SecretVersion, deliver,
+        framed, unframed,
+    },
+    service::Pass,
+    slot::Live,
+};
+use crate::{
+    registry::{Credentials, LoginPlace, Logins, needed},
+    resource::secret::SecretValues,
+};
+
+/// Lowest schema of an assignment with credentials: agents of before pull without any.
+pub(super) const LOGINS_SCHEMA: u32 = 6;
+/// What the values of one registry are called on the way to a machine.
+const USERNAME: &str = "username";
+const PASSWORD: &str = "password";
+
+/// `/kat/registries/{ns}/{registry}`: a name and a password for a registry, or for what is below a path of it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoginRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated when it is first written.
+    pub uid: String,
+    /// Counts changes, from 1.
+    pub version: u64,
+    /// When it was first written.
+    pub created: Timestamp,
+    /// When it was last changed.
+    pub updated: Timestamp,
+    /// The name, which may be shown to who may change it.
+    pub username: String,
+    /// Number of the data key that sealed it.
+    pub key_id: u64,
+    /// Name and password, sealed, in base64.
+    pub sealed: String,
+}
+
+impl fmt::Debug for LoginRecord {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LoginRecord")
+            .field("uid", &self.uid)
+            .field("version", &self.version)
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is sealed for one version of one registry's credentials of a namespace opens in no other place.
+fn context(namespace: &str, place: &LoginPlace, record: &LoginRecord) -> Vec<u8> {
+    let (place, version) = (place.to_string(), record.version.to_string());
+    let parts = ["registry", namespace, &place, &record.uid, &version];
+    framed(parts.iter().map(|part| part.as_bytes()))
+}
+
+fn name(namespace: &str, place: &LoginPlace) -> String {
+    format!("the credentials for {place} in namespace {namespace}")
+}
+
+impl LoginRecord {
+    fn version(&self) -> SecretVersion {
+        SecretVersion {
+            uid: self.uid.clone(),
+            version: self.version,
+        }
+    }
+}
+
+impl Sealing {
+    /// Puts name and password into a record, whose other fields say of what.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn seal_login(
+        &self,
+        key: (u64, &SealingKeyRecord),
+        (namespace, place): (&str, &LoginPlace),
+        credentials: &Credentials,
+        record: LoginRecord,
+    ) -> Result<LoginRecord, SealingError> {
+        let Credentials { username, password } = credentials;
+        let parts = [username.as_bytes(), password.as_bytes()];
+        let plain = framed(parts.into_iter());
+        let context = context(namespace, place, &record);
+        let sealed = self.seal_bytes(key, &plain, &context, &name(namespace, place))?;
+        Ok(LoginRecord {
+            username: username.clone(),
+            key_id: key.0,
+            sealed,
+            ..record
+        })
+    }
+
+    /// Name and password of a record.
+    ///
+    /// # Errors
+    /// [`SealingError`].
+    pub fn open_login(
+        &self,
+        snapshot: &Snapshot,
+        (namespace, place): (&str, &LoginPlace),
+        record: &LoginRecord,
+    ) -> Result<Credentials, SealingError> {
+        let name = name(namespace, place);
+        let context = context(namespace, place, record);
+        let sealed = (record.key_id, record.sealed.as_str());
+        let plain = self.open_bytes(snapshot, sealed, &context, &name)?;
+        let text = |part: &[u8]| String::from_utf8(part.to_vec());
+        if let Some(&[username, password]) = unframed(&plain).as_deref()
+            && let (Ok(username), Ok(password)) = (text(username), text(password))
+        {
+            return Ok(Credentials { username, password });
+        }
+        Err(SealingError::Malformed(name))
+    }
+}
+
+/// A stored login and what it is for.
+type Found<'s> = (&'s LoginPlace, &'s Stored<LoginRecord>);
+
+/// What a namespace has for these images, by the key of Podman's file.
+fn found<'s, 'i>(
+    snapshot: &'s Snapshot,
+    namespace: &str,
+    images: impl IntoIterator<Item = &'i str>,
+) -> BTreeMap<String, Found<'s>> {
+    let Some(logins) = snapshot.logins.get(namespace) else {
+        return BTreeMap::new();
+    };
+    let none = Default::default();
+    let settings = snapshot.registries.as_ref();
+    let settings = settings.map_or(&none, |stored| &stored.value);
+    let images = images.into_iter();
+    let needed = images.flat_map(|image| needed(image, settings, logins.keys()));
+    let found = needed.filter_map(|(key, place)| Some((key, logins.get_key_value(place)?)));
+    found.collect()
+}
+
+/// What a namespace has for an image, to ask its registry with.
+///
+/// # Errors
+/// [`SealingError`].
+pub fn logins_for(
+    snapshot: &Snapshot,
+    namespace: &str,
+    image: &str,
+) -> Result<Logins, SealingError> {
+    let found = found(snapshot, namespace, [image]).into_values();
+    let opened = found.map(|(place, stored)| {
+        let login = (namespace, place);
+        let opened = snapshot.sealing.open_login(snapshot, login, &stored.value);
+        opened.map(|credentials| (place.clone(), credentials))
+    });
+    opened.collect::<Result<_, _>>().map(Logins)
+}
+
+/// The images that a machine pulls for an instance.
+fn images_of(assignment: &Assignment) -> [&str; 1] {
+    [&assignment.image]
+}
+
+fn versions(found: &BTreeMap<String, Found<'_>>) -> BTreeMap<String, SecretVersion> {
+    let found = found.iter();
+    found
+        .map(|(key, (_, stored))| (key.clone(), stored.value.version()))
+        .collect()
+}
+
+/// What an instance's machine is to have for these images.
+fn sealed_for<'i>(
+    snapshot: &Snapshot,
+    namespace: &str,
+    images: impl IntoIterator<Item = &'i str>,
+    (node, instance): (&str, &str),
+) -> Result<Option<AssignedSecrets>, SealingError> {
+    let found = found(snapshot, namespace, images);
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let open = || {
+        let values = found.iter().map(|(key, (place, stored))| {
+            let login = (namespace, *place);
+            let opened = snapshot.sealing.open_login(snapshot, login, &stored.value);
+            let Credentials { username, password } = opened?;
+            let values = [(USERNAME, username), (PASSWORD, password)];
+            let values = values.map(|(name, value)| (name.to_owned(), value.into_bytes()));
+            Ok((key.clone(), SecretValues(values.into())))
+        });
+        values.collect()
+    };
+    let machine = (node, instance);
+    deliver(snapshot, Purpose::Logins, machine, versions(&found), open).map(Some)
+}
+
+/// Opens on its machine what [`Assignment::logins`] has, by the key of Podman's file.
+///
+/// # Errors
+/// [`SealingError`].
+pub fn open_logins(
+    logins: &AssignedSecrets,
+    private_key: &[u8; 32],
+    node: &str,
+    instance: &str,
+) -> Result<BTreeMap<String, Credentials>, SealingError> {
+    let opened = logins.open(Purpose::Logins, private_key, node, instance)?;
+    let opened = opened.into_iter().map(|(key, mut values)| {
+        let mut text = |name: &str| {
+            let value = values.0.remove(name)?;
+            String::from_utf8(value).ok()
+        };
+        match (text(USERNAME), text(PASSWORD)) {
+            (Some(username), Some(password)) => Ok((key, Credentials { username, password })),
+            _ => Err(SealingError::Malformed(format!(
+                "the credentials for {key}"
+            ))),
+        }
+    });
+    opened.collect()
+}
+
+impl Pass<'_, '_, '_> {
+    /// Lowest schema that an agent must know to pull these images.
+    pub(super) fn logins_schema<'i>(&self, images: impl IntoIterator<Item = &'i str>) -> u32 {
+        match found(self.draft.snapshot, &self.key.namespace, images).is_empty() {
+            true => 1,
+            false => LOGINS_SCHEMA,
+        }
+    }
+
+    /// Credentials for a new instance's images; nothing where they can't be sealed, which the status then says.
+    pub(super) fn sealed_logins<'i>(
+        &mut self,
+        images: impl IntoIterator<Item = &'i str>,
+        node: &str,
+        instance: &str,
+    ) -> Option<Option<AssignedSecrets>> {
+        let snapshot = self.draft.snapshot;
+        match sealed_for(snapshot, &self.key.namespace, images, (node, instance)) {
+            Ok(logins) => Some(logins),
+            Err(error) => {
+                self.secret_trouble = Some(SecretTrouble {
+                    reason: "CredentialsUnreadable",
+                    message: error.to_string(),
+                });
+                None
+            }
+        }
+    }
+
+    /// Gives instances the credentials that there are now, where these are others than they have. What can't be sealed
+    /// stays as it was: nothing that runs needs it.
+    pub(super) fn follow_logins(&mut self, all: &[Live<'_>]) {
+        let snapshot = self.draft.snapshot;
+        let namespace = &self.key.namespace;
+        let none = BTreeMap::new();
+        for live in all {
+            let assignment = live.assignment.as_ref();
+            if !assignment.is_run() || self.draft.stops(live.id) {
+                continue;
+            }
+            let wanted = versions(&found(snapshot, namespace, images_of(assignment)));
+            let given = assignment.logins.as_ref();
+            if *given.map_or(&none, |given| &given.versions) == wanted {
+                continue;
+            }
+            let place = (live.node, live.id);
+            let Ok(logins) = sealed_for(snapshot, namespace, images_of(assignment), place) else {
+                continue;
+            };
+            let assignment = Assignment {
+                logins,
+                ..assignment.clone()
+            };
+            self.make_room_for(&assignment);
+            self.draft.update(&mut self.group, live.node, &assignment);
+            self.flush_if_full();
+        }
+    }
+}
