@@ -51,10 +51,10 @@ fn rendered(assignment: &Assignment) -> BTreeMap<String, String> {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
     let files = renderer.instance(assignment, &settings).unwrap();
-    let image = renderer.image(assignment, &settings).unwrap();
+    let images = renderer.images(assignment, &settings).unwrap();
     files
         .into_iter()
-        .chain(image)
+        .chain(images)
         .map(|file| (file.name, file.text))
         .collect()
 }
