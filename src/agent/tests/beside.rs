@@ -45,7 +45,10 @@ async fn they_come_and_go_with_their_instance() {
     let instances = bench.root.path().join("var/lib/kat/network/instances.json");
     let instances = std::fs::read_to_string(instances).unwrap();
     let network = unit(&web, "net");
-    assert!(instances.contains(&format!(r#""unit":"{network}""#)), "{instances}");
+    assert!(
+        instances.contains(&format!(r#""unit":"{network}""#)),
+        "{instances}"
+    );
     assert!(bench.root.path().join("var/lib/kat/holder/proc").is_dir());
 
     manager.clear_calls();
@@ -85,7 +88,11 @@ async fn a_sidecar_that_does_not_run_makes_its_instance_unhealthy() {
     let report = bench.report(&web.instance).unwrap();
     assert_eq!(report.phase, InstancePhase::Running);
     assert_eq!(report.reason, "SidecarNotRunning");
-    assert!(report.message.contains("sidecar proxy"), "{}", report.message);
+    assert!(
+        report.message.contains("sidecar proxy"),
+        "{}",
+        report.message
+    );
     assert_eq!(report.health_status, Health::Unhealthy);
     assert_eq!(report.restarts, 0);
     // The main program runs on.
@@ -102,7 +109,9 @@ fn units_of_one_instance_are_no_others() {
     // The id of another workload's instance may end like a sidecar's name.
     tricky.instance = "web-aaaaa-side-proxy".to_owned();
     let units = |one: &Assignment| {
-        let others = one.others().map(|(kind, other)| one.other_unit(kind, other));
+        let others = one
+            .others()
+            .map(|(kind, other)| one.other_unit(kind, other));
         let mut units: BTreeSet<String> = others.collect();
         units.insert(one.unit());
         units.extend(one.network_unit());
