@@ -51,12 +51,12 @@ fn rendered(assignment: &Assignment) -> BTreeMap<String, String> {
     let renderer = Renderer::new(None).unwrap();
     let settings = RenderSettings::default();
     let files = renderer.instance(assignment, &settings).unwrap();
-    let image = renderer
-        .image(assignment, &settings, assignment.logins.is_some())
+    let images = renderer
+        .images(assignment, &settings, assignment.logins.is_some())
         .unwrap();
     files
         .into_iter()
-        .chain(image)
+        .chain(images)
         .map(|file| (file.name, file.text))
         .collect()
 }

@@ -108,12 +108,34 @@ impl LocalSessions {
                 return None;
             }
         };
-        (status.active_state == "active").then(|| InstanceUsage {
+        if status.active_state != "active" {
+            return None;
+        }
+        let mut usage = InstanceUsage {
             instance,
             at: Timestamp::now().to_string(),
             cpu: status.cpu_usage,
             memory: status.memory_current,
-        })
+        };
+        let others = assignment.others();
+        let units = others.map(|(kind, one)| assignment.other_unit(kind, one));
+        for unit in units.chain(assignment.network_unit()) {
+            // What is not counted in time is left out.
+            let Ok(Ok(status)) = timeout(COUNT, manager.status(&unit)).await else {
+                continue;
+            };
+            usage.cpu = sum(usage.cpu, status.cpu_usage);
+            usage.memory = sum(usage.memory, status.memory_current);
+        }
+        Some(usage)
+    }
+}
+
+/// Of what is known.
+pub(super) fn sum(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.saturating_add(other)),
+        (one, other) => one.or(other),
     }
 }
 

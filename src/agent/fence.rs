@@ -191,7 +191,7 @@ impl Silence {
             if !asks {
                 continue;
             }
-            let grace = assignment.container.termination_grace_seconds;
+            let grace = assignment.stop_seconds();
             // A grace that is too long is refused at apply.
             let after = fence_after(timeout, grace).unwrap_or(timeout / 2);
             let left = reached.and_then(|reached| after.checked_sub(reached.elapsed()));

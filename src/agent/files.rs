@@ -8,6 +8,7 @@ use std::{
 use super::paths::{SYSTEM_UNITS, UNITS, UserFolders};
 use crate::{
     host::files::{self, Access, FileError},
+    plan::main_unit,
     render::{HostFile, MARK, UnitFile, UnitFileKind},
     systemd::UnitStatus,
 };
@@ -45,7 +46,8 @@ impl UnitFolder {
         Self { folders, uid }
     }
 
-    /// Units of instances whose files are here and marked, with the instances' ids.
+    /// Main units of instances of which files are here and marked, with the instances' ids: also where only files of
+    /// other containers of theirs are left.
     pub fn instances(&self) -> Result<BTreeMap<String, String>, FilesError> {
         let mut found = BTreeMap::new();
         for name in self.names()? {
@@ -56,15 +58,41 @@ impl UnitFolder {
                 continue;
             };
             if let Some(instance) = marked_instance(&text) {
-                found.insert(format!("{stem}.service"), instance);
+                let unit = format!("{stem}.service");
+                found.insert(main_unit(&unit).into_owned(), instance);
             }
         }
         Ok(found)
     }
 
-    /// The instance's quadlet is here.
+    /// A quadlet of the instance with this main unit is here.
     pub fn has(&self, unit: &str) -> bool {
         self.quadlet(unit).is_some_and(|path| path.exists())
+            || self.others(unit).is_ok_and(|others| !others.is_empty())
+    }
+
+    /// Units of the other containers of an instance, as their files say, in the order in which they are stopped:
+    /// sidecars, init containers, and what holds their network.
+    pub fn others(&self, unit: &str) -> Result<Vec<String>, FilesError> {
+        let beside = format!("{}_", stem(unit));
+        let rank = |name: &String| {
+            let what = name.strip_prefix(&beside).unwrap_or_default();
+            match what {
+                _ if what.starts_with("side-") => 0,
+                _ if what.starts_with("init-") => 1,
+                _ => 2,
+            }
+        };
+        let mut names = self.names()?;
+        names.retain(|name| {
+            name.starts_with(&beside) && name.ends_with(".container") && self.is_ours(name)
+        });
+        names.sort_by_key(rank);
+        let units = names.iter().filter_map(|name| {
+            let stem = name.strip_suffix(".container")?;
+            Some(format!("{stem}.service"))
+        });
+        Ok(units.collect())
     }
 
     /// The unit's state says that nothing of it runs and systemd will not start it again.
@@ -100,11 +128,14 @@ impl UnitFolder {
         Ok(changed)
     }
 
-    /// Removes the files of one instance.
+    /// Removes the files of one instance, those of its other containers first.
     pub fn remove(&self, unit: &str) -> Result<(), FilesError> {
-        let stem = unit.strip_suffix(".service").unwrap_or(unit);
-        for suffix in ["container", "env", "manager.env"] {
-            self.unlink(&format!("{stem}.{suffix}"))?;
+        for unit in self.others(unit)?.iter().map(String::as_str).chain([unit]) {
+            let stem = stem(unit);
+            // Its quadlet last: the others are found by it.
+            for suffix in ["env", "manager.env", "container"] {
+                self.unlink(&format!("{stem}.{suffix}"))?;
+            }
         }
         Ok(())
     }
@@ -279,6 +310,10 @@ pub(super) fn make_folder(path: &Path, access: Access) -> Result<(), FilesError>
     Ok(files::ensure_folder(path, access)?)
 }
 
+fn stem(unit: &str) -> &str {
+    unit.strip_suffix(".service").unwrap_or(unit)
+}
+
 fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -289,6 +324,9 @@ fn marked_instance(text: &str) -> Option<String> {
     let section = marked.split("\n[").next()?;
     section
         .lines()
-        .find_map(|line| line.strip_prefix("Instance="))
+        .find_map(|line| {
+            let instance = line.strip_prefix("Instance=");
+            instance.or_else(|| line.strip_prefix("PartOf="))
+        })
         .map(str::to_owned)
 }

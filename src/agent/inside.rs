@@ -60,10 +60,14 @@ pub struct Inside {
 impl Inside {
     /// The container of this assignment, whose unit has this status.
     pub fn of(assignment: &Assignment, status: &UnitStatus) -> Self {
-        let unit = assignment.unit();
+        Self::of_unit(assignment, &assignment.unit(), status)
+    }
+
+    /// One of its containers, by its unit, which has this status.
+    pub fn of_unit(assignment: &Assignment, unit: &str, status: &UnitStatus) -> Self {
         Self {
             uid: assignment.user.uid,
-            stem: unit.strip_suffix(".service").unwrap_or(&unit).to_owned(),
+            stem: unit.strip_suffix(".service").unwrap_or(unit).to_owned(),
             main_pid: status.main_pid,
             control_group: status.control_group.clone(),
         }

@@ -7,9 +7,9 @@ use crate::{
 };
 
 /// A program that crashed often counts as running only after so long without a crash.
-const SETTLE: Duration = Duration::from_secs(10);
+pub(super) const SETTLE: Duration = Duration::from_secs(10);
 /// From so many restarts on, [`SETTLE`] applies.
-const OFTEN: u32 = 3;
+pub(super) const OFTEN: u32 = 3;
 
 /// systemd's result of a start that the unit's own conditions refused (systemd.exec(5)).
 pub const CONDITION: &str = "exec-condition";
@@ -42,6 +42,8 @@ pub struct Verdict {
     pub action: Action,
     /// Judge again after this time.
     pub again: Option<Duration>,
+    /// The reason why it is not whole although its main program runs; the message says more.
+    pub beside: Option<&'static str>,
 }
 
 /// What is known beside the unit's state.
@@ -77,6 +79,7 @@ pub fn judge(
         exit_code,
         action,
         again: None,
+        beside: None,
     };
     match (status.active_state.as_str(), status.sub_state.as_str()) {
         ("active" | "reloading" | "refreshing", _) => running(status, circumstances, verdict),
@@ -187,7 +190,7 @@ fn running(
 /// `CLD_EXITED` of waitid(2).
 const EXITED: i32 = 1;
 
-fn exit_code(status: &UnitStatus) -> Option<i32> {
+pub(super) fn exit_code(status: &UnitStatus) -> Option<i32> {
     match status.exec_main_code {
         0 => None,
         EXITED => Some(status.exec_main_status),
@@ -195,7 +198,7 @@ fn exit_code(status: &UnitStatus) -> Option<i32> {
     }
 }
 
-fn ended(status: &UnitStatus, exit_code: Option<i32>) -> String {
+pub(super) fn ended(status: &UnitStatus, exit_code: Option<i32>) -> String {
     match (status.result.as_str(), exit_code) {
         ("oom-kill", _) => {
             "the kernel ended the program: it used more memory than its limit".to_owned()

@@ -4,7 +4,7 @@ use crate::{api::types::Condition, plan::Assignment};
 
 /// `LimitsNotEnforced` where an instance has limits and the machine lacks the controllers.
 pub fn conditions(assignment: &Assignment, enforced: bool) -> Vec<Condition> {
-    if enforced || assignment.container.resources.limits.is_empty() {
+    if enforced || has_no_limits(assignment) {
         return Vec::new();
     }
     vec![Condition {
@@ -14,4 +14,11 @@ pub fn conditions(assignment: &Assignment, enforced: bool) -> Vec<Condition> {
         message: "this machine's cgroups lack the memory or the processor controller, so limits do nothing".to_owned(),
         since: String::new(),
     }]
+}
+
+fn has_no_limits(assignment: &Assignment) -> bool {
+    let others = assignment.others().map(|(_, one)| one);
+    std::iter::once(&assignment.container)
+        .chain(others)
+        .all(|one| one.resources.limits.is_empty())
 }

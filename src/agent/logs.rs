@@ -108,7 +108,15 @@ impl InstanceLogs for JournalLogs {
         });
         let mut wanted = LogQuery {
             uid: assignment.user.uid,
-            unit: assignment.unit(),
+            unit: match &query.container {
+                None => assignment.unit(),
+                Some(name) => assignment.unit_of(name).ok_or_else(|| {
+                    LogsError::Unavailable(format!(
+                        "`{}` has no container `{name}`",
+                        assignment.instance
+                    ))
+                })?,
+            },
             since,
             tail: query.tail,
             follow: query.follow,
@@ -162,6 +170,7 @@ impl InstanceLogs for ClusterLogs {
             since: query.since.map(|since| since.to_string()),
             tail: query.tail,
             previous: query.previous,
+            container: query.container,
         };
         let lines = client
             .logs(

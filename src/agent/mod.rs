@@ -6,6 +6,7 @@
 pub mod accounts;
 mod agents;
 mod backoff;
+mod beside;
 mod bootstrap;
 mod bus;
 mod carried;
@@ -17,6 +18,7 @@ mod files;
 mod follow;
 mod forwarding;
 pub mod health;
+mod holder;
 mod host_files;
 pub mod host_ports;
 pub mod identity;

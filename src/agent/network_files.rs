@@ -79,7 +79,7 @@ pub fn instances(desired: &Desired) -> Instances {
             namespace: assignment.namespace.clone(),
             workload: assignment.workload.clone(),
             uid: assignment.user.uid,
-            unit: assignment.unit(),
+            unit: assignment.asking_unit(),
             address: assignment.address,
             gate: Gate::Open,
             host_ports: host_port_statuses(&assignment.ports)

@@ -53,10 +53,9 @@ impl MachineOptions {
         assignments: impl Iterator<Item = &'a Assignment>,
         groups: &MachineGroups,
     ) -> BTreeSet<String> {
-        let asked = assignments.flat_map(|one| &one.container.groups);
+        let asked = assignments.flat_map(|one| one.together().into_owned().groups);
         asked
-            .filter(|name| self.groups.contains(*name) && groups.all.contains_key(*name))
-            .cloned()
+            .filter(|name| self.groups.contains(name) && groups.all.contains_key(name))
             .collect()
     }
 
@@ -65,6 +64,17 @@ impl MachineOptions {
     /// # Errors
     /// The first thing that it can't have, and why.
     pub fn check(
+        &self,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        for one in assignment.each() {
+            self.check_one(&one, groups)?;
+        }
+        Ok(())
+    }
+
+    fn check_one(
         &self,
         assignment: &Assignment,
         groups: &MachineGroups,

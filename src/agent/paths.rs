@@ -32,6 +32,8 @@ pub const UNITS: &str = "/var/lib/kat/units";
 pub const FILES: &str = "/var/lib/kat/files";
 /// Where Podman's generator finds them, one folder for each uid, linked one by one.
 pub const QUADLETS: &str = "/etc/containers/systemd/users";
+/// Root of the containers that hold networks ([`super::holder`]).
+pub const HOLDER: &str = "/var/lib/kat/holder";
 /// resolv.conf of containers, one for each namespace.
 pub const RESOLV: &str = "/var/lib/kat/resolv";
 /// Run time.

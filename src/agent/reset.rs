@@ -177,7 +177,7 @@ fn remove_files() -> anyhow::Result<()> {
     }
     remove_every_users(Path::new("/"))?;
     for folder in [
-        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets",
+        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets", "holder",
     ] {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }

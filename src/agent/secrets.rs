@@ -19,7 +19,10 @@ use crate::{
     network::{state, wireguard::read_private_key},
     plan::{Assignment, Purpose, WorkloadUser},
     render::{RenderSettings, environment_files},
-    resource::secret::{SecretValues, VALUE_LIMIT},
+    resource::{
+        Container,
+        secret::{SecretValues, VALUE_LIMIT},
+    },
 };
 
 /// Mode of a secret's folder, and of the files in it.
@@ -198,12 +201,27 @@ fn with_variables(
     assignment: &Assignment,
     all: &BTreeMap<String, SecretValues>,
 ) -> Result<Assignment, SecretTrouble> {
+    let mut filled = assignment.clone();
+    let others = filled.init_containers.iter_mut();
+    let containers = std::iter::once(&mut filled.container)
+        .chain(others)
+        .chain(&mut filled.sidecars);
+    for container in containers {
+        fill(container, all)?;
+    }
+    Ok(filled)
+}
+
+/// Gives the variables of a container their values.
+fn fill(
+    container: &mut Container,
+    all: &BTreeMap<String, SecretValues>,
+) -> Result<(), SecretTrouble> {
     let unusable = |message| SecretTrouble {
         reason: "SecretUnusable",
         message,
     };
-    let mut filled = assignment.clone();
-    for variable in &mut filled.container.env {
+    for variable in &mut container.env {
         let Some(source) = variable.value_from.take() else {
             continue;
         };
@@ -225,8 +243,8 @@ fn with_variables(
         };
     }
     // Its errors name variables, never values.
-    environment_files(&filled.container.env).map_err(|error| unusable(error.to_string()))?;
-    Ok(filled)
+    environment_files(&container.env).map_err(|error| unusable(error.to_string()))?;
+    Ok(())
 }
 
 /// What is to be there as files, by secret: all keys, or those that mounts name.
@@ -235,7 +253,7 @@ fn mounted<'a>(
     all: &BTreeMap<String, SecretValues>,
 ) -> BTreeMap<&'a str, SecretValues> {
     let mut found: BTreeMap<&str, SecretValues> = BTreeMap::new();
-    for mount in &assignment.container.volume_mounts {
+    for mount in assignment.mounts() {
         let mut volumes = assignment.volumes.iter().map(|volume| &volume.definition);
         let volume = volumes.find(|volume| volume.name == mount.name);
         let Some(secret) = volume.and_then(|volume| volume.secret.as_ref()) else {

@@ -114,7 +114,7 @@ impl Volumes {
             } else {
                 None
             };
-            let mounts = assignment.container.volume_mounts.iter();
+            let mounts = assignment.mounts();
             for mount in mounts.filter(|mount| mount.name == *name) {
                 let Some(inner) = &mount.sub_path else {
                     continue;

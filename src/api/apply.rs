@@ -11,6 +11,7 @@ use super::{
     context::Decision,
     errors::ApiError,
     extract::Precondition,
+    images,
     submission::Submission,
     types::{Metadata, ObjectReference},
     view::workload_metadata,
@@ -257,17 +258,9 @@ impl Apply<'_> {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
-                image: self.looked(),
+                image: images::still_meant(self.looked.as_ref(), &self.submission),
             },
         })
-    }
-
-    /// What was learned of the image, unless that is another one by now.
-    fn looked(&self) -> ImageRecord {
-        let image = self.submission.pulled_image.as_ref();
-        let looked = self.looked.as_ref();
-        let looked = looked.filter(|looked| Some(&looked.reference) == image);
-        looked.cloned().unwrap_or_default()
     }
 
     /// Nothing when the content is the same. Where only comments or layout differ, the texts are
@@ -303,11 +296,11 @@ impl Apply<'_> {
                     .unwrap_or_default()
             }
             _ if meta.template_hash == template_hash => meta.image.clone(),
-            _ => self.looked(),
+            _ => images::still_meant(self.looked.as_ref(), &self.submission),
         };
         // The same files may have run another image, if their tag meant another one then.
         let returns = matches!(self.cause, Cause::RolledBack { .. })
-            && image.pinned != meta.image.pinned
+            && image.pins() != meta.image.pins()
             && template_hash != meta.template_hash;
         if meta.spec_hash == self.submission.spec_hash && !restarts && !returns {
             let stored = entry

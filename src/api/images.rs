@@ -8,6 +8,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{
     apply::{Apply, Cause},
     context::Api,
+    submission::Submission,
 };
 use crate::{
     plan::{ImageRecord, Snapshot, WorkloadKey, logins_for, with_restart},
@@ -24,24 +25,51 @@ pub(super) async fn permit() -> Option<SemaphorePermit<'static>> {
     QUESTIONS.acquire().await.ok()
 }
 
-/// Asks the registry where this apply begins a version; `None` where it does not. Who can't be asked keeps nobody from
-/// applying: it is written down as the problem.
+/// Asks the registries of all its images where this apply begins a version; `None` where it does not. Who can't be
+/// asked keeps nobody from applying: it is written down as the problem.
 pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
-    let _permit = permit().await;
-    let source = api.config.images.as_ref()?;
-    let image = apply.submission.pulled_image.as_ref()?;
     let snapshot = api.snapshot().ok()?;
     if !begins_a_version(apply, &snapshot) {
         return None;
     }
+    let namespace = apply.submission.namespace.as_str();
+    let mut records = Vec::new();
+    for image in &apply.submission.pulled_images {
+        records.extend(look_at(api, &snapshot, (namespace, image)).await);
+    }
+    ImageRecord::of_all(records)
+}
+
+/// What was learned of the images of an apply, but of those that are others by now.
+pub(super) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission) -> ImageRecord {
+    let images = &submission.pulled_images;
+    let meant = looked.map(|looked| {
+        let meant = looked.each().filter(|one| images.contains(&one.reference));
+        ImageRecord::of_all(meant.map(|one| ImageRecord {
+            others: Vec::new(),
+            ..one.clone()
+        }))
+    });
+    meant.flatten().unwrap_or_default()
+}
+
+/// What is to be known of one image; `None` where nothing is.
+async fn look_at(
+    api: &Api,
+    snapshot: &Snapshot,
+    (namespace, image): (&str, &str),
+) -> Option<ImageRecord> {
+    let _permit = permit().await;
+    let source = api.config.images.as_ref()?;
     let record = |pinned: String, architectures, problem| ImageRecord {
-        reference: image.clone(),
+        reference: image.to_owned(),
         pinned,
         architectures,
         problem,
+        others: Vec::new(),
     };
     let Some(reference) = Reference::parse(image) else {
-        let problem = RegistryError::ShortName(image.clone()).to_string();
+        let problem = RegistryError::ShortName(image.to_owned()).to_string();
         return Some(record(String::new(), Vec::new(), problem));
     };
     let settings = snapshot.registries.as_ref();
@@ -51,8 +79,7 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
         let problem = format!("{} is the machine itself", reference.host);
         return Some(record(String::new(), Vec::new(), problem));
     }
-    let namespace = &apply.submission.namespace;
-    let logins = match logins_for(&snapshot, namespace, image) {
+    let logins = match logins_for(snapshot, namespace, image) {
         Ok(logins) => logins,
         Err(_) if reference.is_pinned() => return None,
         Err(error) => return Some(record(String::new(), Vec::new(), error.to_string())),

@@ -28,7 +28,7 @@ use super::{
     watch::{ListQuery, Select, answer, line, ndjson},
     workloads::{check_namespace_exists, item, missing},
 };
-use crate::plan::{InstanceEntry, Snapshot, WorkloadKey};
+use crate::plan::{Assignment, InstanceEntry, Snapshot, WorkloadKey};
 
 /// Silence after which nothing more comes of an instance that is gone: its machine had told before that it
 /// has ended, and the journal is a little behind.
@@ -45,6 +45,8 @@ pub struct LogQuery {
     pub tail: Option<u64>,
     /// Only the program's last run before the present one.
     pub previous: bool,
+    /// Which container; the main one unless named.
+    pub container: Option<String>,
 }
 
 /// Why a log can't be read.
@@ -161,6 +163,7 @@ pub(super) struct LogParameters {
     since: Option<String>,
     tail: Option<u64>,
     previous: bool,
+    container: Option<String>,
 }
 
 impl LogParameters {
@@ -183,6 +186,7 @@ impl LogParameters {
             since,
             tail: self.tail,
             previous: self.previous,
+            container: self.container,
         })
     }
 }
@@ -200,6 +204,12 @@ pub(super) async fn logs(
         assignment.namespace == namespace && assignment.workload == workload
     });
     let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
+    if let Some(name) = &query.container {
+        let assignment = &entry.assignment.value;
+        if assignment.unit_of(name).is_none() {
+            return Err(no_container(assignment, name));
+        }
+    }
     let held = api.stream(&caller)?;
     let follows = query.follow.then(|| id.clone());
     let lines = match api.config.logs.open(entry, query).await {
@@ -221,6 +231,16 @@ pub(super) async fn logs(
         Some((line, reading))
     });
     Ok(ndjson(Body::from_stream(lines)))
+}
+
+/// An instance has no container of this name.
+fn no_container(assignment: &Assignment, name: &str) -> ApiError {
+    let names = assignment.container_names().join(", ");
+    let id = &assignment.instance;
+    ApiError::invalid(match names.is_empty() {
+        true => format!("container: `{id}` has one container, and that has no name"),
+        false => format!("container: `{id}` has no container `{name}`; its containers are {names}"),
+    })
 }
 
 /// A log that is being read, for as long as its reader may.

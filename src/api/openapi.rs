@@ -182,9 +182,13 @@ fn query_parameter(name: &str) -> Value {
             "boolean",
             "Only what the program's run before its last one wrote",
         ),
+        "container" => (
+            "string",
+            "Name of an init container or sidecar; the main container unless given",
+        ),
         "request" => (
             "string",
-            "JSON: `command` (a list of words), `stdin`, `terminal` (`rows` and `columns`), `term`",
+            "JSON: `command` (a list of words), `container`, `stdin`, `terminal` (`rows` and `columns`), `term`",
         ),
         "port" => ("integer", "Port of the instance"),
         "format" => ("string", "`json` or `prometheus`"),

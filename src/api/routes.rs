@@ -273,7 +273,7 @@ pub static ROUTES: &[Route] = {
         R::new(Get, workload!("/instances"), A::ReadNamespace, O::ListInstancesOfWorkload, list_of::<InstanceItem>(),
             "Lists or watches instances of a workload").query(LIST),
         R::new(Get, workload!("/instances/{instance}/logs"), A::ReadNamespace, O::GetLogs, P::Lines(of::<LogLine>),
-            "Reads or follows the log of an instance, on whichever machine it is").query(&["follow", "since", "tail", "previous"]),
+            "Reads or follows the log of an instance, on whichever machine it is").query(&["follow", "since", "tail", "previous", "container"]),
         R::new(Post, workload!("/instances/{instance}/exec"), A::Deploy, O::Exec, P::Frames,
             "Runs a command in an instance's container: `request` says which, frames go both ways")
             .takes(P::Frames, &[200]).query(&["request"]),

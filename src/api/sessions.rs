@@ -49,6 +49,9 @@ pub struct ExecRequest {
     pub terminal: Option<TerminalSize>,
     /// The terminal's kind, such as `xterm-256color`.
     pub term: String,
+    /// Which container; the main one unless named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container: Option<String>,
 }
 
 /// What a session is.

@@ -8,7 +8,10 @@ use tokio::sync::Semaphore;
 use super::errors::ApiError;
 use crate::{
     bundle::{self, Class, Diagnostic, Mode, SourceFile},
-    resource::{HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer},
+    resource::{
+        HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer, WorkloadSpec,
+        stop_seconds,
+    },
 };
 
 /// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
@@ -31,8 +34,9 @@ pub(super) struct Submission {
     pub(super) spec_hash: String,
     /// The same means that no instance is replaced.
     pub(super) template_hash: String,
-    /// The image that machines pull for it; nothing where they only use what they have.
-    pub(super) pulled_image: Option<String>,
+    /// The images that machines pull for it, each once, the main container's first; those that they only use where
+    /// they have them are left out.
+    pub(super) pulled_images: Vec<String>,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
     /// Ports of machines that are to lead to it.
@@ -75,11 +79,16 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
         labels: workload.metadata.labels.clone(),
         spec_hash: bundle::spec_hash(&bundle),
         template_hash: bundle::template_hash(&bundle),
-        pulled_image: (workload.spec.container.image_pull_policy != Some(ImagePullPolicy::Never))
-            .then(|| workload.spec.source.image.clone())
-            .flatten(),
-        fenced_grace: (workload.spec.on_partition == OnPartition::Stop)
-            .then_some(workload.spec.container.termination_grace_seconds),
+        pulled_images: pulled_images(&workload.spec),
+        fenced_grace: (workload.spec.on_partition == OnPartition::Stop).then(|| {
+            let WorkloadSpec {
+                container,
+                init_containers,
+                sidecars,
+                ..
+            } = &workload.spec;
+            stop_seconds(container, init_containers, sidecars)
+        }),
         host_ports: bundle
             .load_balancer
             .as_ref()
@@ -94,6 +103,16 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
             .map(|file| (file.name.clone(), file.text.clone()))
             .collect(),
     })
+}
+
+fn pulled_images(spec: &WorkloadSpec) -> Vec<String> {
+    let mut pulled: Vec<String> = Vec::new();
+    for (image, policy) in spec.images() {
+        if policy != Some(ImagePullPolicy::Never) && !pulled.iter().any(|known| known == image) {
+            pulled.push(image.to_owned());
+        }
+    }
+    pulled
 }
 
 /// The numbers that are written.

@@ -1,5 +1,4 @@
 //! What goes over the API and what `katcall -o json` prints (ARCHITECTURE.md, The API).
-//!
 //! Field names are stable from the first release.
 
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
@@ -9,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::resource::{Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
+mod container;
 mod join;
 mod login;
 mod membership;
@@ -23,6 +23,7 @@ mod token;
 mod usage;
 mod volume;
 
+pub use container::*;
 pub use join::*;
 pub use login::*;
 pub use membership::*;
@@ -329,6 +330,9 @@ pub struct InstanceStatus {
     pub cpu: Option<u64>,
     /// Conditions such as `LimitsNotEnforced`.
     pub conditions: Vec<Condition>,
+    /// Its init containers in their order, then its sidecars.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerStatus>,
 }
 
 /// A namespace has no specification.

@@ -388,7 +388,13 @@ pub(super) fn check(
                 at(message).hint("put the files beside workload.kat, in a folder of this name"),
             );
         }
-        for (place, mount) in spec.container.volume_mounts.iter().enumerate() {
+        let mounts = spec.containers().flat_map(|(path, container)| {
+            let mounts = container.volume_mounts.iter().enumerate();
+            mounts.map(move |(place, mount)| {
+                (item_path(&format!("{path}.volumeMounts"), place), mount)
+            })
+        });
+        for (place, mount) in mounts {
             let Some(inner) = mount
                 .sub_path
                 .as_deref()
@@ -399,10 +405,7 @@ pub(super) fn check(
             let whole = normal(&format!("{folder}/{inner}")).unwrap_or_default();
             let there = |file: &CarriedFile| file.path == whole || is_in(&file.path, &whole);
             if !carried.iter().any(there) {
-                let path = format!(
-                    "{}.subPath",
-                    item_path("spec.container.volumeMounts", place)
-                );
+                let path = format!("{place}.subPath");
                 let message = format!("`{}` is not in the workload's folder", quote(&whole));
                 found.push(document.at_value(Class::CrossFile, &path, message));
             }

@@ -5,42 +5,35 @@ use super::{
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
-use crate::resource::{Device, VirtualLoadBalancerSpec, WorkloadSpec};
+use crate::resource::{Container, Device, VirtualLoadBalancerSpec, WorkloadSpec};
 
-/// Checks the main container, with the ports of its load balancer.
+/// Checks the containers, and the main one with the ports of its load balancer.
 pub(super) fn check(
     document: &Document<'_>,
     spec: &WorkloadSpec,
     balancer: Option<(&Document<'_>, &VirtualLoadBalancerSpec)>,
     found: &mut Vec<Diagnostic>,
 ) {
-    let container = &spec.container;
-    let mut places = Vec::new();
-    for (index, entry) in container.devices.iter().enumerate() {
-        let Some(Device {
-            container: place, ..
-        }) = Device::parse(entry)
-        else {
-            continue;
+    for (path, container) in spec.containers() {
+        check_devices(document, &path, container, found);
+        let is_main = path == "spec.container";
+        let message = match (spec.container.host_network, is_main) {
+            (true, _) => "settings of the network are the machine's own with hostNetwork",
+            (false, false) => {
+                "settings of the network are those of all containers of an instance, which quadlet.Sysctl of spec.container has"
+            }
+            (false, true) => continue,
         };
-        if places.contains(&place) {
-            let path = item_path("spec.container.devices", index);
-            let message = format!("two devices at `{}` in the container", quote(place));
-            let message = document.at_value(Class::CrossFile, &path, message);
-            found.push(message.hint("write `HOST:CONTAINER` with another path in the container"));
+        if let Some(value) = container.quadlet.get("Sysctl")
+            && value.split_whitespace().any(is_of_network)
+        {
+            let path = format!("{path}.quadlet.Sysctl");
+            let message = document.at_value(Class::CrossFile, &path, message.to_owned());
+            found.push(message.hint("leave those that begin with `net.` out"));
         }
-        places.push(place);
     }
-    if !container.host_network {
+    if !spec.container.host_network {
         return;
-    }
-    if let Some(value) = container.quadlet.get("Sysctl")
-        && value.split_whitespace().any(|one| one.starts_with("net."))
-    {
-        let message = "settings of the network are the machine's own with hostNetwork".to_owned();
-        let path = "spec.container.quadlet.Sysctl";
-        let message = document.at_value(Class::CrossFile, path, message);
-        found.push(message.hint("leave those that begin with `net.` out"));
     }
     let Some((document, balancer)) = balancer else {
         return;
@@ -52,5 +45,34 @@ pub(super) fn check(
             let message = document.at_value(Class::CrossFile, &path, message);
             found.push(message.hint("leave hostPort out"));
         }
+    }
+}
+
+/// A setting that belongs to a network namespace.
+fn is_of_network(setting: &str) -> bool {
+    setting.starts_with("net.")
+}
+
+fn check_devices(
+    document: &Document<'_>,
+    path: &str,
+    container: &Container,
+    found: &mut Vec<Diagnostic>,
+) {
+    let mut places = Vec::new();
+    for (index, entry) in container.devices.iter().enumerate() {
+        let Some(Device {
+            container: place, ..
+        }) = Device::parse(entry)
+        else {
+            continue;
+        };
+        if places.contains(&place) {
+            let path = item_path(&format!("{path}.devices"), index);
+            let message = format!("two devices at `{}` in the container", quote(place));
+            let message = document.at_value(Class::CrossFile, &path, message);
+            found.push(message.hint("write `HOST:CONTAINER` with another path in the container"));
+        }
+        places.push(place);
     }
 }

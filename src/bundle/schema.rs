@@ -66,6 +66,8 @@ fn finish(kind: Kind, path: &str, schema: &mut Value) {
     let Some(Value::Object(properties)) = members.get_mut("properties") else {
         return;
     };
+    // What the types have for another place.
+    properties.retain(|name, _| fields::lookup(kind, &key_path(path, name)).is_some());
     let mut required = Vec::new();
     for (name, property) in properties.iter_mut() {
         let path = key_path(path, name);

@@ -6,14 +6,11 @@ use super::{
     yaml::item_path,
 };
 use crate::resource::{
-    EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType, secret::check_key,
+    Container, EnsureType, Volume, VolumeMount, WorkloadSpec, WorkloadType, secret::check_key,
 };
 
-const MOUNTS: &str = "spec.container.volumeMounts";
-
-/// Checks the mounts of the main container.
+/// Checks the volumes, and the mounts of every container.
 pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
-    let mounts = &spec.container.volume_mounts;
     for (index, volume) in spec.volumes.iter().enumerate() {
         if let Some(message) = several_writers(spec, volume) {
             let path = item_path("spec.volumes", index);
@@ -24,12 +21,25 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
             }));
         }
     }
-    for (index, mount) in mounts.iter().enumerate() {
-        let path = item_path(MOUNTS, index);
+    for (path, container) in spec.containers() {
+        check_mounts(document, spec, (&path, container), found);
+    }
+}
+
+fn check_mounts(
+    document: &Document<'_>,
+    spec: &WorkloadSpec,
+    (container_path, container): (&str, &Container),
+    found: &mut Vec<Diagnostic>,
+) {
+    // A link that one container puts somewhere is there for all of them.
+    let together = spec.together();
+    for (index, mount) in container.volume_mounts.iter().enumerate() {
+        let path = item_path(&format!("{container_path}.volumeMounts"), index);
         let at = |field: &str, message: String| {
             document.at_value(Class::CrossFile, &format!("{path}.{field}"), message)
         };
-        let tmpfs = &spec.container.tmpfs;
+        let tmpfs = &container.tmpfs;
         if tmpfs
             .iter()
             .any(|other| same_path(other, &mount.mount_path))
@@ -51,7 +61,10 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
             let message = format!("subPath needs a folder of the machine, and `{name}` is {what}");
             found.push(at("subPath", message).hint("leave subPath out"));
         } else if volume.is_none_or(Volume::keeps_data)
-            && let Some(outer) = mounts.iter().find(|outer| may_replace(outer, mount))
+            && let Some(outer) = together
+                .volume_mounts
+                .iter()
+                .find(|outer| may_replace(outer, mount))
         {
             let message = format!(
                 "the program could put a link in the place of `{}`, for it may write to what is mounted at `{}`",
@@ -75,7 +88,7 @@ fn several_writers(spec: &WorkloadSpec, volume: &Volume) -> Option<String> {
     );
     let one_folder = (volume.simple_cluster_storage.is_some() && !volume.per_replica) || made;
     let many = spec.kind == WorkloadType::Service && replicas > 1;
-    (one_folder && many && spec.container.writes_to(&volume.name)).then(|| {
+    (one_folder && many && spec.together().writes_to(&volume.name)).then(|| {
         let name = quote(&volume.name);
         format!("{replicas} replicas would write to one and the same `{name}`, expected one")
     })

@@ -127,6 +127,7 @@ async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Rece
         stdin: arguments.interactive,
         terminal,
         term: term(arguments.tty),
+        container: arguments.container.clone(),
     };
     let Target {
         namespace,

@@ -43,6 +43,7 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Logs) -> Result<(), C
             .map(|since| since.timestamp(Timestamp::now()).to_string()),
         tail: arguments.tail,
         previous: arguments.previous,
+        container: arguments.container.clone(),
     };
     let printer = Printer::new(session.console, arguments.timestamps, arguments.all);
     if !arguments.follow {

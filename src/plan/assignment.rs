@@ -49,6 +49,12 @@ pub struct Assignment {
     pub image: String,
     /// What runs.
     pub container: Container,
+    /// What runs before that, in this order, each with its image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<Container>,
+    /// What runs beside it, each with its image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sidecars: Vec<Container>,
     /// Ports that the workload declares.
     #[serde(default)]
     pub ports: Vec<Port>,
@@ -186,12 +192,12 @@ impl Assignment {
     /// before it starts it (ARCHITECTURE.md, invariant 11).
     pub fn writes_data(&self) -> bool {
         let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
-        volumes.any(|volume| volume.keeps_data() && self.container.writes_to(&volume.name))
+        volumes.any(|volume| volume.keeps_data() && self.together().writes_to(&volume.name))
     }
 
     /// It ends before its successor starts.
     pub fn stops_first(&self) -> bool {
-        self.writes_data() || self.container.has_machine_things()
+        self.writes_data() || self.together().has_machine_things()
     }
 
     /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have

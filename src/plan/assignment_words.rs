@@ -15,8 +15,11 @@ use crate::resource::{
 pub const ASSIGNMENT_SCHEMA: u32 = 6;
 
 /// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 6 with credentials for registries (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// agents of before run what they can: 6 with init containers, sidecars or credentials for registries (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
+        return 6;
+    }
     let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
     if carries || spec.container.has_machine_things() || !secrets_of(spec).is_empty() {
         return 5;
@@ -49,6 +52,8 @@ impl<'de> Deserialize<'de> for Assignment {
                 // What it is, whose, and where must be read; how it runs may be said in newer words.
                 replace::<WorkloadType>(fields, "workloadType", &json!("Service"));
                 replace::<Container>(fields, "container", &json!({}));
+                replace::<Vec<Container>>(fields, "initContainers", &json!([]));
+                replace::<Vec<Container>>(fields, "sidecars", &json!([]));
                 replace::<Vec<Port>>(fields, "ports", &json!([]));
                 replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
                 replace::<OnPartition>(fields, "onPartition", &json!("keep"));

@@ -11,7 +11,7 @@ use super::{
     secrets,
     service::Pass,
 };
-use crate::resource::{Container, HealthCheck, Port, Volume, WorkloadSpec};
+use crate::resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec};
 
 /// Most bytes of an assignment beside the files that it carries: the largest part are sealed values.
 const OTHERWISE: usize = 512 * 1024;
@@ -39,9 +39,7 @@ impl<'v> Version<'v> {
         let schema = needed_schema(spec, health_check_of(self.parsed));
         Demand {
             ports,
-            architectures: self
-                .image
-                .architectures_of(spec.source.image.as_deref().unwrap_or_default()),
+            images: Some(self.image),
             schema: schema.max(host_ports::schema_of(ports)),
             ..Demand::of(spec)
         }
@@ -79,14 +77,23 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             return None;
         };
         let ports = self.numbered(parsed)?;
+        let with_images = |kind| with_images(spec, kind, version.image);
+        let init_containers = with_images(OtherKind::Init);
+        let sidecars = with_images(OtherKind::Sidecar);
+        let others = init_containers.iter().chain(&sidecars);
+        let others = others.filter_map(|one| one.image.as_deref());
+        let images: Vec<&str> = std::iter::once(image.as_str()).chain(others).collect();
         let mut demand = version.demand(&ports);
-        demand.schema = demand.schema.max(self.logins_schema([image.as_str()]));
-        let volumes = (spec.volumes.as_slice(), &spec.container);
-        let wanted = self.wanted_secrets(&spec.volumes, &spec.container)?;
+        demand.schema = demand
+            .schema
+            .max(self.logins_schema(images.iter().copied()));
+        let together = spec.together();
+        let volumes = (spec.volumes.as_slice(), &*together);
+        let wanted = self.wanted_secrets(&spec.volumes, &together)?;
         let node = self.find_place(demand, volumes, slot)?;
         let address = self.address_on(node, &spec.container)?;
-        let (instance, secrets, logins) = self.next_with(&wanted, &[&image], node)?;
-        let volumes = self.assigned_volumes(&spec.volumes, &spec.container, slot, node);
+        let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
+        let volumes = self.assigned_volumes(&spec.volumes, &together, slot, node);
         let schema = demand.schema;
         let assignment = Assignment {
             schema,
@@ -103,6 +110,8 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             address,
             image,
             container: spec.container.clone(),
+            init_containers,
+            sidecars,
             ports,
             health_check: health_check_of(parsed).cloned(),
             restart_policy: spec.restart_policy.clone(),
@@ -127,12 +136,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     ) -> Option<String> {
         let spec = WorkloadSpec {
             container: like.container.clone(),
+            init_containers: like.init_containers.clone(),
+            sidecars: like.sidecars.clone(),
             on_partition: like.on_partition,
             ..parsed.workload.spec.clone()
         };
         let demand = Demand {
             ports: &like.ports,
-            schema: like.schema.max(self.logins_schema([like.image.as_str()])),
+            schema: like.schema.max(self.logins_schema(like.images())),
             ..Demand::of(&spec)
         };
         let volumes: Vec<_> = like
@@ -141,12 +152,14 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             .map(|one| one.definition.clone())
             .collect();
         let schema = demand.schema;
-        let wanted = self.wanted_secrets(&volumes, &like.container)?;
-        let node = self.find_place(demand, (&volumes, &like.container), slot)?;
+        let together = like.together();
+        let wanted = self.wanted_secrets(&volumes, &together)?;
+        let node = self.find_place(demand, (&volumes, &together), slot)?;
         let address = self.address_on(node, &like.container)?;
         // With what its secrets are now: what they were is kept nowhere.
-        let (instance, secrets, logins) = self.next_with(&wanted, &[&like.image], node)?;
-        let volumes = self.assigned_volumes(&volumes, &like.container, slot, node);
+        let images: Vec<&str> = like.images().collect();
+        let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
+        let volumes = self.assigned_volumes(&volumes, &together, slot, node);
         let assignment = Assignment {
             schema,
             instance,
@@ -180,7 +193,8 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
     /// An instance of the present version would find a machine now.
     pub(super) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
         let spec = &parsed.workload.spec;
-        let volumes = (spec.volumes.as_slice(), &spec.container);
+        let together = spec.together();
+        let volumes = (spec.volumes.as_slice(), &*together);
         if !self.has_secrets(parsed) {
             return false;
         }
@@ -189,16 +203,16 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         };
         let version = self.present(parsed);
         let mut demand = version.demand(&ports);
-        let image = spec.source.image.as_deref();
-        let image = image.map(|image| version.image.pinned(image));
-        demand.schema = demand.schema.max(self.logins_schema(image));
+        let images = spec.images();
+        let images = images.map(|(image, _)| version.image.pinned(image));
+        demand.schema = demand.schema.max(self.logins_schema(images));
         self.find_place(demand, volumes, slot).is_some()
     }
 
     /// All secrets are there that an instance of the present version uses.
     pub(super) fn has_secrets(&mut self, parsed: &ParsedWorkload) -> bool {
         let spec = &parsed.workload.spec;
-        self.wanted_secrets(&spec.volumes, &spec.container)
+        self.wanted_secrets(&spec.volumes, &spec.together())
             .is_some()
     }
 
@@ -329,6 +343,20 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             }
         }
     }
+}
+
+/// The containers of a kind as an instance has them, each with the image that it runs.
+fn with_images(spec: &WorkloadSpec, kind: OtherKind, known: &ImageRecord) -> Vec<Container> {
+    let own = spec.source.image.as_deref();
+    let containers = spec.of_kind(kind).iter();
+    let pinned = containers.map(|container| {
+        let image = container.image.as_deref().or(own);
+        Container {
+            image: image.map(|image| known.pinned(image).to_owned()),
+            ..container.clone()
+        }
+    });
+    pinned.collect()
 }
 
 fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {

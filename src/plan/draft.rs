@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
             requested
                 .entry(entry.node.as_str())
                 .or_default()
-                .add_all(&assignment.container.resources);
+                .add_all(&assignment.together().resources);
             instances
                 .entry(assignment.namespace.as_str())
                 .or_default()

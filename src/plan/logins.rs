@@ -170,11 +170,6 @@ pub fn logins_for(
     opened.collect::<Result<_, _>>().map(Logins)
 }
 
-/// The images that a machine pulls for an instance.
-fn images_of(assignment: &Assignment) -> [&str; 1] {
-    [&assignment.image]
-}
-
 fn versions(found: &BTreeMap<String, Found<'_>>) -> BTreeMap<String, SecretVersion> {
     let found = found.iter();
     found
@@ -274,13 +269,13 @@ impl Pass<'_, '_, '_> {
             if !assignment.is_run() || self.draft.stops(live.id) {
                 continue;
             }
-            let wanted = versions(&found(snapshot, namespace, images_of(assignment)));
+            let wanted = versions(&found(snapshot, namespace, assignment.images()));
             let given = assignment.logins.as_ref();
             if *given.map_or(&none, |given| &given.versions) == wanted {
                 continue;
             }
             let place = (live.node, live.id);
-            let Ok(logins) = sealed_for(snapshot, namespace, images_of(assignment), place) else {
+            let Ok(logins) = sealed_for(snapshot, namespace, assignment.images(), place) else {
                 continue;
             };
             let assignment = Assignment {

@@ -83,7 +83,9 @@ impl<'a> Machines<'a> {
     ) {
         self.take_ports(node, assignment);
         if let Some(candidate) = self.find(node) {
-            candidate.requested.add_all(&assignment.container.resources);
+            candidate
+                .requested
+                .add_all(&assignment.together().resources);
             candidate.staying += 1;
             candidate.has_address = has_address;
         }

@@ -138,11 +138,7 @@ pub fn why_it_does_not_fit(
         .map(|(_, entry)| entry.node.as_str())
         .collect();
     let demand = Demand {
-        architectures: entry
-            .meta
-            .value
-            .image
-            .architectures_of(spec.source.image.as_deref().unwrap_or_default()),
+        images: Some(&entry.meta.value.image),
         ports: ports_of(parsed),
         workload: Some(&key.workload),
         held: Held {

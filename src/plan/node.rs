@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     api::types::{
-        Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
-        VolumeMoveReport,
+        Health, INIT_CONTAINER_RUNNING, InstancePhase, InstanceReport, NodePhase, NodeReport,
+        ObjectReference, VolumeMoveReport,
     },
     store::keys,
 };
@@ -198,6 +198,7 @@ fn instance_record(
         container_id: report.container_id.clone(),
         template_hash: report.template_hash.clone(),
         conditions: report.conditions.clone(),
+        containers: report.containers.clone(),
     }
 }
 
@@ -275,6 +276,9 @@ fn instance_events(
                         "Healthy",
                         "its health check succeeds".to_owned(),
                     ),
+                    Health::NotApplicable if ran && !record.containers.is_empty() => {
+                        (EventKind::Normal, "Healthy", "its sidecars run".to_owned())
+                    }
                     _ if ran && record.health == Health::PendingCheck => continue,
                     _ => (EventKind::Normal, "Started", format!("started on {node}")),
                 }
@@ -287,6 +291,8 @@ fn instance_events(
                 "Succeeded",
                 format!("ended well on {node}"),
             ),
+            // It is as it should be.
+            _ if record.reason == INIT_CONTAINER_RUNNING => continue,
             _ if !record.reason.is_empty() => (
                 EventKind::Warning,
                 record.reason.as_str(),

@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use super::moves::{KeptCopy, VolumeMove};
 use crate::{
     api::types::{
-        Condition, Health, InstancePhase, NodePhase, Scope, Taint, VolumeMoveReport,
-        WorkloadStatus, newer,
+        Condition, ContainerStatus, Health, InstancePhase, NodePhase, Scope, Taint,
+        VolumeMoveReport, WorkloadStatus, newer,
     },
     resource::{ReclaimPolicy, ResourceList},
 };
@@ -183,6 +183,9 @@ pub struct InstanceRecord {
     pub template_hash: String,
     /// Conditions of the instance.
     pub conditions: Vec<Condition>,
+    /// Its init containers and sidecars.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerStatus>,
 }
 
 /// `/kat/workloads/desired/{ns}/{workload}/meta`.
@@ -239,29 +242,9 @@ pub struct ImageRecord {
     /// Why the digest is not known; empty where it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
-}
-
-impl ImageRecord {
-    /// Nobody was asked.
-    pub fn is_empty(&self) -> bool {
-        self.reference.is_empty()
-    }
-
-    /// What instances run that are to run this image.
-    pub fn pinned<'a>(&'a self, reference: &'a str) -> &'a str {
-        match self.reference == reference && !self.pinned.is_empty() {
-            true => &self.pinned,
-            false => reference,
-        }
-    }
-
-    /// The architectures of this image.
-    pub fn architectures_of(&self, reference: &str) -> &[String] {
-        match self.reference == reference {
-            true => &self.architectures,
-            false => &[],
-        }
-    }
+    /// The same of other images of the version: those of its init containers and sidecars. They have no others.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<ImageRecord>,
 }
 
 /// `/kat/workloads/status/{ns}/{workload}`.
@@ -349,7 +332,7 @@ pub struct GenerationRecord {
 impl GenerationRecord {
     /// It ran something else than what is wanted now: other files, or another image under the same name.
     pub fn is_another(&self, meta: &WorkloadMeta) -> bool {
-        self.spec_hash != meta.spec_hash || self.image.pinned != meta.image.pinned
+        self.spec_hash != meta.spec_hash || self.image.pins() != meta.image.pins()
     }
 }
 

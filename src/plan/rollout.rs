@@ -64,7 +64,7 @@ impl Strategy {
 /// An instance of this workload may change data that outlives it, or has something of its machine that two can't
 /// have at once.
 pub(super) fn in_place(spec: &WorkloadSpec) -> bool {
-    writes_data(spec) || spec.container.has_machine_things()
+    writes_data(spec) || spec.together().has_machine_things()
 }
 
 /// How instances of a workload take each other's place, in words: `at most 1 at a time, each stops when its

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    HOST_PORT_DATA_PATH, Held, WorkloadKey, devices::makers, host_ports, needed_schema,
-    spread::Domains,
+    HOST_PORT_DATA_PATH, Held, ImageRecord, WorkloadKey, devices::makers, host_ports,
+    needed_schema, spread::Domains,
 };
 use crate::{
     api::types::{NodePhase, Taint},
@@ -65,8 +65,8 @@ pub struct Demand<'a> {
     /// Machines of the instances whose place it takes, and of those that are just being stopped: these
     /// do not count as staying.
     pub replaces: &'a [&'a str],
-    /// Architectures of its image; any where there are none.
-    pub architectures: &'a [String],
+    /// What is known of its images: of their architectures.
+    pub images: Option<&'a ImageRecord>,
     /// Schema of an assignment that its agent must understand at least.
     pub schema: u32,
     /// Where the data of its volumes lets it be.
@@ -81,7 +81,7 @@ impl<'a> Demand<'a> {
             ports: &[],
             workload: None,
             replaces: &[],
-            architectures: &[],
+            images: None,
             schema: needed_schema(spec, None),
             held: Held::default(),
         }
@@ -192,7 +192,7 @@ pub fn choose<'a>(
     seed: u64,
 ) -> Result<&'a str, Unschedulable> {
     let spec = demand.spec;
-    let requests = spec.container.resources.effective_requests();
+    let requests = spec.together().resources.effective_requests();
     let domains = Domains::new(demand, candidates);
     let mut failure = Unschedulable {
         machines: candidates.len(),
@@ -201,7 +201,7 @@ pub fn choose<'a>(
     let mut fitting = Vec::new();
     for candidate in candidates {
         let excluded = unsuitable(demand, candidate)
-            .or_else(|| foreign(demand.architectures, candidate))
+            .or_else(|| foreign(demand, candidate))
             .or_else(|| full(demand, requests, candidate))
             .or_else(|| domains.as_ref()?.exclusion(candidate));
         match excluded {
@@ -270,14 +270,16 @@ pub(super) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Optio
     None
 }
 
-/// Why a machine can't run the image.
-pub(super) fn foreign(architectures: &[String], candidate: &Candidate<'_>) -> Option<&'static str> {
-    let any = architectures.is_empty() || candidate.architecture.is_empty();
-    let made = any
-        || architectures
-            .iter()
-            .any(|one| one == candidate.architecture);
-    (!made).then_some("of an architecture that the image is not made for")
+/// Why a machine can't run one of the images.
+pub(super) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let known = demand.images?;
+    let mut images = demand.spec.images();
+    let foreign = images.any(|(image, _)| {
+        let made_for = known.architectures_of(image);
+        let any = made_for.is_empty() || candidate.architecture.is_empty();
+        !any && !made_for.iter().any(|one| one == candidate.architecture)
+    });
+    foreign.then_some("of an architecture that the image is not made for")
 }
 
 /// Why a machine has no room for one more instance.

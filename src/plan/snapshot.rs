@@ -96,11 +96,13 @@ impl WorkloadEntry {
             let record = self.archive.get(good)?.record.as_ref();
             Some((
                 *good,
-                record.map(|record| (&record.spec_hash, &record.image.pinned)),
+                record.map(|record| (&record.spec_hash, record.image.pins())),
             ))
         });
         let last = good.next();
-        let other = last.and_then(|(_, hash)| good.find(|(_, other)| *other != hash));
+        let other = last
+            .as_ref()
+            .and_then(|(_, hash)| good.find(|(_, other)| other != hash));
         let is_needed = |generation: &u64| {
             let mut needed = last.iter().chain(&other);
             needed.any(|(good, _)| good == generation)

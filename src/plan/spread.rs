@@ -27,7 +27,7 @@ impl<'a> Domains<'a> {
                 continue;
             };
             *counts.entry(value).or_default() += demand.staying(candidate);
-            let foreign = foreign(demand.architectures, candidate);
+            let foreign = foreign(demand, candidate);
             if unsuitable(demand, candidate).or(foreign).is_none() {
                 suitable.insert(value.as_str());
             }

@@ -238,13 +238,15 @@ fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
 /// Says that replicas may run different images under the same name.
 fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
     let meta = &entry.meta.value;
-    (!meta.image.problem.is_empty()).then(|| Condition {
+    let mut images = meta.image.each();
+    let image = images.find(|image| !image.problem.is_empty())?;
+    Some(Condition {
         kind: IMAGE_PINNED.to_owned(),
         status: false,
         reason: "ImageNotPinned".to_owned(),
         message: format!(
             "which image {} is was not learned when it was applied: {}; machines that pull it at different times may run different ones",
-            meta.image.reference, meta.image.problem
+            image.reference, image.problem
         ),
         since: meta.updated.to_string(),
     })

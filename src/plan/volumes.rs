@@ -69,7 +69,7 @@ pub struct Held<'a> {
 /// An instance of this workload may change data that outlives it.
 pub(super) fn writes_data(spec: &WorkloadSpec) -> bool {
     let mut volumes = spec.volumes.iter();
-    volumes.any(|volume| volume.keeps_data() && spec.container.writes_to(&volume.name))
+    volumes.any(|volume| volume.keeps_data() && spec.together().writes_to(&volume.name))
 }
 
 /// The volume of a slot whose place is written down; nothing for what is not mounted, and for what is the
@@ -129,7 +129,7 @@ pub(super) fn is_pinned(
 ) -> bool {
     let volumes = assignment.volumes.iter().map(|volume| &volume.definition);
     let mut keys = volumes.filter_map(|volume| {
-        let key = tracked(workload, volume, &assignment.container, assignment.slot)?;
+        let key = tracked(workload, volume, &assignment.together(), assignment.slot)?;
         Some((volume, key))
     });
     keys.any(|(volume, key)| {
@@ -259,8 +259,8 @@ impl<'a> Pass<'_, 'a, '_> {
                     reclaim: self.reclaim_of(&volume.definition.name, volume.definition.reclaim),
                     ..volume.definition.clone()
                 };
-                let (container, slot) = (&live.assignment.container, live.assignment.slot);
-                let Some(key) = tracked(self.key, &definition, container, slot) else {
+                let (container, slot) = (live.assignment.together(), live.assignment.slot);
+                let Some(key) = tracked(self.key, &definition, &container, slot) else {
                     continue;
                 };
                 if has_run || self.has_made(&key, live.node) {
@@ -359,14 +359,9 @@ pub fn users_of<'s>(snapshot: &'s Snapshot, key: &'s VolumeKey) -> impl Iterator
 
 /// An instance mounts this volume.
 pub(super) fn has(assignment: &Assignment, key: &VolumeKey) -> bool {
-    let Assignment {
-        volumes,
-        container,
-        slot,
-        ..
-    } = assignment;
-    volumes.iter().any(|volume| {
-        let own = tracked(&key.workload, &volume.definition, container, *slot);
+    let (together, slot) = (assignment.together(), assignment.slot);
+    assignment.volumes.iter().any(|volume| {
+        let own = tracked(&key.workload, &volume.definition, &together, slot);
         own.as_ref() == Some(key)
     })
 }

@@ -1,11 +1,13 @@
 //! The quadlets of one instance.
 
-use std::path::PathBuf;
 
 use serde::Serialize;
 
 use super::{
-    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, environment_files,
+    RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind,
+    containers::Place,
+    environment_files,
+    images::image_reference,
     mounts::{MountValues, mounts_of},
     quote,
 };
@@ -13,7 +15,7 @@ use crate::{
     network::state::ANNOTATION,
     plan::{Assignment, WorkloadUser},
     resource::{
-        Container, Device, ImagePullPolicy, MilliCpu, OnPartition, ResourceList, Resources,
+        Container, Device, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
         RestartCondition,
     },
 };
@@ -69,9 +71,21 @@ struct InstanceValues<'a> {
     /// The program keeps the groups that its user has on the machine.
     keeps_groups: bool,
     host_network: bool,
+    /// The container whose network it shares.
+    network: Option<String>,
+    /// What it is, where it is not the main container: `sidecar proxy`.
+    other: Option<String>,
+    /// Units that run before it, and without which it does not.
+    requires: Vec<String>,
+    /// Units that it has started before it, if they can be.
+    wants: Vec<String>,
+    /// It ends by itself, once for each start of its instance.
+    once: bool,
+    /// The setting of systemd's that tests what it needs.
+    condition: &'static str,
     #[serde(flatten)]
     restart: RestartValues,
-    start_timeout: u32,
+    start_timeout: String,
     stop_timeout: u32,
     memory_max: Option<u64>,
     cpu_quota: Option<String>,
@@ -120,7 +134,7 @@ struct Pair {
 
 /// The restart policy in systemd's words (systemd.service(5), systemd.unit(5)).
 #[derive(Debug, Serialize)]
-struct RestartValues {
+pub(super) struct RestartValues {
     restart: &'static str,
     restart_seconds: Option<u32>,
     restart_steps: Option<u32>,
@@ -133,18 +147,6 @@ struct RestartValues {
     start_limit_burst: Option<u32>,
 }
 
-/// What `image.image` is rendered from.
-#[derive(Debug, Serialize)]
-struct ImageValues<'a> {
-    namespace: &'a str,
-    workload: &'a str,
-    image: String,
-    always: bool,
-    pull_timeout: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    auth_file: Option<PathBuf>,
-}
-
 /// What `user-delegate.conf` is rendered from.
 #[derive(Debug, Serialize)]
 struct DelegateValues<'a> {
@@ -154,7 +156,7 @@ struct DelegateValues<'a> {
 
 impl Renderer {
     /// The files of an instance for [`RenderSettings::user_folder`]: its `.container` first, then
-    /// the files with the values of its variables, if it has any.
+    /// the files with the values of its variables, if it has any, and the same of its other containers.
     ///
     /// Fails for fields whose effect is not built yet, and for values that would not come out of
     /// the unit as they went in.
@@ -163,8 +165,31 @@ impl Renderer {
         assignment: &Assignment,
         settings: &RenderSettings,
     ) -> Result<Vec<UnitFile>, RenderError> {
-        let unit = assignment.unit();
-        let stem = unit.strip_suffix(".service").unwrap_or(&unit);
+        let mut files = Vec::new();
+        if assignment.network_unit().is_some() {
+            files.push(self.network(assignment, settings)?);
+        }
+        for (place, only) in Place::all(assignment) {
+            files.extend(self.container(&place, &only, settings)?);
+        }
+        // The main one first.
+        if let Some(main) = files
+            .iter()
+            .position(|file| file.service().as_deref() == Some(&*assignment.unit()))
+        {
+            files.rotate_left(main);
+        }
+        Ok(files)
+    }
+
+    /// The files of one container of an instance, which is given as if it had no other.
+    fn container(
+        &self,
+        place: &Place,
+        assignment: &Assignment,
+        settings: &RenderSettings,
+    ) -> Result<Vec<UnitFile>, RenderError> {
+        let stem = place.stem();
         let environment = environment_files(&assignment.container.env).map_err(|source| {
             RenderError::Environment {
                 instance: assignment.instance.clone(),
@@ -177,7 +202,7 @@ impl Renderer {
         let path_of = |name: &str, text: &str| {
             (!text.is_empty()).then(|| folder.join(name).display().to_string())
         };
-        let mut values = values_of(assignment, settings, stem)?;
+        let mut values = values_of(place, assignment, settings)?;
         values.environment_file = path_of(&values_name, &environment.podman);
         values.manager_environment_file = path_of(&manager_name, &environment.manager);
         let mut files = vec![UnitFile {
@@ -200,39 +225,6 @@ impl Renderer {
         Ok(files)
     }
 
-    /// The pull of an instance's image, `None` when it is never pulled.
-    ///
-    /// Instances of one user with one image share the file. Its service may be started before
-    /// each first start: it pulls only what is missing, unless the policy is Always. The
-    /// `.container` does not depend on it, because a pull within a start would run into the
-    /// start's timeout. With `has_logins` Podman is told where credentials for registries are.
-    pub fn image(
-        &self,
-        assignment: &Assignment,
-        settings: &RenderSettings,
-        has_logins: bool,
-    ) -> Result<Option<UnitFile>, RenderError> {
-        let always = match pull_policy(assignment) {
-            ImagePullPolicy::Never => return Ok(None),
-            ImagePullPolicy::Always => true,
-            ImagePullPolicy::IfNotPresent => false,
-        };
-        let image = image_reference(assignment)?;
-        let values = ImageValues {
-            namespace: &assignment.namespace,
-            workload: &assignment.workload,
-            image: image.clone(),
-            always,
-            pull_timeout: settings.pull_seconds,
-            auth_file: has_logins.then(|| settings.auth_file(assignment.user.uid)),
-        };
-        Ok(Some(UnitFile {
-            name: image_file_name(&image, always),
-            text: self.render("image.image", &values)?,
-            kind: UnitFileKind::Quadlet,
-        }))
-    }
-
     /// Drop-in of `user@UID.service` for a workload's user: `50-kat.conf`.
     pub fn user_delegation(&self, assignment: &Assignment) -> Result<String, RenderError> {
         let Assignment {
@@ -251,9 +243,9 @@ impl Renderer {
 }
 
 fn values_of<'a>(
+    place: &'a Place,
     assignment: &'a Assignment,
     settings: &RenderSettings,
-    unit: &'a str,
 ) -> Result<InstanceValues<'a>, RenderError> {
     let Assignment {
         schema: _,
@@ -270,6 +262,8 @@ fn values_of<'a>(
         address,
         image: _,
         container,
+        init_containers: _,
+        sidecars: _,
         ports: _,
         health_check: _,
         restart_policy: _,
@@ -284,6 +278,7 @@ fn values_of<'a>(
     } = assignment;
     let Container {
         name: _,
+        image: _,
         command,
         args,
         entrypoint,
@@ -329,7 +324,7 @@ fn values_of<'a>(
         slot: *slot,
         generation: *generation,
         template_hash,
-        unit,
+        unit: place.stem(),
         image: image_reference(assignment)?,
         annotation: ANNOTATION,
         address: address.to_string(),
@@ -359,21 +354,40 @@ fn values_of<'a>(
             .collect(),
         keeps_groups: !groups.is_empty(),
         host_network: *host_network,
-        restart: restart_of(assignment),
-        start_timeout: settings.hold_seconds.saturating_add(START_MARGIN_SECONDS),
+        network: place.network.clone(),
+        other: place.other(),
+        requires: place.requires.clone(),
+        wants: place.wants.clone(),
+        once: place.is_init(),
+        condition: match place.kind {
+            None => "ExecCondition",
+            Some(_) => "ExecStartPre",
+        },
+        restart: match place.kind {
+            None => restart_of(assignment),
+            Some(OtherKind::Sidecar) => always(),
+            Some(OtherKind::Init) => until_it_ends(assignment),
+        },
+        start_timeout: match place.is_init() {
+            true => "infinity".to_owned(),
+            false => start_seconds(settings).to_string(),
+        },
         stop_timeout: termination_grace_seconds.saturating_add(STOP_MARGIN_SECONDS),
         memory_max: memory.map(|size| size.0),
         cpu_quota: cpu.map(cpu_quota),
         keeps_privileges: !quadlet.contains_key("NoNewPrivileges"),
         quadlet: quadlet
             .iter()
-            .map(|(name, value)| Pair {
-                name: name.clone(),
-                value: value.clone(),
+            .filter_map(|(name, value)| {
+                let value = place.quadlet_value(name, value)?;
+                let name = name.clone();
+                Some(Pair { name, value })
             })
             .collect(),
         mounts: mounts_of(assignment, settings)?,
-        starts_at_boot: *on_partition == OnPartition::Keep && !assignment.asks_first(),
+        starts_at_boot: place.kind.is_none()
+            && *on_partition == OnPartition::Keep
+            && !place.asks_first,
     })
 }
 
@@ -427,16 +441,7 @@ fn restart_of(assignment: &Assignment) -> RestartValues {
             start_limit_interval: 0,
             start_limit_burst: None,
         },
-        RestartCondition::Always => RestartValues {
-            restart: "always",
-            restart_seconds: Some(RESTART_SECONDS),
-            restart_steps: Some(RESTART_STEPS),
-            restart_max_seconds: Some(RESTART_MAX_SECONDS),
-            signals_are_clean: true,
-            restart_on_signals: false,
-            start_limit_interval: 0,
-            start_limit_burst: None,
-        },
+        RestartCondition::Always => always(),
         RestartCondition::MaxCount => RestartValues {
             restart: "on-failure",
             restart_seconds: Some(RESTART_SECONDS),
@@ -451,68 +456,43 @@ fn restart_of(assignment: &Assignment) -> RestartValues {
     }
 }
 
+fn always() -> RestartValues {
+    RestartValues {
+        restart: "always",
+        restart_seconds: Some(RESTART_SECONDS),
+        restart_steps: Some(RESTART_STEPS),
+        restart_max_seconds: Some(RESTART_MAX_SECONDS),
+        signals_are_clean: true,
+        restart_on_signals: false,
+        start_limit_interval: 0,
+        start_limit_burst: None,
+    }
+}
+
+/// Of an init container: until it has ended well once. Who kills one has not ended it well.
+fn until_it_ends(assignment: &Assignment) -> RestartValues {
+    let policy = restart_of(assignment);
+    let restart = match assignment.restart_policy.condition {
+        RestartCondition::Never => "no",
+        RestartCondition::Always | RestartCondition::MaxCount => "on-failure",
+    };
+    RestartValues {
+        restart,
+        signals_are_clean: false,
+        restart_on_signals: false,
+        ..policy
+    }
+}
+
+/// Seconds that a start may take which the hook can hold.
+pub(super) fn start_seconds(settings: &RenderSettings) -> u32 {
+    settings.hold_seconds.saturating_add(START_MARGIN_SECONDS)
+}
+
 /// Thousandths of a processor as systemd's percentage: 1500 is `150%`, 1 is `0.1%`.
 fn cpu_quota(amount: MilliCpu) -> String {
     match amount.0 % 10 {
         0 => format!("{}%", amount.0 / 10),
         rest => format!("{}.{rest}%", amount.0 / 10),
     }
-}
-
-/// The policy that is written, else Always for `:latest` or no tag, and IfNotPresent otherwise.
-/// When the image is pulled: as written, else Always for `:latest` and no tag, else IfNotPresent.
-pub fn pull_policy(assignment: &Assignment) -> ImagePullPolicy {
-    assignment.container.image_pull_policy.unwrap_or_else(|| {
-        let (name, digest) = match assignment.image.split_once('@') {
-            Some((name, _)) => (name, true),
-            None => (assignment.image.as_str(), false),
-        };
-        if !digest && (!tagged(name) || name.ends_with(":latest")) {
-            ImagePullPolicy::Always
-        } else {
-            ImagePullPolicy::IfNotPresent
-        }
-    })
-}
-
-/// Whether the last part of a name has a tag; a colon before it belongs to a port.
-fn tagged(name: &str) -> bool {
-    name.rsplit('/')
-        .next()
-        .is_some_and(|last| last.contains(':'))
-}
-
-/// The reference as a quadlet takes it: names that end in `.image` or `.build` mean other
-/// quadlets there (podman-systemd.unit(5)), and a dash would begin an option of podman.
-fn image_reference(assignment: &Assignment) -> Result<String, RenderError> {
-    let image = &assignment.image;
-    let fail = |reason| RenderError::Image {
-        instance: assignment.instance.clone(),
-        image: image.clone(),
-        reason,
-    };
-    if image.is_empty() || image.starts_with('-') || image.contains(char::is_whitespace) {
-        return Err(fail("it is not a reference"));
-    }
-    if !image.ends_with(".image") && !image.ends_with(".build") {
-        return Ok(image.clone());
-    }
-    if tagged(image) {
-        return Err(fail(
-            "its tag ends in `.image` or `.build`, which names another quadlet",
-        ));
-    }
-    Ok(format!("{image}:latest"))
-}
-
-fn image_file_name(image: &str, always: bool) -> String {
-    use sha2::{Digest, Sha256};
-    let digest = Sha256::digest(image.as_bytes());
-    let hash: String = digest
-        .iter()
-        .take(5)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
-    let suffix = if always { "-always" } else { "" };
-    format!("kat-image-{hash}{suffix}.image")
 }

@@ -4,8 +4,10 @@
 //! for them. They are all read when a [`Renderer`] is made, so that a template that names an
 //! unknown filter fails there and not on a machine at night. Rendering does no input or output.
 
+mod containers;
 mod environment;
 mod host;
+mod images;
 mod instance;
 mod mounts;
 pub mod quote;
@@ -18,7 +20,7 @@ use std::{
 use crate::plan::Assignment;
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
 pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
-pub use instance::pull_policy;
+pub use images::pull_policy;
 use tera::{Kwargs, State, Tera, TeraResult};
 
 /// Folder of templates that an administrator may change; it stands in for the compiled-in ones.
@@ -27,7 +29,7 @@ pub const TEMPLATES_FOLDER: &str = "/usr/share/kat/unit-templates";
 pub const MARK: &str = "[X-KAT]";
 
 /// The templates, by name and compiled-in text.
-const TEMPLATES: [(&str, &str); 10] = [
+const TEMPLATES: [(&str, &str); 11] = [
     ("hook.json", include_str!("../../unit-templates/hook.json")),
     (
         "image.image",
@@ -44,6 +46,10 @@ const TEMPLATES: [(&str, &str); 10] = [
     (
         "kat-etcd.service",
         include_str!("../../unit-templates/kat-etcd.service"),
+    ),
+    (
+        "network.container",
+        include_str!("../../unit-templates/network.container"),
     ),
     (
         "resolv.conf",
@@ -137,6 +143,8 @@ pub struct RenderSettings {
     pub volumes_folder: PathBuf,
     /// Folder with one folder for each uid: what its containers mount of the workload's own folder.
     pub carried_folder: PathBuf,
+    /// Root of the containers that hold networks: folders and links into the machine's `/usr`.
+    pub holder_folder: PathBuf,
     /// Folder of the files of secrets, with one folder for each uid.
     pub secrets_folder: PathBuf,
     /// Folder of Podman's files with credentials for registries, one for each uid.
@@ -156,6 +164,7 @@ impl Default for RenderSettings {
             hook_program: "/usr/bin/kat-agent".into(),
             volumes_folder: "/var/lib/kat/volumes".into(),
             carried_folder: "/var/lib/kat/files".into(),
+            holder_folder: "/var/lib/kat/holder".into(),
             secrets_folder: "/var/lib/kat/secrets".into(),
             auth_folder: "/run/kat/auth".into(),
             hold_seconds: 60,

@@ -25,6 +25,8 @@ fn assignment() -> Assignment {
         address: Ipv4Addr::new(10, 100, 0, 2),
         image: "registry.lab:5000/web:1".to_owned(),
         container: Container::default(),
+        init_containers: Vec::new(),
+        sidecars: Vec::new(),
         ports: Vec::new(),
         health_check: None,
         restart_policy: RestartPolicy {

@@ -14,6 +14,9 @@ pub struct Container {
     /// Informational.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Its image, where it is not the workload's; never of the main container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
     /// Replaces the image's CMD.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub command: Vec<String>,

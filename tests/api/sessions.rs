@@ -38,6 +38,7 @@ fn request(command: &[&str]) -> ExecRequest {
             columns: 80,
         }),
         term: "xterm".to_owned(),
+        container: None,
     }
 }
 

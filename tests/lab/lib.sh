@@ -140,7 +140,7 @@ really_runs() {
 
 # invariants_hold [MACHINE]: what must be so at the end of a test, whatever was pulled, cut or drained in it. As MACHINE (n1) says,
 # each workload has one instance for each slot and no other, and no address is there twice; and each machine runs the containers
-# of the instances that are on it, and none beside them.
+# of the instances that are on it, and none beside them (those of init containers and sidecars have an underscore in their names).
 invariants_hold() {
     local workloads instances nodes faults='' node listed running
     workloads=$(on "${1:-n1}" katcall get workloads -A -o json)
@@ -156,7 +156,7 @@ invariants_hold() {
         listed=''
         ! jq -e --arg node "n$node" 'index($node)' <<<"$nodes" >/dev/null ||
             listed=$(jq -r --arg node "n$node" '.items[].status | select(.node == $node and .phase == "Running") | .unit | rtrimstr(".service")' <<<"$instances" | sort)
-        running=$(on "n$node" ps -C conmon -o args= | sed -n 's/.* -n \([^ ]*\) .*/\1/p' | sort || true)
+        running=$(on "n$node" ps -C conmon -o args= | sed -n 's/.* -n \([^ _]*\) .*/\1/p' | sort || true)
         [[ $listed == "$running" ]] || faults+=$'\n'"n$node runs ${running//$'\n'/ }, and should ${listed//$'\n'/ }"
     done
     [[ ! $faults ]] || {

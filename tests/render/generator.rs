@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::Path, process::Command};
 use kat::{
     plan::Assignment,
     render::{RenderSettings, Renderer, UnitFileKind},
+    resource::OtherKind,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
@@ -17,9 +18,20 @@ type Unit = BTreeMap<String, Vec<(String, String)>>;
 pub fn check_goldens(cases: &BTreeMap<String, Assignment>) {
     for (name, assignment) in cases {
         let units = generate([assignment]);
-        let unit = &units[&assignment.unit()];
-        check_unit(name, assignment, unit);
-        check_service_keys(name, &units);
+        let network = assignment.network_unit();
+        let each = assignment.each();
+        let others = assignment.others();
+        let others = others.map(|(kind, one)| assignment.other_unit(kind, one));
+        for (one, service) in each
+            .iter()
+            .zip(std::iter::once(assignment.unit()).chain(others))
+        {
+            check_unit(name, one, (&service, network.as_deref()), &units[&service]);
+        }
+        match assignment.has_others() {
+            true => check_order(name, assignment, &units),
+            false => check_service_keys(name, &units),
+        }
     }
 }
 
@@ -53,6 +65,7 @@ pub fn check_random_arguments(base: &Assignment) {
         check_unit(
             &format!("seed {SEED}"),
             assignment,
+            (&assignment.unit(), None),
             &units[&assignment.unit()],
         );
     }
@@ -67,10 +80,10 @@ fn generate<'a>(assignments: impl IntoIterator<Item = &'a Assignment>) -> BTreeM
     let mut services = Vec::new();
     for assignment in assignments {
         let files = renderer.instance(assignment, &settings).unwrap();
-        let image = renderer
-            .image(assignment, &settings, assignment.logins.is_some())
+        let images = renderer
+            .images(assignment, &settings, assignment.logins.is_some())
             .unwrap();
-        for file in files.into_iter().chain(image) {
+        for file in files.into_iter().chain(images) {
             if file.kind == UnitFileKind::Quadlet {
                 std::fs::write(folder.path().join(&file.name), &file.text).unwrap();
                 services.extend(file.service());
@@ -139,7 +152,12 @@ fn values<'a>(unit: &'a Unit, section: &str, key: &str) -> Vec<&'a str> {
 }
 
 /// Podman's arguments are what the assignment says, to the letter.
-fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
+fn check_unit(
+    case: &str,
+    assignment: &Assignment,
+    (service, network): (&str, Option<&str>),
+    unit: &Unit,
+) {
     let variables: BTreeMap<String, String> = values(unit, "Service", "Environment")
         .into_iter()
         .flat_map(|line| words(line).into_iter().map(|word| expand(&word, None)))
@@ -175,7 +193,9 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
     assert_eq!(options[0], "/usr/bin/podman");
     let on_host = container.host_network;
     let has_hooks = options[1] == "--hooks-dir=/var/lib/kat/hooks.d";
-    assert_eq!(has_hooks, !on_host, "{case}: {}", options[1]);
+    let shares = network.map(|unit| unit.strip_suffix(".service").unwrap());
+    let own = !on_host && shares.is_none();
+    assert_eq!(has_hooks, own, "{case}: {}", options[1]);
     let has = |name: &str, value: &str| {
         let pair = options
             .windows(2)
@@ -185,13 +205,17 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
             "{case}: {name} {value:?} is missing in {options:#?}"
         );
     };
-    let stem = assignment.unit();
-    let stem = stem.strip_suffix(".service").unwrap();
+    let stem = service.strip_suffix(".service").unwrap();
     has("--name", stem);
     has("--pull", "never");
-    has("--network", if on_host { "host" } else { "none" });
+    let wanted_network = match shares {
+        Some(holder) => format!("container:{holder}"),
+        None if on_host => "host".to_owned(),
+        None => "none".to_owned(),
+    };
+    has("--network", &wanted_network);
     has("--cgroups", "split");
-    if !on_host {
+    if own {
         has(
             "--annotation",
             &format!("rip.dws.kat.instance={}", assignment.instance),
@@ -204,10 +228,13 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
     if !container.groups.is_empty() {
         has("--group-add", "keep-groups");
     }
-    has(
-        "--add-host",
-        &format!("{}:{}", assignment.instance, assignment.address),
-    );
+    // What shares a network has the names of machines of what holds it.
+    if shares.is_none() {
+        has(
+            "--add-host",
+            &format!("{}:{}", assignment.instance, assignment.address),
+        );
+    }
     has("--hostname", &assignment.instance);
     match container.quadlet.contains_key("NoNewPrivileges") {
         true => assert!(!options.iter().any(|one| one.contains("no-new-privileges"))),
@@ -288,6 +315,48 @@ fn check_unit(case: &str, assignment: &Assignment, unit: &Unit) {
         environment,
         "{case}: file of variables"
     );
+}
+
+/// The containers of an instance wait for each other, and for nothing else.
+fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Unit>) {
+    let main = assignment.unit();
+    let network = assignment.network_unit();
+    let mut before: Vec<String> = network.iter().cloned().collect();
+    for (kind, container) in assignment.others() {
+        let name = assignment.other_unit(kind, container);
+        let unit = &units[&name];
+        // The network, and the init container before it.
+        assert_eq!(values(unit, "Unit", "Requires"), before, "{case}: {name}");
+        assert_eq!(values(unit, "Unit", "After"), before, "{case}: {name}");
+        let types = values(unit, "Service", "Type");
+        let is_init = kind == OtherKind::Init;
+        assert_eq!(types == ["oneshot"], is_init, "{case}: {name} is {types:?}");
+        assert!(!unit.contains_key("Install"), "{case}: {name}");
+        if is_init {
+            before = network.iter().cloned().chain([name]).collect();
+        }
+    }
+    let unit = &units[&main];
+    let sidecars = assignment.sidecars.iter();
+    let sidecars = sidecars.map(|one| assignment.other_unit(OtherKind::Sidecar, one));
+    let wanted: Vec<String> = sidecars.collect();
+    assert_eq!(values(unit, "Unit", "Wants"), wanted, "{case}");
+    let after = values(unit, "Unit", "After");
+    for name in units.keys().filter(|name| name.contains('_')) {
+        assert!(after.contains(&name.as_str()), "{case}: before {name}");
+        assert!(units[name].contains_key("X-KAT"), "{case}: {name}");
+    }
+    if let Some(network) = network {
+        let line = values(&units[&network], "Service", "ExecStart")[0];
+        for part in [
+            "--hooks-dir=/var/lib/kat/hooks.d",
+            "--network none",
+            "--rootfs /var/lib/kat/holder",
+            "/usr/bin/sleep infinity",
+        ] {
+            assert!(line.contains(part), "{case}: {part} is not in {line}");
+        }
+    }
 }
 
 /// What systemd itself reads has its mark, waits for no network and starts at boot.

@@ -26,7 +26,7 @@ fn a_command_comes_through_word_by_word() {
         command: vec!["sh".to_owned(), "-c".to_owned(), "--tty a".to_owned()],
         ..ExecRequest::default()
     };
-    let plain = command(&assignment, &request);
+    let plain = command(&assignment.unit(), &request);
     let podman = ["/usr/bin/podman", "exec", "--detach-keys="];
     let words = ["sh", "-c", "--tty a"];
     assert_eq!(plain, [&podman[..], &[container], &words].concat());
@@ -36,7 +36,7 @@ fn a_command_comes_through_word_by_word() {
         columns: 2,
     });
     request.term = "xterm".to_owned();
-    let terminal = command(&assignment, &request);
+    let terminal = command(&assignment.unit(), &request);
     let options = ["--interactive", "--tty", "--env=TERM=xterm"];
     assert_eq!(
         terminal,

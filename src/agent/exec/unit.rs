@@ -34,7 +34,8 @@ impl LocalSessions {
         request: &ExecRequest,
     ) -> Result<(TransientUnit, Group), SessionError> {
         let instance = &assignment.instance;
-        let status = timeout(STATUS, manager.status(&assignment.unit())).await;
+        let container = unit_of(assignment, request)?;
+        let status = timeout(STATUS, manager.status(&container)).await;
         let status = status
             .map_err(|_| "the manager of its user does not answer".to_owned())
             .and_then(|status| status.map_err(|error| error.to_string()))
@@ -48,7 +49,7 @@ impl LocalSessions {
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{number:08x}.service", *OWN_PREFIX);
-        let inside = Inside::of(assignment, &status);
+        let inside = Inside::of_unit(assignment, &container, &status);
         let group = inside.group(&self.root, &name).map_err(|error| {
             let message = format!("the container of `{instance}` can't be told: {error}");
             SessionError::Unavailable(message)
@@ -58,7 +59,7 @@ impl LocalSessions {
             // The command itself may hold what nobody is to read: it is named nowhere.
             description: format!("a command of katcall exec in {instance}"),
             environment: vec![format!("CONTAINERS_CONF_OVERRIDE={PODMAN_CONF}")],
-            command: group.begin(command(assignment, request)),
+            command: group.begin(command(&container, request)),
             afterwards: group.end(),
             limit: LONGEST,
         };
@@ -66,10 +67,23 @@ impl LocalSessions {
     }
 }
 
-/// What runs on the machine.
-pub(super) fn command(assignment: &Assignment, request: &ExecRequest) -> Vec<String> {
-    let unit = assignment.unit();
-    let container = unit.strip_suffix(".service").unwrap_or(&unit);
+/// The unit of the container that is meant.
+fn unit_of(assignment: &Assignment, request: &ExecRequest) -> Result<String, SessionError> {
+    let Some(name) = &request.container else {
+        return Ok(assignment.unit());
+    };
+    assignment.unit_of(name).ok_or_else(|| {
+        let instance = &assignment.instance;
+        let names = assignment.container_names().join(", ");
+        SessionError::Conflict(format!(
+            "`{instance}` has no container `{name}`; its containers are {names}"
+        ))
+    })
+}
+
+/// What runs on the machine, in the container of this unit.
+pub(super) fn command(unit: &str, request: &ExecRequest) -> Vec<String> {
+    let container = unit.strip_suffix(".service").unwrap_or(unit);
     let mut words = vec![
         "/usr/bin/podman".to_owned(),
         "exec".to_owned(),

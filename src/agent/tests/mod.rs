@@ -3,6 +3,7 @@
 //! The unit files get their real owners, so these tests need root.
 
 mod adoption;
+mod beside;
 mod carried;
 mod draining;
 mod fence;
@@ -484,6 +485,8 @@ pub(super) fn assignment(index: u32, name: &str) -> Assignment {
         address: Ipv4Addr::new(10, 100, 0, 2 + u8::try_from(index).unwrap()),
         image: format!("registry.lab:5000/{name}:1"),
         container: Container::default(),
+        init_containers: Vec::new(),
+        sidecars: Vec::new(),
         ports: Vec::new(),
         health_check: None,
         restart_policy: RestartPolicy {

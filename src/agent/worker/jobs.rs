@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{ImageMemory, JOB_MARGIN, Worker, ignore_missing, logins};
+use super::{ImageMemory, JOB_MARGIN, Worker, containers, ignore_missing, logins};
 use crate::{
-    agent::image,
+    agent::{files::FilesError, image},
     api::types::InstancePhase,
     plan::Assignment,
     resource::ImagePullPolicy,
@@ -20,6 +20,8 @@ pub(super) enum JobKey {
     /// Its stop on a machine that is cut off, which may come on top of its start.
     Fence(String),
     Pull(String),
+    /// The start of a container beside the main one, by its unit.
+    Other(String),
 }
 
 /// How a job ended.
@@ -31,14 +33,19 @@ pub(super) enum JobOutcome {
 }
 
 impl Worker {
-    /// Whether the image is on the machine; begins a pull when it is not.
-    pub(super) fn image_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+    /// Whether the images of all containers are on the machine; begins a pull when one is not.
+    pub(super) fn images_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+        let each = assignment.each();
+        each.iter().all(|one| self.image_ready(one, status))
+    }
+
+    fn image_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let policy = crate::render::pull_policy(assignment);
         let memory = self
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        let pulled = memory.pulled;
+        let pulled = memory.pulled.contains(&assignment.image);
         let image = self.images.entry(assignment.image.clone()).or_default();
         let known = image.present
             || image::is_present(&self.tools.accounts.home(&self.user), &assignment.image);
@@ -108,7 +115,7 @@ impl Worker {
         });
     }
 
-    fn start_limit(&self) -> Duration {
+    pub(super) fn start_limit(&self) -> Duration {
         Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN
     }
 
@@ -117,14 +124,17 @@ impl Worker {
         key: JobKey,
         unit: String,
         assignment: Option<&Assignment>,
-    ) {
+    ) -> Result<(), FilesError> {
         let manager = Arc::clone(&self.manager);
         let limit = stop_limit(assignment);
+        let others = self.folder.others(&unit)?;
         self.busy.insert(key.clone());
         self.jobs.spawn(async move {
-            let result = manager.stop(&unit, limit).await;
+            let main = manager.stop(&unit, limit).await;
+            let result = containers::stop(manager.as_ref(), main, others, limit).await;
             (key, JobOutcome::Stopped(result))
         });
+        Ok(())
     }
 
     pub(super) fn spawn_pull(&mut self, assignment: &Assignment) {
@@ -166,10 +176,12 @@ impl Worker {
                     return;
                 }
                 // The image may have been taken away by hand: the next start looks on the disk.
-                if let Some(assignment) = self.desired.borrow().assignments.get(&instance)
-                    && let Some(image) = self.images.get_mut(&assignment.image)
-                {
-                    image.present = false;
+                if let Some(assignment) = self.desired.borrow().assignments.get(&instance) {
+                    for image in assignment.images() {
+                        if let Some(image) = self.images.get_mut(image) {
+                            image.present = false;
+                        }
+                    }
                 }
                 let delay = memory.starts.failed(now);
                 memory.start_error = result.as_ref().err().map(ToString::to_string);
@@ -200,12 +212,13 @@ impl Worker {
                         for assignment in desired
                             .assignments
                             .values()
-                            .filter(|one| one.image == reference)
+                            .filter(|one| one.images().any(|image| image == reference))
                         {
                             self.memories
                                 .entry(assignment.instance.clone())
                                 .or_default()
-                                .pulled = true;
+                                .pulled
+                                .insert(reference.clone());
                         }
                     }
                     Err(words) => {
@@ -220,14 +233,13 @@ impl Worker {
                     }
                 }
             }
+            (JobKey::Other(unit), outcome) => self.other_was_started(&unit, &outcome),
             (key, outcome) => tracing::error!(?key, ?outcome, "a job ended as another kind"),
         }
     }
 }
 
 fn stop_limit(assignment: Option<&Assignment>) -> Duration {
-    let grace = assignment.map_or(60, |assignment| {
-        assignment.container.termination_grace_seconds
-    });
+    let grace = assignment.map_or(60, Assignment::stop_seconds);
     Duration::from_secs(u64::from(grace) + 10) + JOB_MARGIN
 }

@@ -3,6 +3,7 @@
 //! Passes are serial, slow work is not: pulls, starts and stops run as jobs, each instance has at
 //! most one, and every finished job makes a new pass.
 
+mod containers;
 mod draining;
 mod health;
 mod jobs;
@@ -42,6 +43,7 @@ use super::{
 };
 use crate::{
     agent::accounts::UserAccounts,
+    api::types::ContainerStatus,
     host::files::FileError,
     host::users::UserError,
     plan::{Assignment, Wanted, WorkloadUser},
@@ -146,7 +148,8 @@ struct Memory {
     starts: Backoff,
     reloads: Backoff,
     ended: bool,
-    pulled: bool,
+    /// Images that were pulled for it.
+    pulled: BTreeSet<String>,
     judged_exit: Option<u64>,
     fault_is_ours: bool,
     trouble: String,
@@ -157,6 +160,12 @@ struct Memory {
     heals: Backoff,
     /// Why it was last restarted so.
     healed: Option<String>,
+    /// Its containers, where it has several, as they were last reported.
+    containers: Vec<ContainerStatus>,
+    /// What those beside the main one said last, by their units, with the end that was looked at.
+    words: BTreeMap<String, (u64, String)>,
+    /// Their starts by the agent, by their units.
+    others: BTreeMap<String, Backoff>,
 }
 
 /// What the next process of the agent has to know of an instance.

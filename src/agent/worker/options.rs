@@ -26,7 +26,7 @@ impl Worker {
     pub(super) async fn join_groups(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
         let all = || desired.assignments.values();
         let runs = |one: &&Assignment| one.wanted == Wanted::Running;
-        let asks = all().any(|one| !one.container.groups.is_empty());
+        let asks = all().any(|one| !one.together().groups.is_empty());
         // What is to stop keeps its groups until it has.
         let stopping = all().any(|one| !runs(&one) && self.folder.has(&one.unit()));
         // Where nothing runs, another version may come, or the user goes as a whole.
@@ -73,14 +73,14 @@ impl Worker {
         let mut live = Vec::new();
         for (unit, instance) in self.folder.instances()? {
             let status = self.manager.status(&unit).await?;
-            if !self.folder.is_over(&status) {
+            if !self.folder.is_over(&status) || !self.others_are_over(&unit).await? {
                 live.push((unit, instance, status));
             }
         }
         let names: BTreeSet<&str> = live.iter().map(|(_, name, _)| name.as_str()).collect();
         let mut waiting = desired.to_run();
         let needs = waiting
-            .any(|one| !one.container.groups.is_empty() && !names.contains(one.instance.as_str()));
+            .any(|one| !one.together().groups.is_empty() && !names.contains(one.instance.as_str()));
         if !live.is_empty() && !needs {
             return Ok(true);
         }
@@ -106,7 +106,7 @@ impl Worker {
             if let Some(assignment) = assignment {
                 self.told(assignment, &status, REGROUPED, REGROUPED_MEANS.to_owned());
             }
-            self.spawn_stop(JobKey::Instance(instance), unit, assignment);
+            self.spawn_stop(JobKey::Instance(instance), unit, assignment)?;
         }
         Ok(false)
     }
@@ -117,7 +117,7 @@ impl Worker {
         assignment: &Assignment,
         status: &UnitStatus,
     ) -> Result<bool, WorkerError> {
-        if !assignment.container.has_machine_things() {
+        if !assignment.together().has_machine_things() {
             return Ok(true);
         }
         let groups = self.tools.accounts.groups(&self.user)?;

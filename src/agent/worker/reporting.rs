@@ -56,6 +56,13 @@ impl Worker {
                 _ => (verdict.reason, message),
             };
         let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
+        let (health, reason, message) = match verdict.beside {
+            // What it serves with is not whole, whatever its own check says.
+            Some(trouble) if verdict.phase == InstancePhase::Running => {
+                (Health::Unhealthy, trouble, verdict.message.clone())
+            }
+            _ => (health, reason, message),
+        };
         let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
         if verdict.phase == InstancePhase::Running {
             let in_use = host_ports::in_use(assignment, self.tools.listeners.as_ref());
@@ -119,6 +126,11 @@ impl Worker {
             cpu: status.cpu_usage,
             conditions: limits::conditions(assignment, self.tools.limits_enforced),
             restarts: self.restarts.own(&assignment.instance),
+            containers: self
+                .memories
+                .get(&assignment.instance)
+                .map(|memory| memory.containers.clone())
+                .unwrap_or_default(),
             ..InstanceReport::default()
         }
     }

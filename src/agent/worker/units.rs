@@ -10,7 +10,7 @@ use crate::{
         backoff::Backoff,
         carried,
         files::FilesError,
-        host_ports,
+        holder, host_ports,
         judge::{Action, CONDITION, Circumstances, judge},
         log_tail::{self, Runs},
         restarts::News,
@@ -47,7 +47,10 @@ impl Worker {
                 None => desired.confirmed,
             };
             // What a cut-off machine must not run does not wait until it has started.
-            let hurries = assignment.is_some_and(|one| one.wanted == Wanted::Running);
+            // Nor does what waits for an init container.
+            let hurries = assignment.is_some_and(|one| {
+                one.wanted == Wanted::Running || !one.init_containers.is_empty()
+            });
             let key = match hurries {
                 true => JobKey::Fence(instance.clone()),
                 false => JobKey::Instance(instance.clone()),
@@ -58,13 +61,16 @@ impl Worker {
             self.probes.end(&instance);
             let status = self.manager.status(&unit).await?;
             let starting = self.busy.contains(&JobKey::Instance(instance.clone()));
-            if self.folder.is_over(&status) {
+            if self.folder.is_over(&status) && self.others_are_over(&unit).await? {
                 // The start may be about to begin: its file is needed until it has ended.
                 if starting {
                     continue;
                 }
                 if status.active_state == "failed" {
                     ignore_missing(self.manager.reset_failed(&unit).await)?;
+                }
+                for other in self.folder.others(&unit)? {
+                    ignore_missing(self.manager.reset_failed(&other).await)?;
                 }
                 self.folder.remove(&unit)?;
                 removed = true;
@@ -82,7 +88,7 @@ impl Worker {
                         String::new(),
                     );
                 }
-                self.spawn_stop(key, unit, assignment);
+                self.spawn_stop(key, unit, assignment)?;
             }
         }
         if removed {
@@ -125,11 +131,14 @@ impl Worker {
                 continue;
             };
             files.extend(rendered);
-            files.extend(self.tools.renderer.image(
+            files.extend(self.tools.renderer.images(
                 assignment,
                 &self.tools.settings,
                 self.has_logins,
             )?);
+            if assignment.network_unit().is_some() {
+                holder::prepare(&self.tools.root)?;
+            }
             let resolv = self.tools.renderer.resolv_conf(
                 &assignment.namespace,
                 &self.tools.domain,
@@ -222,6 +231,11 @@ impl Worker {
             now: (self.tools.monotonic)(),
         };
         let verdict = judge(assignment, &status, circumstances);
+        let beside = self.look_beside(assignment, &status).await?;
+        let verdict = match &beside {
+            Some(beside) => beside.judge(assignment, &status, verdict, circumstances.now),
+            None => verdict,
+        };
         self.watch_health(assignment, &status);
         let memory = self
             .memories
@@ -238,6 +252,9 @@ impl Worker {
         if self.busy.contains(&key) || verdict.action == Action::Leave {
             self.report_verdict(assignment, &status, &verdict);
             if !self.busy.contains(&key) {
+                if let Some(beside) = &beside {
+                    self.converge_beside(assignment, beside, &verdict)?;
+                }
                 self.heal(assignment, &status, unit);
             }
             return Ok(());
@@ -250,7 +267,7 @@ impl Worker {
         if !self.secrets_ready(assignment, &status) {
             return Ok(());
         }
-        if !self.image_ready(assignment, &status)
+        if !self.images_ready(assignment, &status)
             || !self.volumes_ready(assignment, &status)
             || !self.options_ready(assignment, &status)?
             || !self.host_ports_free(assignment, &status)

@@ -14,7 +14,7 @@ fn submission(replicas: &str) -> Submission {
         files: BTreeMap::from([("workload.kat".to_owned(), format!("replicas: {replicas}"))]),
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
-        pulled_image: None,
+        pulled_images: Vec::new(),
         fenced_grace: None,
         host_ports: Vec::new(),
         makes_namespace: false,

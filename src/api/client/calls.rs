@@ -35,6 +35,8 @@ pub struct LogQuery {
     pub tail: Option<u64>,
     /// Only the program's last run before the present one.
     pub previous: bool,
+    /// Which container; the main one unless named.
+    pub container: Option<String>,
 }
 
 /// Which events; what is left out does not matter.
@@ -337,6 +339,9 @@ impl Client {
         }
         if query.previous {
             route = route.with("previous", "true");
+        }
+        if let Some(container) = &query.container {
+            route = route.with("container", container);
         }
         let (endpoint, response) = self.open(&Request::get(route)).await?;
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))

@@ -62,7 +62,7 @@ pub(super) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<
         && let Some((_, Some(first))) = fates.pairs.first()
     {
         let mut after = first.assignment.clone();
-        hide(&mut after.container);
+        hide_all(&mut after);
         let count = u32::try_from(fates.pairs.len()).unwrap_or(u32::MAX);
         let text = texts(&renderer, &settings, &after);
         changes.extend(difference(Ok(Texts::new()), text, count));
@@ -80,14 +80,40 @@ fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
         user: old.user.clone(),
         ..new.clone()
     };
-    hide(&mut before.container);
-    hide(&mut after.container);
-    let known = |name: &str| old.container.env.iter().rfind(|one| one.name == name);
-    let really = new.container.env.iter();
-    for (variable, real) in after.container.env.iter_mut().zip(really) {
-        mark(variable, real, known(&real.name));
+    hide_all(&mut before);
+    hide_all(&mut after);
+    mark_all(&mut after.container, &new.container, Some(&old.container));
+    for (shown, real, known) in [
+        (
+            &mut after.init_containers,
+            &new.init_containers,
+            &old.init_containers,
+        ),
+        (&mut after.sidecars, &new.sidecars, &old.sidecars),
+    ] {
+        for (shown, real) in shown.iter_mut().zip(real) {
+            let before = known.iter().find(|one| one.name == real.name);
+            mark_all(shown, real, before);
+        }
     }
     (before, after)
+}
+
+/// Takes values out of all containers.
+fn hide_all(assignment: &mut Assignment) {
+    let others = assignment.init_containers.iter_mut();
+    std::iter::once(&mut assignment.container)
+        .chain(others)
+        .chain(&mut assignment.sidecars)
+        .for_each(hide);
+}
+
+/// Marks the variables of a container that have another value than before.
+fn mark_all(shown: &mut Container, real: &Container, before: Option<&Container>) {
+    let known = |name: &str| before?.env.iter().rfind(|one| one.name == name);
+    for (variable, real) in shown.env.iter_mut().zip(&real.env) {
+        mark(variable, real, known(&real.name));
+    }
 }
 
 /// Takes values out, also of variables that have a secret's.
@@ -113,7 +139,7 @@ fn texts(
     assignment: &Assignment,
 ) -> Result<Texts, RenderError> {
     let mut files = renderer.instance(assignment, settings)?;
-    files.extend(renderer.image(assignment, settings, assignment.logins.is_some())?);
+    files.extend(renderer.images(assignment, settings, assignment.logins.is_some())?);
     Ok(files
         .into_iter()
         .map(|file| (file.name, file.text))

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Condition, Health, InstancePhase, newer};
+use super::{Condition, ContainerStatus, Health, InstancePhase, newer};
 use crate::resource::ResourceList;
 
 /// An agent's report to the leader (RFC001-KAT 4.1.3); the wire keeps the RFC's names.
@@ -217,4 +217,7 @@ pub struct InstanceReport {
     pub cpu: Option<u64>,
     /// Conditions of the instance.
     pub conditions: Vec<Condition>,
+    /// Its init containers and sidecars.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub containers: Vec<ContainerStatus>,
 }

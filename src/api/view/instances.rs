@@ -95,6 +95,7 @@ impl View<'_> {
                 memory: report.and_then(|report| report.memory),
                 cpu: report.and_then(|report| report.cpu),
                 conditions: record.conditions.clone(),
+                containers: record.containers.clone(),
             },
         }
     }

@@ -9,8 +9,8 @@ use crate::{
         diagnostic::{Class, quote},
     },
     resource::{
-        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, ResourceList, Resources, SecretKeyRef,
-        VolumeMount,
+        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, ResourceList, Resources,
+        SecretKeyRef, VolumeMount,
     },
 };
 
@@ -19,13 +19,70 @@ const LEAST_MEMORY: Bytes = Bytes(1 << 20);
 /// Least size of /dev/shm: one page.
 const LEAST_SHARED_MEMORY: Bytes = Bytes(1 << 12);
 
-/// One container; `volumes` are the names that its mounts may refer to.
+/// The main container; `volumes` are the names that its mounts may refer to.
 pub(super) fn container(
     decoder: &mut Decoder<'_>,
     at: &At<'_>,
     volumes: &[String],
 ) -> Option<Container> {
-    let mut fields = decoder.mapping(at)?;
+    let fields = decoder.mapping(at)?;
+    decoded(decoder, fields, volumes)
+}
+
+/// Those that run before the main container, or beside it. `names` are those that containers have already.
+pub(super) fn others(
+    decoder: &mut Decoder<'_>,
+    at: &At<'_>,
+    volumes: &[String],
+    names: &mut BTreeMap<String, u32>,
+) -> Option<Vec<Container>> {
+    let found = decoder.list(at, |decoder, at| {
+        let mut fields = decoder.mapping(at)?;
+        fields.required(decoder, "name", |decoder, at| {
+            let name = decoder.text(at)?;
+            decoder.once(at, &name, names);
+            Some(())
+        });
+        let image = fields.optional(decoder, "image", |decoder, at| {
+            decoder.checked(at, check::image)
+        });
+        let places = ["hostNetwork", "drainSeconds"]
+            .map(|name| (name, fields.place(name), fields.path_of(name)));
+        let container = decoded(decoder, fields, volumes)?;
+        let of_all = [
+            (
+                container.host_network,
+                "all containers of an instance share one network",
+            ),
+            (
+                container.drain_seconds != 5,
+                "an instance is drained as a whole",
+            ),
+        ];
+        for ((name, place, path), (is_written, why)) in places.into_iter().zip(of_all) {
+            if is_written {
+                let message = format!("{why}, which {name} of spec.container decides");
+                let hint = Some("leave it out here".to_owned());
+                decoder.soft(Class::CrossFile, place, &path, message, hint);
+            }
+        }
+        Some(Container { image, ..container })
+    })?;
+    if found.len() > MOST_OTHERS {
+        let message = format!(
+            "found {} items, expected at most {MOST_OTHERS}",
+            found.len()
+        );
+        decoder.soft(Class::Range, at.node.span, &at.path, message, None);
+    }
+    Some(found)
+}
+
+fn decoded(
+    decoder: &mut Decoder<'_>,
+    mut fields: Fields<'_>,
+    volumes: &[String],
+) -> Option<Container> {
     let name = fields.optional(decoder, "name", |decoder, at| {
         decoder.checked(at, check::label)
     });
@@ -72,6 +129,7 @@ pub(super) fn container(
     fields.finish(decoder);
     Some(Container {
         name,
+        image: None,
         command: command.unwrap_or_default(),
         args: args.unwrap_or_default(),
         entrypoint: entrypoint.unwrap_or_default(),

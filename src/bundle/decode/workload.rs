@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{At, Decoder, Fields, container::container};
+use super::{
+    At, Decoder, Fields,
+    container::{container, others},
+};
 use crate::{
     bundle::{check, diagnostic::Class, yaml::Value},
     resource::{
@@ -74,13 +77,18 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadSpec> {
     });
     let volumes = fields.optional(decoder, "volumes", volumes);
     let names = declared_names(&mut fields);
+    let mut called = BTreeMap::new();
     let main = fields.required(decoder, "container", |decoder, at| {
-        container(decoder, at, &names)
+        let main = container(decoder, at, &names)?;
+        if let Some(name) = &main.name {
+            called.insert(name.clone(), at.node.span.start.line);
+        }
+        Some(main)
     });
-    let containers =
-        |decoder: &mut Decoder<'_>, at: &At<'_>| decoder.list(at, |d, at| container(d, at, &names));
-    let init_containers = fields.optional(decoder, "initContainers", containers);
-    let sidecars = fields.optional(decoder, "sidecars", containers);
+    let mut list =
+        |decoder: &mut Decoder<'_>, at: &At<'_>| others(decoder, at, &names, &mut called);
+    let init_containers = fields.optional(decoder, "initContainers", &mut list);
+    let sidecars = fields.optional(decoder, "sidecars", &mut list);
     fields.finish(decoder);
     Some(WorkloadSpec {
         kind: kind?,

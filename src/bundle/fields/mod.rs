@@ -175,29 +175,48 @@ static BY_PATH: LazyLock<BTreeMap<(Kind, &'static str), &'static Field>> = LazyL
 
 /// The field of a path; numbers of items do not matter (`env[2].name`, `env[].name`).
 ///
-/// What lies in a list of containers is found under `spec.container`.
+/// What lies in a list of containers is found under `spec.container`, where it has no row of its own.
 pub fn lookup(kind: Kind, path: &str) -> Option<&'static Field> {
-    let mut pattern = pattern(path);
+    let pattern = pattern(path);
+    let found = |pattern: &str| BY_PATH.get(&(kind, pattern)).copied();
     if kind == Kind::Workload {
         for list in ["spec.initContainers[]", "spec.sidecars[]"] {
             if let Some(rest) = pattern.strip_prefix(list) {
-                pattern = format!("spec.container{rest}");
+                let like = format!("spec.container{rest}");
+                let own = found(&pattern);
+                return own.or_else(|| found(&like).filter(|field| is_shared(field)));
             }
         }
     }
-    BY_PATH.get(&(kind, pattern.as_str())).copied()
+    found(&pattern)
+}
+
+/// Containers beside the main one have it too.
+fn is_shared(field: &Field) -> bool {
+    !["spec.container.hostNetwork", "spec.container.drainSeconds"].contains(&field.path)
 }
 
 /// The fields directly below a path, in the table's order.
 pub fn children(kind: Kind, path: &str) -> impl Iterator<Item = &'static Field> {
     let parent = lookup(kind, path.strip_suffix("[]").unwrap_or(path));
     let mut prefix = parent.map_or("", |field| field.path).to_owned();
+    let mut like = None;
     match parent.map(|field| field.value) {
         Some(FieldType::List) => prefix.push_str("[]"),
-        Some(FieldType::ListOf(like)) => prefix = like.to_owned(),
+        Some(FieldType::ListOf(other)) => {
+            prefix.push_str("[]");
+            like = Some(other);
+        }
         _ => {}
     }
-    all().filter(move |field| field.kind == kind && field.parent() == prefix)
+    let of = move |field: &Field, parent: &str| field.kind == kind && field.parent() == parent;
+    let own: Vec<_> = all().filter(|field| of(field, &prefix)).collect();
+    let names: Vec<_> = own.iter().map(|field| field.name()).collect();
+    let shared = all().filter(move |field| {
+        let like = like.is_some_and(|like| of(field, like));
+        like && is_shared(field) && !names.contains(&field.name())
+    });
+    own.into_iter().chain(shared)
 }
 
 /// `env[2].name` -> `env[].name`.

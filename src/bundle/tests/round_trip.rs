@@ -160,6 +160,24 @@ fn container() -> impl Strategy<Value = Container> {
         )
 }
 
+/// A container beside the main one.
+fn beside(number: usize, container: Container) -> Container {
+    let mounts = container.volume_mounts.iter();
+    let volume_mounts = mounts.map(|mount| VolumeMount {
+        sub_path: None,
+        read_only: true,
+        ..mount.clone()
+    });
+    Container {
+        name: Some(format!("beside-{number}")),
+        image: (number == 0).then(|| "registry.example/beside:1".to_owned()),
+        volume_mounts: volume_mounts.collect(),
+        drain_seconds: 5,
+        host_network: false,
+        ..container
+    }
+}
+
 fn workloads() -> impl Strategy<Value = Workload> {
     (
         (
@@ -264,7 +282,11 @@ fn workloads() -> impl Strategy<Value = Workload> {
                         .collect(),
                     container: main,
                     init_containers: Vec::new(),
-                    sidecars,
+                    sidecars: sidecars
+                        .into_iter()
+                        .enumerate()
+                        .map(|(number, one)| beside(number, one))
+                        .collect(),
                     volumes: vec![Volume {
                         name: "data".to_owned(),
                         simple_cluster_storage: Some(SimpleClusterStorage {}),

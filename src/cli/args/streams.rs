@@ -32,6 +32,9 @@ pub(in crate::cli) struct Logs {
     /// What the run before the last one printed, of a program that was started again
     #[arg(long, conflicts_with = "follow")]
     pub(in crate::cli) previous: bool,
+    /// An init container or sidecar instead of the main container
+    #[arg(short, long, value_name = "NAME")]
+    pub(in crate::cli) container: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -47,6 +50,9 @@ pub(in crate::cli) struct Exec {
     /// The command runs on a terminal
     #[arg(short, long)]
     pub(in crate::cli) tty: bool,
+    /// A sidecar instead of the main container
+    #[arg(short, long, value_name = "NAME")]
+    pub(in crate::cli) container: Option<String>,
     /// The command, after --
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub(in crate::cli) command: Vec<String>,

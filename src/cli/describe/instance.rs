@@ -2,12 +2,18 @@
 
 use super::{Sheet, events, host_port_of};
 use crate::{
-    api::{client::EventQuery, types::InstanceItem},
+    api::{
+        client::EventQuery,
+        types::{ContainerStatus, InstanceItem},
+    },
     cli::{
         Session,
         errors::CliError,
         get::{self},
-        output::word,
+        output::{
+            table::{Cell, Table},
+            word,
+        },
         time,
     },
     resource::Bytes,
@@ -33,6 +39,7 @@ pub(super) async fn describe(
     };
     let found = get::events(session, &query).await;
     fields(sheet, &item);
+    containers(sheet, &item.status.containers);
     sheet.conditions(&item.status.conditions);
     events(sheet, found);
     commands(sheet, &item);
@@ -91,6 +98,37 @@ fn fields(sheet: &mut Sheet, item: &InstanceItem) {
         sheet.field("processor", &text);
     }
     sheet.age(&item.metadata.creation_timestamp);
+}
+
+/// Init containers and sidecars; what the fields above say is the main container's.
+fn containers(sheet: &mut Sheet, containers: &[ContainerStatus]) {
+    if containers.is_empty() {
+        return;
+    }
+    sheet.section("other containers");
+    let headers = vec![
+        "NAME",
+        "KIND",
+        "STATE",
+        "RESTARTS",
+        "EXIT CODE",
+        "IMAGE",
+        "UNIT",
+    ];
+    let mut table = Table::new(headers);
+    for one in containers {
+        let code = one.exit_code.map(|code| code.to_string());
+        table.row(vec![
+            Cell::new(&one.name),
+            Cell::new(&one.kind),
+            Cell::phase(&one.state),
+            Cell::new(one.restarts.to_string()),
+            Cell::new(code.unwrap_or_default()),
+            Cell::new(&one.image),
+            Cell::new(&one.unit),
+        ]);
+    }
+    sheet.table(&table);
 }
 
 /// The commands that work for another user's unit: as root, `journalctl --user-unit` shows nothing

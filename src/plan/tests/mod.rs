@@ -7,6 +7,7 @@ mod away;
 mod balance;
 mod carrying;
 mod check;
+mod containers;
 mod deletion;
 mod drain;
 mod failing;

@@ -1,5 +1,6 @@
 //! Mistakes in the text of files. `§` stands where the mistake must be found, and is taken out.
 
+mod containers;
 mod fields;
 mod syntax;
 mod together;

@@ -75,7 +75,7 @@ async fn a_command_has_a_group_of_its_own_that_ends_with_its_unit() {
     let here = Here::new().await;
     let (unit, group) = here.unit().await.unwrap();
     assert_eq!(unit.afterwards, group.end());
-    let podman = command(&here.entry.assignment.value, &ExecRequest::default());
+    let podman = command(&here.entry.assignment.value.unit(), &ExecRequest::default());
     assert_eq!(unit.command, group.begin(podman));
     let conf = "CONTAINERS_CONF_OVERRIDE=/usr/share/kat/podman-exec.conf";
     assert_eq!(unit.environment, [conf]);

@@ -339,6 +339,8 @@ fn instance(workload: &str) -> Assignment {
         address: [10, 100, 0, 200].into(),
         image: "registry.example/other:1".to_owned(),
         container: Container::default(),
+        init_containers: Vec::new(),
+        sidecars: Vec::new(),
         ports: vec![Port {
             name: None,
             container_port: 80,

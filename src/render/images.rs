@@ -1,0 +1,131 @@
+//! The quadlets that pull images.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
+use crate::{plan::Assignment, resource::ImagePullPolicy};
+
+/// What `image.image` is rendered from.
+#[derive(Debug, Serialize)]
+struct ImageValues<'a> {
+    namespace: &'a str,
+    workload: &'a str,
+    image: String,
+    always: bool,
+    pull_timeout: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    auth_file: Option<PathBuf>,
+}
+
+impl Renderer {
+    /// The pulls of the images of all containers of an instance, each once.
+    ///
+    /// # Errors
+    /// As [`Self::image`].
+    pub fn images(
+        &self,
+        assignment: &Assignment,
+        settings: &RenderSettings,
+        has_logins: bool,
+    ) -> Result<Vec<UnitFile>, RenderError> {
+        let mut files: Vec<UnitFile> = Vec::new();
+        for one in assignment.each() {
+            let file = self.image(&one, settings, has_logins)?;
+            let is_new = |file: &UnitFile| files.iter().all(|known| known.name != file.name);
+            files.extend(file.filter(is_new));
+        }
+        Ok(files)
+    }
+
+    /// The pull of an instance's main image, `None` when it is never pulled.
+    ///
+    /// Instances of one user with one image share the file. Its service may be started before
+    /// each first start: it pulls only what is missing, unless the policy is Always. The
+    /// `.container` does not depend on it, because a pull within a start would run into the
+    /// start's timeout. With `has_logins` Podman is told where credentials for registries are.
+    pub fn image(
+        &self,
+        assignment: &Assignment,
+        settings: &RenderSettings,
+        has_logins: bool,
+    ) -> Result<Option<UnitFile>, RenderError> {
+        let always = match pull_policy(assignment) {
+            ImagePullPolicy::Never => return Ok(None),
+            ImagePullPolicy::Always => true,
+            ImagePullPolicy::IfNotPresent => false,
+        };
+        let image = image_reference(assignment)?;
+        let values = ImageValues {
+            namespace: &assignment.namespace,
+            workload: &assignment.workload,
+            image: image.clone(),
+            always,
+            pull_timeout: settings.pull_seconds,
+            auth_file: has_logins.then(|| settings.auth_file(assignment.user.uid)),
+        };
+        Ok(Some(UnitFile {
+            name: image_file_name(&image, always),
+            text: self.render("image.image", &values)?,
+            kind: UnitFileKind::Quadlet,
+        }))
+    }
+}
+
+/// When the image is pulled: as written, else Always for `:latest` and no tag, else IfNotPresent.
+pub fn pull_policy(assignment: &Assignment) -> ImagePullPolicy {
+    assignment.container.image_pull_policy.unwrap_or_else(|| {
+        let (name, digest) = match assignment.image.split_once('@') {
+            Some((name, _)) => (name, true),
+            None => (assignment.image.as_str(), false),
+        };
+        if !digest && (!tagged(name) || name.ends_with(":latest")) {
+            ImagePullPolicy::Always
+        } else {
+            ImagePullPolicy::IfNotPresent
+        }
+    })
+}
+
+/// Whether the last part of a name has a tag; a colon before it belongs to a port.
+fn tagged(name: &str) -> bool {
+    name.rsplit('/')
+        .next()
+        .is_some_and(|last| last.contains(':'))
+}
+
+/// The reference as a quadlet takes it: names that end in `.image` or `.build` mean other
+/// quadlets there (podman-systemd.unit(5)), and a dash would begin an option of podman.
+pub(super) fn image_reference(assignment: &Assignment) -> Result<String, RenderError> {
+    let image = &assignment.image;
+    let fail = |reason| RenderError::Image {
+        instance: assignment.instance.clone(),
+        image: image.clone(),
+        reason,
+    };
+    if image.is_empty() || image.starts_with('-') || image.contains(char::is_whitespace) {
+        return Err(fail("it is not a reference"));
+    }
+    if !image.ends_with(".image") && !image.ends_with(".build") {
+        return Ok(image.clone());
+    }
+    if tagged(image) {
+        return Err(fail(
+            "its tag ends in `.image` or `.build`, which names another quadlet",
+        ));
+    }
+    Ok(format!("{image}:latest"))
+}
+
+fn image_file_name(image: &str, always: bool) -> String {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(image.as_bytes());
+    let hash: String = digest
+        .iter()
+        .take(5)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let suffix = if always { "-always" } else { "" };
+    format!("kat-image-{hash}{suffix}.image")
+}
