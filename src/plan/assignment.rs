@@ -169,6 +169,11 @@ impl Assignment {
         unit_name(&self.namespace, &self.instance)
     }
 
+    /// The images that it runs, as Podman is told to pull them.
+    pub fn images(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(self.image.as_str())
+    }
+
     /// For so long it is out of names and service addresses before its stop signal. Nobody is sent
     /// to a Job.
     pub fn drain(&self) -> Duration {

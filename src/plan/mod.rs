@@ -16,6 +16,7 @@ mod endpoints;
 mod event;
 mod host_ports;
 mod identifier;
+mod images;
 mod index;
 mod leaving;
 mod loss;
@@ -55,6 +56,7 @@ pub use host_ports::{
     HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
 };
 pub use identifier::*;
+pub use images::{KeptByMachine, KeptImages, KeptOfUser};
 pub use index::*;
 pub use loss::fence_after;
 pub use members::*;
@@ -114,6 +116,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     draft.put_before(workloads, callers);
     moves::plan_moves(&mut draft, &statuses);
     removals::plan_removals(&mut draft, &statuses);
+    images::plan_images(&mut draft, &statuses);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);

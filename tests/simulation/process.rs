@@ -14,6 +14,7 @@ use kat::{
         health::probe::Network,
         host_ports::HostListeners,
         identity::Identity,
+        image_care::ImageCare,
         options::MachineOptions,
         removals::Removals,
         secrets::Secrets,
@@ -351,6 +352,7 @@ fn tools(place: &Place) -> Tools {
         ),
         listeners: Arc::new(Nobody),
         options: MachineOptions::new(&place.root, &AgentConfig::default()),
+        images: ImageCare::new(&place.root, &AgentConfig::default()),
     }
 }
 

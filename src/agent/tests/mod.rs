@@ -7,6 +7,7 @@ mod carried;
 mod draining;
 mod fence;
 mod health;
+mod images;
 mod judge;
 mod lists;
 mod moves;
@@ -44,6 +45,7 @@ use super::{
     accounts::{MachineGroups, UserAccounts},
     desired::Desired,
     health::probe::Network,
+    image_care::ImageCare,
     options::MachineOptions,
     secrets::Secrets,
     supervisor::{Listed, Supervisor},
@@ -285,6 +287,7 @@ impl Bench {
             secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
             options: MachineOptions::new(root.path(), &AgentConfig::default()),
+            images: ImageCare::new(root.path(), &AgentConfig::default()),
         };
         let mut bench = Self {
             root,
