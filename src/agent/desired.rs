@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     host::files::{self, Access, FileError},
-    plan::{Assignment, DesiredMeta, MoveRecord, RemovalRecord},
+    plan::{Assignment, DesiredMeta, KeptImages, MoveRecord, RemovalRecord},
     store::{keys, mirror::Entries},
 };
 
@@ -26,6 +26,9 @@ pub struct Desired {
     /// Volumes whose data is to be sent, or to be taken.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub moves: BTreeMap<String, MoveRecord>,
+    /// The images to be kept beside those of the assignments; a leader of before this was said says nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub images: Option<KeptImages>,
 }
 
 /// Largest stored list.
@@ -115,6 +118,9 @@ pub fn read(entries: &Entries, node: &str) -> Result<Desired, DesiredError> {
         assignments,
         removals: wishes(entries, &keys::desired_removals(node)),
         moves: wishes(entries, &keys::desired_moves(node)),
+        images: entries
+            .get(keys::desired_images(node).as_str())
+            .and_then(|entry| serde_json::from_slice(&entry.value).ok()),
     })
 }
 

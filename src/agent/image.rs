@@ -16,12 +16,66 @@ const LISTS: [&str; 2] = [
 /// A larger list is not read; the pull's unit decides then.
 const LARGEST: u64 = 16 << 20;
 
-#[derive(Debug, Deserialize)]
-struct StoredImage {
+/// The list of layers beside it.
+const LAYERS: [&str; 2] = [
+    ".local/share/containers/storage/overlay-layers/layers.json",
+    ".local/share/containers/storage/vfs-layers/layers.json",
+];
+
+/// An image in a user's storage.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct StoredImage {
+    /// Podman's id.
     #[serde(default)]
-    names: Vec<String>,
+    pub id: String,
+    /// `registry.example/web:1`, `registry.example/web@sha256:...`; none of one whose name another has taken.
+    #[serde(default)]
+    pub names: Vec<String>,
     #[serde(default)]
     digest: String,
+}
+
+impl StoredImage {
+    /// It is what this reference names.
+    pub fn is(&self, reference: &str) -> bool {
+        self.names.contains(&with_tag(reference))
+    }
+}
+
+#[derive(Deserialize)]
+struct StoredLayer {
+    #[serde(default, rename = "diff-size")]
+    bytes: i64,
+}
+
+/// All images in a user's storage; nothing where there is no storage. The list of another driver, which a
+/// machine may have had, does not count.
+///
+/// # Errors
+/// A sentence, where there is a list that can't be read: what is in it is not known then.
+pub fn list(home: &Path) -> Result<Vec<StoredImage>, String> {
+    let Some(path) = LISTS
+        .iter()
+        .map(|list| home.join(list))
+        .find(|path| path.exists())
+    else {
+        return Ok(Vec::new());
+    };
+    let content = read(&path).ok_or_else(|| format!("{}: can't be read", path.display()))?;
+    serde_json::from_slice(&content).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// Bytes of all layers in a user's storage, each counted once; 0 where that is not known.
+pub fn layer_bytes(home: &Path) -> u64 {
+    let layers = LAYERS.iter().find_map(|list| {
+        let layers: Vec<StoredLayer> = serde_json::from_slice(&read(&home.join(list))?).ok()?;
+        Some(layers)
+    });
+    let sizes = layers
+        .iter()
+        .flatten()
+        .map(|layer| u64::try_from(layer.bytes).unwrap_or(0));
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// Whether storage has an image of this reference. A hint that saves a process: when it is wrong,

@@ -16,6 +16,7 @@ use jiff::Timestamp;
 
 use super::{
     MachineFacts, ReportSink,
+    disks::Disks,
     identity::Identity,
     keys::{Keys, KeysError},
     known::{Known, KnownNow},
@@ -98,6 +99,7 @@ pub struct ThisMachine {
     reserved: ResourceList,
     known: KnownNow,
     volumes: Arc<Volumes>,
+    disks: Arc<Disks>,
 }
 
 impl ThisMachine {
@@ -108,6 +110,7 @@ impl ThisMachine {
         managers: Arc<dyn ManagerSource>,
         known: KnownNow,
         volumes: Arc<Volumes>,
+        disks: Arc<Disks>,
     ) -> Result<Self, FactsError> {
         let facts = node_facts().await?;
         Ok(Self {
@@ -122,6 +125,7 @@ impl ThisMachine {
             reserved: config.reserved,
             known,
             volumes,
+            disks,
         })
     }
 }
@@ -129,19 +133,9 @@ impl ThisMachine {
 #[async_trait]
 impl MachineFacts for ThisMachine {
     fn resources(&self) -> NodeResources {
-        let cpu = self.capacity.cpu.unwrap_or_default().0;
-        let memory = self.capacity.memory.unwrap_or_default().0;
-        let allocatable = ResourceList {
-            cpu: Some(MilliCpu(
-                cpu.saturating_sub(self.reserved.cpu.unwrap_or_default().0),
-            )),
-            memory: Some(Bytes(
-                memory.saturating_sub(self.reserved.memory.unwrap_or_default().0),
-            )),
-        };
         NodeResources {
             capacity: self.capacity,
-            allocatable,
+            allocatable: without(self.capacity, self.reserved),
         }
     }
 
@@ -192,7 +186,8 @@ impl MachineFacts for ThisMachine {
             message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
             since: String::new(),
         });
-        unlimited.into_iter().chain(lost).collect()
+        let pressure = self.disks.condition();
+        unlimited.into_iter().chain(lost).chain(pressure).collect()
     }
 
     async fn overlay(&self) -> OverlayReport {
@@ -208,6 +203,20 @@ impl MachineFacts for ThisMachine {
             last_peer_sync,
             peers,
         }
+    }
+}
+
+/// What workloads may use of a machine that keeps this back.
+fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
+    let cpu = capacity.cpu.unwrap_or_default().0;
+    let memory = capacity.memory.unwrap_or_default().0;
+    ResourceList {
+        cpu: Some(MilliCpu(
+            cpu.saturating_sub(reserved.cpu.unwrap_or_default().0),
+        )),
+        memory: Some(Bytes(
+            memory.saturating_sub(reserved.memory.unwrap_or_default().0),
+        )),
     }
 }
 
@@ -455,6 +464,29 @@ async fn wait_ready_at(
                 );
             }
             _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_keeps_back_is_not_for_workloads() {
+        let of = |cpu: Option<u64>, memory: Option<u64>| ResourceList {
+            cpu: cpu.map(MilliCpu),
+            memory: memory.map(Bytes),
+        };
+        let has = of(Some(2000), Some(4 << 30));
+        for (reserved, left) in [
+            (of(None, None), has),
+            (of(Some(250), Some(1 << 30)), of(Some(1750), Some(3 << 30))),
+            (of(Some(250), None), of(Some(1750), Some(4 << 30))),
+            // More than there is leaves nothing.
+            (of(Some(9000), Some(8 << 30)), of(Some(0), Some(0))),
+        ] {
+            assert_eq!(without(has, reserved), left);
         }
     }
 }

@@ -24,6 +24,8 @@ pub const RECOVERY: &str = "/var/lib/kat/recovery.json";
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
 /// The folders of volumes that this machine has made ([`super::volumes::Volumes`]), 0600.
 pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
+/// Since when images are not used ([`super::image_care::ImageCare`]), 0600.
+pub const IMAGES: &str = "/var/lib/kat/images.json";
 /// Authorities, certificates and keys, 0700.
 pub const PKI: &str = "/var/lib/kat/pki";
 /// Unit files of workload users, one folder for each uid.

@@ -245,6 +245,7 @@ impl Reporter {
             made_volumes: self.facts.made_volumes(),
             removed_volumes: self.statuses.removed(),
             volume_moves: self.statuses.moves(),
+            images_removed: self.statuses.images_removed(),
         }
     }
 }

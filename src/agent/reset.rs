@@ -11,6 +11,7 @@ use super::{
     files::remove_every_users,
     forwarding,
     identity::Identity,
+    image_care::ImageCare,
     known::Known,
     machine,
     options::MachineOptions,
@@ -142,6 +143,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
             overlay: spec.cluster_cidr,
         }),
         options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
+        images: ImageCare::new(Path::new("/"), &AgentConfig::default()),
     })
 }
 
@@ -189,6 +191,7 @@ fn remove_files() -> anyhow::Result<()> {
     for file in [
         paths::DESIRED,
         paths::VOLUMES,
+        paths::IMAGES,
         paths::KNOWN,
         paths::JOINING,
         paths::MEMBER,

@@ -12,12 +12,15 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NetworkFiles, Reporter, Statuses,
     agents::Agents,
+    disks::{self, Disks},
     exec::LocalSessions,
     fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
     host_files,
     host_ports::Listening,
     identity::Identity,
+    image_care::ImageCare,
+    image_collector::Collector,
     keys::Keys,
     known::Known,
     listeners::{
@@ -100,6 +103,19 @@ pub async fn run() -> anyhow::Result<()> {
         pulses: pulses.clone(),
     };
     tasks.spawn(removals.run(cancel.clone()));
+    let base = &identity.cluster.spec.volume_base_path;
+    let disks = Disks::new(Path::new("/"), base, &config, Arc::new(disks::look));
+    let disks = Arc::new(disks);
+    let look = Arc::clone(&disks).run(statuses.clone(), pulses.clone(), cancel.clone());
+    tasks.spawn(look);
+    let collector = Collector {
+        lists: listed.clone(),
+        tools: Arc::clone(&tools),
+        disks: Arc::clone(&disks),
+        statuses: statuses.clone(),
+        pulses: pulses.clone(),
+    };
+    tasks.spawn(collector.run(cancel.clone()));
     tasks.spawn(supervisor.run(fenced, cancel.clone()));
 
     let (known_now, known) = watch::channel(Arc::new(stored));
@@ -260,6 +276,7 @@ pub async fn run() -> anyhow::Result<()> {
                 Arc::clone(&managers),
                 known.clone(),
                 Arc::clone(&tools.volumes),
+                disks,
             )
             .await?,
         ),
@@ -362,6 +379,7 @@ async fn tools(
             overlay: identity.cluster.spec.cluster_cidr,
         }),
         options: MachineOptions::new(Path::new("/"), config),
+        images: ImageCare::new(Path::new("/"), config),
     })
 }
 

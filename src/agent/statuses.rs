@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use crate::api::types::{InstanceReport, VolumeMoveReport};
+use crate::api::types::{ImagesRemoved, InstanceReport, VolumeMoveReport};
 
 /// Shared by the workers and the reporter. Cheap to clone.
 #[derive(Clone, Default)]
@@ -29,6 +29,7 @@ struct State {
     removed: BTreeSet<String>,
     not_removed: Vec<String>,
     moves: BTreeMap<String, VolumeMoveReport>,
+    images_removed: Option<ImagesRemoved>,
 }
 
 impl Statuses {
@@ -183,6 +184,36 @@ impl Statuses {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         state.moves.values().cloned().collect()
+    }
+
+    /// These images were the last to be removed because nothing used them.
+    pub fn set_images_removed(&self, removed: Option<ImagesRemoved>) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = state.images_removed != removed;
+        state.images_removed = removed;
+        drop(state);
+        if changed {
+            self.tell();
+        }
+    }
+
+    /// What [`Self::set_images_removed`] was last told.
+    pub fn images_removed(&self) -> Option<ImagesRemoved> {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.images_removed.clone()
+    }
+
+    /// Something about the machine changed that the next report is to say at once.
+    pub fn tell(&self) {
+        self.inner.changed.notify_one();
     }
 
     /// The instances' reports and the users' indexes now.

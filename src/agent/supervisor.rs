@@ -20,7 +20,7 @@ use super::{
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{
-    plan::{USER_BASE, WorkloadUser},
+    plan::{KeptOfUser, USER_BASE, WorkloadUser},
     pulse::Pulses,
 };
 
@@ -134,7 +134,8 @@ impl Supervisor {
                 });
             }
         }
-        for (uid, desired) in by_user {
+        for (uid, mut desired) in by_user {
+            desired.kept = Self::kept(&listed.desired, uid);
             match self.workers.get(&uid).filter(|sender| !sender.is_closed()) {
                 Some(sender) => {
                     sender.send_if_modified(|present| {
@@ -150,6 +151,12 @@ impl Supervisor {
             self.statuses.set_acted(listed.desired.revision);
         }
         true
+    }
+
+    /// The images of a user's workload that are kept when it leaves.
+    fn kept(desired: &Desired, uid: u32) -> Option<KeptOfUser> {
+        let index = uid.checked_sub(USER_BASE)?;
+        desired.images.as_ref()?.users.get(&index).cloned()
     }
 
     fn begin(&mut self, uid: u32, desired: UserDesired, cancel: &CancellationToken) {

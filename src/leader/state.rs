@@ -172,6 +172,10 @@ impl SnapshotBuilder {
                 .and_then(|entry| self.json::<DesiredMeta>(entry));
             let endpoints =
                 field("wg_endpoints").and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            let kept = entries.get(keys::desired_images(name).as_str());
+            if let Some(kept) = kept.and_then(|entry| self.json(entry)) {
+                snapshot.kept_images.insert(name.to_owned(), kept);
+            }
             let reach = field("reach").and_then(|entry| serde_json::from_slice(&entry.value).ok());
             snapshot.nodes.insert(
                 name.to_owned(),

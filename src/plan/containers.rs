@@ -32,7 +32,7 @@ impl Assignment {
             .flat_map(|one| &one.volume_mounts)
     }
 
-    /// The images that its containers run, the main one's first.
+    /// The images that its containers run, as Podman is told to pull them, the main one's first.
     pub fn images(&self) -> impl Iterator<Item = &str> {
         let others = self.others().map(|(_, one)| one.image.as_ref());
         let others = others.map(|image| image.unwrap_or(&self.image));

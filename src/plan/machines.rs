@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft, host_ports,
+    Assignment, Candidate, NodeStatusRecord, Wanted, WorkloadKey, draft::Draft, host_ports, images,
 };
 use crate::api::types::{InstancePhase, NodePhase};
 
@@ -44,6 +44,8 @@ impl<'a> Machines<'a> {
                 architecture: &registration.architecture,
                 volume_shared: status.is_some_and(|status| status.volume_shared),
                 host_network: status.is_some_and(|status| status.host_network),
+                disk_pressure: status
+                    .is_some_and(|status| images::pressure(&status.conditions).is_some()),
             }
         });
         let mut machines = Self {

@@ -19,6 +19,7 @@ mod event;
 mod host_ports;
 mod identifier;
 mod image_record;
+mod images;
 mod index;
 mod leaving;
 mod logins;
@@ -60,6 +61,7 @@ pub use host_ports::{
     HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
 };
 pub use identifier::*;
+pub use images::{KeptByMachine, KeptImages, KeptOfUser};
 pub use index::*;
 pub use logins::{LoginRecord, logins_for, open_logins};
 pub use loss::fence_after;
@@ -120,6 +122,7 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     draft.put_before(workloads, callers);
     moves::plan_moves(&mut draft, &statuses);
     removals::plan_removals(&mut draft, &statuses);
+    images::plan_images(&mut draft, &statuses);
     endpoints::plan_reach(&mut draft, &heard);
     endpoints::plan_endpoints(&mut draft);
     plan_namespaces(&mut draft);

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::{
     EventKind, InstanceRecord, NodeEntry, NodeStatusRecord,
     draft::{Draft, Group},
+    images,
     loss::{self, Heard, Losses},
     moves,
 };
@@ -57,6 +58,8 @@ pub(super) fn plan_nodes(
         if node.status.is_none() || status != before {
             let mut group = Group::default();
             node_events(draft, &mut group, name, node, &before, &status);
+            let uid = node.registration.value.uid.as_str();
+            images::care_events(draft, &mut group, (name, uid), &before, &status);
             instance_events(draft, &mut group, name, &before, &status);
             moves::move_events(draft, &mut group, name, (&before, &status));
             group.put(keys::node_status(name), &status);
@@ -146,6 +149,9 @@ pub fn reported_status(
             .iter()
             .map(VolumeMoveReport::meaning)
             .collect(),
+        // An agent that has removed none since it began to count takes nothing back.
+        images_removed: images::removed(report.images_removed.as_ref())
+            .or_else(|| before.images_removed.clone()),
         ..before.clone()
     }
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::moves::{KeptCopy, VolumeMove};
 use crate::{
     api::types::{
-        Condition, ContainerStatus, Health, InstancePhase, NodePhase, Scope, Taint,
+        Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, NodePhase, Scope, Taint,
         VolumeMoveReport, WorkloadStatus, newer,
     },
     resource::{ReclaimPolicy, ResourceList},
@@ -153,6 +153,9 @@ pub struct NodeStatusRecord {
     /// Volumes that it takes from other machines; their progress is not kept.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_moves: Vec<VolumeMoveReport>,
+    /// The images that it last removed because nothing used them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images_removed: Option<ImagesRemoved>,
 }
 
 /// One instance within a [`NodeStatusRecord`].

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 
 use super::{
-    HOST_PORT_DATA_PATH, Held, ImageRecord, WorkloadKey, devices::makers, host_ports,
-    needed_schema, spread::Domains,
+    HOST_PORT_DATA_PATH, Held, ImageRecord, WorkloadKey,
+    devices::makers,
+    host_ports, needed_schema,
+    rollout::{Strategy, in_place, replicas},
+    spread::Domains,
 };
 use crate::{
     api::types::{NodePhase, Taint},
     resource::{
         Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
-        Toleration, TolerationOperator, WorkloadSpec,
+        Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
     },
 };
 
@@ -51,6 +54,8 @@ pub struct Candidate<'a> {
     pub volume_shared: bool,
     /// Containers may share its network.
     pub host_network: bool,
+    /// Its disk space runs short.
+    pub disk_pressure: bool,
 }
 
 /// What an instance asks of its machine.
@@ -202,6 +207,7 @@ pub fn choose<'a>(
     for candidate in candidates {
         let excluded = unsuitable(demand, candidate)
             .or_else(|| foreign(demand, candidate))
+            .or_else(|| short_of_disk(demand, candidate))
             .or_else(|| full(demand, requests, candidate))
             .or_else(|| domains.as_ref()?.exclusion(candidate));
         match excluded {
@@ -219,6 +225,7 @@ pub fn choose<'a>(
     }
     let best = fitting.into_iter().min_by_key(|candidate| {
         (
+            candidate.disk_pressure,
             dislikes(spec, candidate),
             domains.as_ref().map(|domains| domains.count(candidate)),
             std::cmp::Reverse(score(candidate, requests)),
@@ -280,6 +287,17 @@ pub(super) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&
         !any && !made_for.iter().any(|one| one == candidate.architecture)
     });
     foreign.then_some("of an architecture that the image is not made for")
+}
+
+/// Why nothing new comes to a machine whose disk space runs short. As with a taint that is `NoSchedule`, what is on
+/// it stays; and what has to be on it comes all the same: what runs on each machine, what has its data there, and
+/// what is stopped before its successor is placed, which else might be nowhere.
+fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let spec = demand.spec;
+    let has_to = spec.kind == WorkloadType::DaemonService
+        || demand.held.on.is_some()
+        || Strategy::of(spec, replicas(spec), in_place(spec)).stops_first;
+    (candidate.disk_pressure && !has_to).then_some("short of disk space (DiskPressure)")
 }
 
 /// Why a machine has no room for one more instance.

@@ -9,6 +9,7 @@ use super::{
     GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, LoginRecord,
     NamespaceRecord, NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord,
     WorkloadMeta, WorkloadStatusRecord,
+    images::KeptByMachine,
     moves::MoveRecord,
     removals::RemovalRecord,
     secrets::{Sealing, SealingKeyRecord, SecretKey, SecretRecord},
@@ -230,6 +231,8 @@ pub struct Snapshot {
     pub sealing: Sealing,
     /// By machine, the volumes that it is to send or to take.
     pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
+    /// By machine, the images that it is to keep beside those of its instances.
+    pub kept_images: KeptByMachine,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
     /// The index that was handed out last.

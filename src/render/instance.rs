@@ -1,6 +1,5 @@
 //! The quadlets of one instance.
 
-
 use serde::Serialize;
 
 use super::{

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::ResourceList;
+use super::{Bytes, ResourceList};
 
 /// Groups that open single kinds of devices, and nothing that leads to root or to what others type.
 const GROUPS: [&str; 8] = [
@@ -35,6 +35,30 @@ pub struct AgentConfig {
     pub wireguard_port: Option<u16>,
     /// `host:port` at which other machines reach this one's WireGuard.
     pub endpoints: Vec<String>,
+    /// How long images stay that nothing uses.
+    pub images: KeptImageTimes,
+    /// Bytes that are to be free on each of its file systems that KAT writes to; a tenth of it, and at most
+    /// 10 GiB, where this is not written.
+    pub disk_free: Option<Bytes>,
+}
+
+/// How long images stay on a machine that no instance there uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptImageTimes {
+    /// Days that those of a workload stay that has left the machine.
+    pub keep_days: u32,
+    /// Hours that one stays of a version that is neither wanted nor gone back to.
+    pub old_hours: u32,
+}
+
+impl Default for KeptImageTimes {
+    fn default() -> Self {
+        Self {
+            keep_days: 7,
+            old_hours: 24,
+        }
+    }
 }
 
 impl Default for AgentConfig {
@@ -53,6 +77,8 @@ impl Default for AgentConfig {
             volume_shared: false,
             wireguard_port: None,
             endpoints: Vec::new(),
+            images: KeptImageTimes::default(),
+            disk_free: None,
         }
     }
 }

@@ -130,6 +130,11 @@ pub fn desired_move(node: &str, volume: &str) -> String {
     format!("{NODE_DESIRED}{node}/moves/{volume}")
 }
 
+/// The images that a machine is to keep beside those of its instances.
+pub fn desired_images(node: &str) -> String {
+    format!("{NODE_DESIRED}{node}/images")
+}
+
 /// Where the data of a volume lies; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn volume(volume: &str) -> String {
     format!("{VOLUMES}{volume}")

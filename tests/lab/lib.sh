@@ -271,7 +271,7 @@ mend_on() {
 }
 
 # What lies on the machine, but for what tests put there and what changes by itself.
-trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|network/|backups|volumes))'; }
+trace() { inventory n1 | grep -vE '^(root/|var/lib/kat/(etcd|desired\.json|images\.json|network/|backups|volumes))'; }
 # no_trace STATUS ID: nothing is left of a workload whose instance had this status and id.
 no_trace() {
     local status=$1 id=$2 user uid address

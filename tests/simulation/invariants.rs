@@ -8,8 +8,8 @@ use std::{
 use kat::{
     api::types::{NodePhase, WorkloadPhase},
     plan::{
-        Assignment, ClusterMembers, DesiredMeta, NodeStatusRecord, VolumeRecord, Wanted,
-        WorkloadMeta, WorkloadStatusRecord,
+        Assignment, ClusterMembers, DesiredMeta, KeptImages, NodeStatusRecord, VolumeRecord,
+        Wanted, WorkloadMeta, WorkloadStatusRecord,
     },
     store::{KeyValue, keys},
 };
@@ -310,7 +310,15 @@ impl World {
         if absent && volumes.iter().any(|item| item.key.starts_with(&gone)) {
             return Some("data is left over".to_owned());
         }
-        if count(keys::NODE_DESIRED) != assigned.len() + self.joined().count() {
+        let desired = self.store.peek(keys::NODE_DESIRED).items;
+        let (images, desired): (Vec<_>, Vec<_>) = desired
+            .iter()
+            .partition(|item| item.key.ends_with("/images"));
+        let mut kept = images.iter().map(|item| read::<KeptImages>(item).users);
+        if !kept.all(|users| users.keys().all(|index| indexes.contains(index))) {
+            return Some("machines keep images of what is gone".to_owned());
+        }
+        if desired.len() != assigned.len() + self.joined().count() {
             return Some("removals of data are left over".to_owned());
         }
         let kept = volumes.iter().map(|item| read::<VolumeRecord>(item).index);

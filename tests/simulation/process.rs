@@ -9,6 +9,7 @@ use kat::{
         fence::{Fence, Memory},
         follow_desired,
         identity::Identity,
+        image_care::ImageCare,
         moves::{Moves, OwnVolumes},
         options::MachineOptions,
         removals::Removals,
@@ -367,5 +368,6 @@ fn tools(place: &Place) -> Tools {
         ),
         listeners: Arc::new(Nobody),
         options: MachineOptions::new(&place.root, &AgentConfig::default()),
+        images: ImageCare::new(&place.root, &AgentConfig::default()),
     }
 }

@@ -8,6 +8,7 @@ mod carried;
 mod draining;
 mod fence;
 mod health;
+mod images;
 mod judge;
 mod lists;
 mod logins;
@@ -46,6 +47,7 @@ use super::{
     accounts::{MachineGroups, UserAccounts},
     desired::Desired,
     health::probe::Network,
+    image_care::ImageCare,
     options::MachineOptions,
     secrets::Secrets,
     supervisor::{Listed, Supervisor},
@@ -287,6 +289,7 @@ impl Bench {
             secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
             options: MachineOptions::new(root.path(), &AgentConfig::default()),
+            images: ImageCare::new(root.path(), &AgentConfig::default()),
         };
         let mut bench = Self {
             root,

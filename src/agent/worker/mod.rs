@@ -34,6 +34,7 @@ use super::{
     files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
     host_ports::HostListeners,
+    image_care::ImageCare,
     notes::Notes,
     options::MachineOptions,
     paths::UserFolders,
@@ -46,7 +47,7 @@ use crate::{
     api::types::ContainerStatus,
     host::files::FileError,
     host::users::UserError,
-    plan::{Assignment, Wanted, WorkloadUser},
+    plan::{Assignment, KeptOfUser, Wanted, WorkloadUser},
     pulse::{Pulse, Pulses},
     render::{RenderError, RenderSettings, Renderer},
     systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions},
@@ -93,6 +94,8 @@ pub struct Tools {
     pub listeners: Arc<dyn HostListeners>,
     /// What else instances may have of the machine.
     pub options: MachineOptions,
+    /// Which images stay that no instance uses.
+    pub images: Arc<ImageCare>,
 }
 
 /// A worker's part of the desired list.
@@ -104,6 +107,8 @@ pub struct UserDesired {
     pub assignments: BTreeMap<String, Assignment>,
     /// Those of them that must not run now: the machine reaches no leader, or has reached none yet.
     pub fenced: BTreeSet<String>,
+    /// The images of its workload that stay here for a while when it has left; of a workload that is gone, none.
+    pub kept: Option<KeptOfUser>,
 }
 
 impl UserDesired {
@@ -196,6 +201,8 @@ pub struct Worker {
     desired: watch::Receiver<UserDesired>,
     statuses: Statuses,
     ready: bool,
+    /// Its workload has left; its account and its images are what is left of it.
+    parked: bool,
     /// What an earlier process of the agent left was asked to end.
     cleared: bool,
     readiness: Backoff,
@@ -248,6 +255,7 @@ impl Worker {
             desired,
             statuses,
             ready: false,
+            parked: false,
             cleared: false,
             readiness: Backoff::default(),
             has_no_groups: false,
@@ -318,7 +326,10 @@ impl Worker {
     /// One pass. True when nothing of the user is left.
     async fn pass(&mut self, desired: &UserDesired, pulse: &Pulse) -> Result<bool, WorkerError> {
         if desired.confirmed && desired.assignments.is_empty() {
-            return self.remove_user().await;
+            return self.leave(desired).await;
+        }
+        if !desired.assignments.is_empty() && std::mem::take(&mut self.parked) {
+            self.tools.images.forget(self.user.uid);
         }
         if !self.report_stopped(desired) && self.folder.instances()?.is_empty() {
             return Ok(false);

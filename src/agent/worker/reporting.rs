@@ -28,6 +28,12 @@ impl Worker {
             .retain(|instance| wanted.contains_key(instance));
         self.notes.retain(|instance| wanted.contains_key(instance));
         self.probes.retain(|instance| wanted.contains_key(instance));
+        // One that no instance has may be removed meanwhile.
+        self.images.retain(|image, _| {
+            wanted
+                .values()
+                .any(|one| one.images().any(|name| name == image))
+        });
     }
 
     pub(super) fn report_verdict(

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{
-    agent::{backoff::Backoff, carried, exec, files::FilesError, health},
+    agent::{backoff::Backoff, carried, exec, files::FilesError, health, image},
     systemd::{SystemdError, UnitManager},
 };
 
@@ -65,8 +65,35 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes away everything of the user. True when nothing is left.
-    pub(super) async fn remove_user(&mut self) -> Result<bool, WorkerError> {
+    /// Takes away everything of the user; its images and the account that has them stay for a while, for its
+    /// workload may come back. True when nothing is left.
+    pub(super) async fn leave(&mut self, desired: &UserDesired) -> Result<bool, WorkerError> {
+        let home = self.tools.accounts.home(&self.user);
+        let care = &self.tools.images;
+        if care.stays(&self.user, &home, desired.kept.as_ref()) {
+            if !self.parked && self.empty_user().await? {
+                self.parked = true;
+                self.ready = false;
+                self.images.clear();
+            }
+            return Ok(false);
+        }
+        if !self.empty_user().await? {
+            return Ok(false);
+        }
+        // Those of a workload that is gone went with it: nothing is to be told of them.
+        let told = desired.kept.as_ref().and_then(|_| image::list(&home).ok());
+        let bytes = image::layer_bytes(&home);
+        self.tools.accounts.remove(&self.user).await?;
+        self.tools.images.forget(self.user.uid);
+        if let Some(images) = told.filter(|images| !images.is_empty()) {
+            self.tools.images.note(&self.user, &images, bytes);
+        }
+        Ok(true)
+    }
+
+    /// Takes away everything of the user but its account and its home. False where that has to be waited for.
+    async fn empty_user(&mut self) -> Result<bool, WorkerError> {
         let units = self.folder.instances()?;
         if !units.is_empty()
             && self
@@ -111,7 +138,6 @@ impl Worker {
             self.tools.managers.system().reload().await?;
         }
         self.forget_groups()?;
-        self.tools.accounts.remove(&self.user).await?;
         Ok(true)
     }
 }

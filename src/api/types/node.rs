@@ -14,7 +14,10 @@ pub const ETCD_CONDITION: &str = "EtcdMember";
 /// Type of the condition of a machine whose member of etcd has lost its data.
 pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
 
-/// The reason of that condition names the member, by etcd's id: a machine that becomes a member anew
+/// Type, and reason, of the condition of a machine whose disk space runs short: nothing new is placed on it.
+pub const DISK_PRESSURE: &str = "DiskPressure";
+
+/// The reason of [`DATA_LOST_CONDITION`] names the member, by etcd's id: a machine that becomes a member anew
 /// has another one.
 pub fn data_lost_reason(member: &str) -> String {
     format!("Member{member}")

@@ -59,6 +59,59 @@ pub struct NodeReport {
     pub removed_volumes: Vec<String>,
     /// Volumes that it takes from other machines.
     pub volume_moves: Vec<VolumeMoveReport>,
+    /// The images that it last removed because nothing used them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub images_removed: Option<ImagesRemoved>,
+}
+
+/// Images that a machine has removed in one go, because nothing used them any more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ImagesRemoved {
+    /// Tells this time from the one before.
+    pub id: u64,
+    /// How many.
+    pub images: u32,
+    /// Bytes of their layers that nothing else used.
+    pub bytes: u64,
+    /// Names of some of them.
+    pub names: Vec<String>,
+}
+
+impl ImagesRemoved {
+    /// Names that are told, and their longest.
+    const NAMED: usize = 3;
+    const LONGEST: usize = 200;
+
+    /// The same with as much of it as is kept.
+    pub fn bounded(&self) -> Self {
+        let names = self.names.iter().take(Self::NAMED);
+        Self {
+            names: names
+                .map(|name| name.chars().take(Self::LONGEST).collect())
+                .collect(),
+            ..self.clone()
+        }
+    }
+}
+
+impl std::fmt::Display for ImagesRemoved {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let images = match self.images {
+            1 => "an image".to_owned(),
+            count => format!("{count} images"),
+        };
+        let mebibytes = self.bytes >> 20;
+        write!(
+            formatter,
+            "removed {images} that nothing used, {mebibytes} MiB: {}",
+            self.names.join(", ")
+        )?;
+        match usize::try_from(self.images) {
+            Ok(count) if count > self.names.len() => write!(formatter, " ..."),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A volume that a machine takes from another, as that machine sees it.

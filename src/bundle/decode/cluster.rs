@@ -10,7 +10,9 @@ use crate::{
         check,
         diagnostic::{Class, quote},
     },
-    resource::{AgentConfig, ClusterConfiguration, ClusterMetadata, ClusterSpec},
+    resource::{
+        AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata, ClusterSpec, KeptImageTimes,
+    },
 };
 
 /// A document of kind ClusterConfiguration.
@@ -241,6 +243,10 @@ pub(in crate::bundle) fn agent_config(
     let endpoints = fields.optional(decoder, "endpoints", |decoder, at| {
         decoder.distinct(at, check::endpoint)
     });
+    let images = fields.optional(decoder, "images", kept_image_times);
+    let disk_free = fields.optional(decoder, "diskFree", |decoder, at| {
+        decoder.size(at, Bytes(0))
+    });
     fields.finish(decoder);
     Some(AgentConfig {
         reserved: reserved.unwrap_or_default(),
@@ -252,6 +258,20 @@ pub(in crate::bundle) fn agent_config(
         volume_shared: volume_shared.unwrap_or_default(),
         wireguard_port,
         endpoints: endpoints.unwrap_or_default(),
+        images: images.unwrap_or_default(),
+        disk_free,
+    })
+}
+
+fn kept_image_times(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<KeptImageTimes> {
+    let default = KeptImageTimes::default();
+    let mut fields = decoder.mapping(at)?;
+    let keep_days = fields.optional(decoder, "keepDays", Decoder::integer);
+    let old_hours = fields.optional(decoder, "oldHours", Decoder::integer);
+    fields.finish(decoder);
+    Some(KeptImageTimes {
+        keep_days: keep_days.unwrap_or(default.keep_days),
+        old_hours: old_hours.unwrap_or(default.old_hours),
     })
 }
 

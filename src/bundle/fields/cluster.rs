@@ -66,5 +66,9 @@ pub(super) const FIELDS: &[Field] = &[
     agent("hostNetworkAllow", Boolean, "true", "containers may share the machine's network").default("false"),
     agent("volumeShared", Boolean, "true", "the volume base path is the same network file system on every machine").default("false"),
     agent("wireguardPort", PORT, "51821", "UDP port of WireGuard on this machine; the cluster's unless written"),
+    agent("images", Mapping, "{keepDays: 30}", "how long images stay that nothing uses; where disk space runs short they go at once, the oldest first"),
+    agent("images.keepDays", Integer(0, 3650), "30", "days that those of a workload stay that has left this machine, so that its return pulls nothing").default("7"),
+    agent("images.oldHours", Integer(0, 87_600), "48", "hours that one stays of a version that is neither wanted nor gone back to").default("24"),
+    agent("diskFree", Size, "5Gi", "bytes that are to be free on the file systems that KAT writes to; with less nothing new comes to this machine; unless written a tenth of each, at most 10Gi; 0: it does not matter"),
     agent("endpoints", TextList, "[\"home.example.org:51820\"]", "host:port at which other machines reach this one's WireGuard").default("[]"),
 ];

@@ -7,8 +7,8 @@ use crate::{
     api::{
         client::{ClientError, EventQuery, Named, Route},
         types::{
-            Condition, Event, InstanceItem, NamespaceItem, NodeItem, ObjectReference, Scope,
-            SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
+            Condition, DISK_PRESSURE, Event, InstanceItem, NamespaceItem, NodeItem, NodeStatus,
+            ObjectReference, Scope, SecretItem, TokenView, VolumeItem, WorkloadItem, WorkloadPhase,
         },
     },
     cli::{
@@ -50,6 +50,16 @@ pub(in crate::cli) fn workload_reason(item: &WorkloadItem) -> Option<&Condition>
         .filter(|condition| !condition.status)
         .find(spoken)
         .or_else(|| conditions.iter().find(spoken))
+}
+
+/// Why a machine is as it is; of one that is as wanted, that it is short of disk space.
+fn node_reason(status: &NodeStatus) -> &str {
+    let short = |one: &&Condition| one.kind == DISK_PRESSURE && one.status;
+    let short = status.conditions.iter().find(short);
+    match short.filter(|_| status.reason.is_empty()) {
+        Some(condition) => &condition.reason,
+        None => &status.reason,
+    }
 }
 
 /// `Workload default/web`, `Node a`.
@@ -225,7 +235,7 @@ impl Listed for NodeItem {
             Cell::new(status.addresses.first().map_or("", String::as_str)),
             Cell::new(&status.subnet),
             Cell::new(status.instances.to_string()),
-            Cell::new(&status.reason),
+            Cell::new(node_reason(status)),
             Cell::new(&status.version),
             Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
         ];

@@ -7,8 +7,9 @@ use super::reasons::{self, Reason};
 use crate::{
     api::client::Named,
     api::types::{
-        Condition, DATA_LOST_CONDITION, DRAIN_BLOCKED, Event, HOST_PORT_IN_USE, Health,
-        InstanceItem, InstancePhase, NodeItem, NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
+        Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event, HOST_PORT_IN_USE,
+        Health, InstanceItem, InstancePhase, NodeItem, NodePhase, ROLLED_BACK, WorkloadItem,
+        WorkloadPhase,
     },
     cli::{
         output::{one_line, word},
@@ -241,6 +242,7 @@ fn holds_up(condition: &Condition) -> bool {
         ROLLED_BACK,
         "LimitsNotEnforced",
         HOST_PORT_IN_USE,
+        DISK_PRESSURE,
     ];
     condition.status == bad_when_true.contains(&condition.kind.as_str())
 }

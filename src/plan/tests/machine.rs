@@ -6,7 +6,10 @@
 //! as it is assigned; and a user's account goes last, a while after its units.
 
 use super::*;
-use crate::agent::desired::{self, Desired};
+use crate::{
+    agent::desired::{self, Desired},
+    api::types::{Condition, ImagesRemoved},
+};
 
 /// How far the agent's process is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,9 @@ pub(super) struct Machine {
     pub(super) shared: bool,
     /// Containers may share its network.
     pub(super) host_network: bool,
+    /// What its agent says of the machine, and of images that it removed.
+    pub(super) conditions: Vec<Condition>,
+    pub(super) images_removed: Option<ImagesRemoved>,
     /// Folders of volumes that have data on it.
     pub(super) data: BTreeSet<String>,
     /// What becomes of that data.
@@ -92,6 +98,8 @@ impl Machine {
             obeys: true,
             shared: false,
             host_network: false,
+            conditions: Vec::new(),
+            images_removed: None,
             data: BTreeSet::new(),
             carrying: carrying::Carrying::default(),
             removed: Vec::new(),
@@ -200,6 +208,8 @@ impl Machine {
             volume_moves: self.carrying.said.clone(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
+            conditions: self.conditions.clone(),
+            images_removed: self.images_removed.clone(),
             ..NodeReport::default()
         })
     }

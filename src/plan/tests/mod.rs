@@ -13,6 +13,7 @@ mod drain;
 mod failing;
 mod health;
 mod host_ports;
+mod images;
 mod indexes;
 mod joining;
 mod logins;

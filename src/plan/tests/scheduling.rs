@@ -112,6 +112,7 @@ fn anew<'s>(
             architecture: &node.registration.value.architecture,
             volume_shared: false,
             host_network: false,
+            disk_pressure: false,
         }
     });
     candidates.collect()

@@ -254,6 +254,7 @@ pub(super) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>)
         architecture: "amd64",
         volume_shared: false,
         host_network: false,
+        disk_pressure: false,
     }
 }
 

@@ -1,0 +1,170 @@
+//! Images that machines keep beside those of their instances, and what becomes of machines' disks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    EventKind, NodeStatusRecord, Stored, WorkloadEntry,
+    draft::{Draft, Group},
+};
+use crate::{
+    api::types::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+    store::keys,
+};
+
+/// Most users of a machine that it is told of, so that a transaction takes the record. Further ones keep what
+/// their instances use, and leave nothing behind when these have gone.
+const MOST_USERS: usize = 1000;
+
+/// `/kat/nodes/desired/{node}/images`: for each workload that has a user on the machine, what it may run next.
+///
+/// It takes nothing from a list of assignments and adds nothing to it: without it a machine keeps what its
+/// instances use, and removes the users of workloads that have left it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptImages {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By index of the workload's user. Workloads that are being deleted are not among them.
+    pub users: BTreeMap<u32, KeptOfUser>,
+}
+
+/// The images of one workload.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KeptOfUser {
+    /// Those of the present version, of the last good one, and of the last good one of another content, as
+    /// assignments name them; sorted.
+    pub images: Vec<String>,
+    /// Not all of them are known: none of the workload's images is to go.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unknown: bool,
+}
+
+/// Tells each machine what it is to keep; writes where that changed.
+pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+    let snapshot = draft.snapshot;
+    let workloads = snapshot.workloads.values();
+    let workloads = workloads.filter(|entry| !entry.meta.value.deleting);
+    let entries: BTreeMap<u32, &WorkloadEntry> = workloads
+        .map(|entry| (entry.meta.value.index, entry.as_ref()))
+        .collect();
+    let mut present: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
+    for (name, status) in statuses {
+        let indexes = present.entry(name.as_str()).or_default();
+        indexes.extend(&status.user_indexes);
+    }
+    for entry in snapshot.instances.values() {
+        let indexes = present.entry(entry.node.as_str()).or_default();
+        indexes.insert(entry.assignment.value.user.index);
+    }
+    let mut known: BTreeMap<u32, KeptOfUser> = BTreeMap::new();
+    for name in snapshot.nodes.keys() {
+        let indexes = present.remove(name.as_str()).unwrap_or_default();
+        let users: BTreeMap<u32, KeptOfUser> = indexes
+            .into_iter()
+            .filter_map(|index| {
+                let entry = entries.get(&index)?;
+                let kept = known.entry(index).or_insert_with(|| kept_of(entry));
+                Some((index, kept.clone()))
+            })
+            .take(MOST_USERS)
+            .collect();
+        let stored = snapshot.kept_images.get(name);
+        let mut group = Group::default();
+        if users.is_empty() {
+            if stored.is_some() {
+                group.delete(keys::desired_images(name));
+            }
+        } else if stored.is_none_or(|stored| stored.value.users != users) {
+            group.put(keys::desired_images(name), &KeptImages { schema: 1, users });
+        }
+        let reason = format!("images that machine {name} keeps");
+        draft.commit(group, reason, Vec::new());
+    }
+}
+
+fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
+    let meta = &entry.meta.value;
+    let mut images = BTreeSet::new();
+    let mut unknown = false;
+    match &entry.parsed {
+        Ok(parsed) => {
+            let named = parsed.workload.spec.images();
+            images.extend(named.map(|(image, _)| meta.image.pinned(image).to_owned()));
+        }
+        Err(_) => unknown = true,
+    }
+    let good = entry.status.iter().flat_map(|status| &status.value.good);
+    let good = good.rev().filter_map(|generation| {
+        let record = entry.archive.get(generation)?.record.as_ref()?;
+        Some((*generation, record))
+    });
+    let good: Vec<_> = good.collect();
+    let last = good.first();
+    let other = good.iter().find(|(_, record)| record.is_another(meta));
+    for (generation, record) in last.into_iter().chain(other) {
+        match &record.image {
+            // The present one is of the files.
+            image if image.is_empty() => unknown |= *generation != meta.generation,
+            image => images.extend(
+                image
+                    .each()
+                    .map(|one| image.pinned(&one.reference).to_owned()),
+            ),
+        }
+    }
+    KeptOfUser {
+        images: images.into_iter().collect(),
+        unknown,
+    }
+}
+
+/// Tells of a machine's disk that runs short or does no more, and of images that it removed.
+pub(super) fn care_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    (name, uid): (&str, &str),
+    before: &NodeStatusRecord,
+    status: &NodeStatusRecord,
+) {
+    let object = || ObjectReference {
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.to_owned(),
+    };
+    match (pressure(&before.conditions), pressure(&status.conditions)) {
+        (None, Some(now)) => {
+            let message = format!("{}; nothing new is placed on it", now.message);
+            draft.event(group, EventKind::Warning, DISK_PRESSURE, object(), message);
+        }
+        (Some(_), None) => {
+            let message = format!("machine {name} has enough free disk space again");
+            let reason = "DiskPressureEnded";
+            draft.event(group, EventKind::Normal, reason, object(), message);
+        }
+        _ => {}
+    }
+    if let Some(removed) = &status.images_removed
+        && before.images_removed.as_ref() != Some(removed)
+    {
+        let message = removed.to_string();
+        draft.event(group, EventKind::Normal, "ImagesRemoved", object(), message);
+    }
+}
+
+/// The condition of a machine whose disk space runs short.
+pub(super) fn pressure(conditions: &[Condition]) -> Option<&Condition> {
+    let mut conditions = conditions.iter();
+    conditions.find(|one| one.kind == DISK_PRESSURE && one.status)
+}
+
+/// What [`super::Snapshot`] has of it, by machine.
+pub type KeptByMachine = BTreeMap<String, Stored<KeptImages>>;
+
+/// What a report says of it, without what a machine could make long.
+pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
+    report.map(ImagesRemoved::bounded)
+}
