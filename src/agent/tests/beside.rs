@@ -42,13 +42,7 @@ async fn they_come_and_go_with_their_instance() {
     assert_eq!(told, [("prepare", "init"), ("proxy", "sidecar")]);
     // Both images were pulled before.
     assert_eq!(bench.calls(&web, "start kat-image-"), 2);
-    let instances = bench.root.path().join("var/lib/kat/network/instances.json");
-    let instances = std::fs::read_to_string(instances).unwrap();
-    let network = unit(&web, "net");
-    assert!(
-        instances.contains(&format!(r#""unit":"{network}""#)),
-        "{instances}"
-    );
+    assert_eq!(web.asking_unit(), unit(&web, "net"));
     assert!(bench.root.path().join("var/lib/kat/holder/proc").is_dir());
 
     manager.clear_calls();
