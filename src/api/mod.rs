@@ -29,6 +29,7 @@ mod pass;
 mod preview;
 pub mod proto;
 mod registries;
+mod removal;
 mod rollouts;
 pub mod routes;
 mod secrets;

@@ -13,12 +13,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    apply::{is_to_mark, mark_deleting, put},
+    apply::put,
     caller::Caller,
     context::{Api, Decision},
     errors::ApiError,
     extract::{At, Parameters, Precondition},
     limits::{MAX_JSON, check_content_type, read_body},
+    removal::{is_to_mark, mark_deleting},
     types::ObjectReference,
     view::namespace_metadata,
     volumes,

@@ -11,14 +11,16 @@ use axum::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    apply::{Apply, Cause, Removal},
+    apply::{Apply, Cause},
     caller::Caller,
     context::Api,
     errors::ApiError,
     extract::{At, Parameters, Precondition},
     images,
     limits::{MAX_ARCHIVE, check_content_type, read_body},
-    preview, submission,
+    preview,
+    removal::Removal,
+    submission,
     types::{ApplyResult, List, ListMetadata, Metadata, Preview},
     view::workload_version,
     watch::{ListQuery, answer},

@@ -5,6 +5,7 @@
 mod adoption;
 mod beside;
 mod carried;
+mod doubles;
 mod draining;
 mod fence;
 mod health;
@@ -41,7 +42,10 @@ use async_trait::async_trait;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use self::others::Others;
+use self::{
+    doubles::{Accounts, Answers, Logs},
+    others::Others,
+};
 use super::{
     NetworkFiles, Statuses,
     accounts::{MachineGroups, UserAccounts},
@@ -68,138 +72,6 @@ use crate::{
     },
 };
 
-/// Users without an operating system.
-#[derive(Default)]
-struct Accounts {
-    root: PathBuf,
-    users: Mutex<BTreeMap<u32, WorkloadUser>>,
-    /// Someone else has the ids.
-    taken: AtomicBool,
-    /// The groups of the machine.
-    known: Mutex<BTreeMap<String, u32>>,
-    /// By uid, what a user is a member of.
-    groups: Mutex<BTreeMap<u32, BTreeSet<String>>>,
-    /// How long it takes until a user is gone.
-    going: Mutex<Duration>,
-}
-
-#[async_trait]
-impl UserAccounts for Accounts {
-    async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError> {
-        if self.taken.load(Ordering::Relaxed) {
-            return Err(UserError::Incomplete {
-                user: user.name.clone(),
-                missing: "its uid is taken by dora".to_owned(),
-            });
-        }
-        self.users.lock().unwrap().insert(user.uid, user.clone());
-        Ok(())
-    }
-
-    async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
-        let going = *self.going.lock().unwrap();
-        tokio::time::sleep(going).await;
-        self.users.lock().unwrap().remove(&user.uid);
-        Ok(())
-    }
-
-    fn home(&self, user: &WorkloadUser) -> PathBuf {
-        self.root.join("home").join(&user.name)
-    }
-
-    fn find(&self, uid: u32) -> Option<WorkloadUser> {
-        self.users.lock().unwrap().get(&uid).cloned()
-    }
-
-    fn all(&self) -> Vec<u32> {
-        self.users.lock().unwrap().keys().copied().collect()
-    }
-
-    fn groups(&self, user: &WorkloadUser) -> Result<MachineGroups, UserError> {
-        let groups = self.groups.lock().unwrap();
-        Ok(MachineGroups {
-            all: self.known.lock().unwrap().clone(),
-            of_user: groups.get(&user.uid).cloned().unwrap_or_default(),
-        })
-    }
-
-    async fn set_groups(
-        &self,
-        user: &WorkloadUser,
-        groups: &BTreeSet<String>,
-    ) -> Result<(), UserError> {
-        let mut all = self.groups.lock().unwrap();
-        all.insert(user.uid, groups.clone());
-        Ok(())
-    }
-}
-
-/// A journal by unit, on the machine's clock.
-struct Logs {
-    started: Instant,
-    entries: Mutex<BTreeMap<String, Vec<LogEntry>>>,
-    /// What the hook says in each run of a unit, until it is taken out.
-    refusals: Mutex<BTreeMap<String, String>>,
-}
-
-impl Logs {
-    fn new(started: Instant) -> Self {
-        Self {
-            started,
-            entries: Mutex::default(),
-            refusals: Mutex::default(),
-        }
-    }
-
-    fn say(&self, unit: &str, text: &str, hook_error: bool) {
-        let now = microseconds(self.started);
-        let entry = LogEntry {
-            time_us: now,
-            monotonic_us: now,
-            message: text.as_bytes().to_vec(),
-            priority: 3,
-            identifier: "podman".to_owned(),
-            stream: LogStream::Stderr,
-            container_name: None,
-            container_id: None,
-            invocation_id: None,
-            from_program: false,
-            partial: false,
-            hook_error,
-            podman_event: false,
-            cursor: String::new(),
-        };
-        self.entries
-            .lock()
-            .unwrap()
-            .entry(unit.to_owned())
-            .or_default()
-            .push(entry);
-    }
-
-    /// From now on the hook fails in every run of the unit, or it does no more.
-    fn refuse(&self, unit: &str, text: Option<&str>) {
-        let mut refusals = self.refusals.lock().unwrap();
-        match text {
-            Some(text) => refusals.insert(unit.to_owned(), text.to_owned()),
-            None => refusals.remove(unit),
-        };
-    }
-}
-
-impl LogSource for Logs {
-    fn entries(&self, query: &LogQuery) -> LogEntries {
-        // A run is asked about when it has ended: its hook has spoken by then.
-        let refusal = self.refusals.lock().unwrap().get(&query.unit).cloned();
-        if let Some(refusal) = refusal {
-            self.say(&query.unit, &refusal, true);
-        }
-        let entries = self.entries.lock().unwrap();
-        let found = entries.get(&query.unit).cloned().unwrap_or_default();
-        Box::pin(futures_util::stream::iter(found.into_iter().map(Ok)))
-    }
-}
-
 /// The machine's monotonic clock, as the fake managers count it too.
 fn microseconds(started: Instant) -> u64 {
     u64::try_from(started.elapsed().as_micros()).unwrap() + 1_000_000
@@ -207,20 +79,6 @@ fn microseconds(started: Instant) -> u64 {
 
 /// What units do other than run on; nothing: the generator refuses the unit.
 type Behaviours = Arc<Mutex<BTreeMap<String, Option<Behaviour>>>>;
-
-/// What every instance answers that is asked for its health.
-struct Answers(Mutex<Result<u16, String>>);
-
-#[async_trait]
-impl Network for Answers {
-    async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
-        self.0.lock().unwrap().clone().map(drop)
-    }
-
-    async fn get(&self, _: SocketAddrV4, _: &str) -> Result<u16, String> {
-        self.0.lock().unwrap().clone()
-    }
-}
 
 struct Bench {
     root: tempfile::TempDir,

@@ -1,6 +1,6 @@
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::*;
+use super::{super::removal::Removal, *};
 use crate::{
     api::types::Scope,
     plan::{Archived, NamespaceRecord},

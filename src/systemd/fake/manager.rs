@@ -1,0 +1,197 @@
+//! What the agent asks of a manager.
+
+use super::*;
+
+#[async_trait]
+impl UnitManager for FakeManager {
+    async fn reload(&self) -> Result<(), SystemdError> {
+        self.enter("reload", "", true)?;
+        if let Some(loader) = &self.loader {
+            let found = loader();
+            self.with(|state| {
+                state.units.retain(|name, unit| {
+                    found.contains_key(name)
+                        || matches!(
+                            unit.status.active_state.as_str(),
+                            "active" | "activating" | "deactivating"
+                        )
+                });
+                for (name, behaviour) in found {
+                    state.load(&name, behaviour);
+                }
+            });
+        }
+        self.listeners().event(&UnitEvent::All);
+        Ok(())
+    }
+
+    async fn start(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("start", unit, true)?;
+        self.begin(unit, limit).await
+    }
+
+    async fn stop(&self, unit: &str, _limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("stop", unit, true)?;
+        if self.commands.stop(unit).await {
+            return Ok(JobResult::Done);
+        }
+        let takes = self.with(|state| state.stopping(unit));
+        if !takes.is_zero() {
+            self.changed(unit);
+            sleep(takes).await;
+        }
+        let result = self.end(unit);
+        self.changed(unit);
+        result
+    }
+
+    async fn restart(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        self.enter("restart", unit, true)?;
+        self.end(unit)?;
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.restarts = 0;
+            }
+        });
+        self.begin(unit, limit).await
+    }
+
+    async fn run_transient(
+        &self,
+        unit: &TransientUnit,
+        limit: Duration,
+    ) -> Result<TransientEnd, SystemdError> {
+        self.enter("run_transient", &unit.name, true)?;
+        let program = unit.command.first().map(String::as_str).unwrap_or_default();
+        let ended = |result, exit_status| {
+            Ok(TransientEnd {
+                result,
+                exit_status,
+            })
+        };
+        match program.rsplit('/').next() {
+            Some("false") => ended(JobResult::Failed, Some(1)),
+            Some("sleep") if unit.limit <= limit => {
+                sleep(unit.limit).await;
+                ended(JobResult::Failed, None)
+            }
+            Some("sleep") => {
+                sleep(limit).await;
+                Err(SystemdError::JobTimeout {
+                    unit: unit.name.clone(),
+                    limit,
+                })
+            }
+            _ => ended(JobResult::Done, None),
+        }
+    }
+
+    async fn run_with(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        self.enter("run_with", &unit.name, true)?;
+        self.commands.run(unit, streams).await
+    }
+
+    async fn kill(&self, unit: &str, signal: i32) -> Result<(), SystemdError> {
+        self.enter("kill", unit, true)?;
+        if self.commands.kill(unit, signal) {
+            return Ok(());
+        }
+        let now = self.now();
+        self.with(|state| {
+            let running = state
+                .units
+                .get(unit)
+                .map(|entry| entry.status.main_pid != 0)
+                .ok_or_else(|| SystemdError::NoSuchUnit(unit.to_owned()))?;
+            if running && (signal == SIGKILL || signal == SIGTERM) {
+                state.ended(unit, 2, signal, now);
+            }
+            Ok(())
+        })?;
+        self.changed(unit);
+        Ok(())
+    }
+
+    async fn reset_failed(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("reset_failed", unit, true)?;
+        let now = self.now();
+        self.with(|state| {
+            let entry = state
+                .units
+                .get_mut(unit)
+                .ok_or_else(|| SystemdError::NoSuchUnit(unit.to_owned()))?;
+            entry.starts = 0;
+            entry.status.restarts = 0;
+            if entry.status.active_state == "failed" {
+                entry.status.result = "success".to_owned();
+                entry.rest("inactive", "dead", now);
+            }
+            Ok(())
+        })?;
+        self.changed(unit);
+        Ok(())
+    }
+
+    async fn status(&self, unit: &str) -> Result<UnitStatus, SystemdError> {
+        self.enter("status", unit, false)?;
+        if self.with(|state| state.hangs) {
+            return std::future::pending().await;
+        }
+        let on_disk = self
+            .loader
+            .as_ref()
+            .and_then(|loader| loader().remove(unit));
+        Ok(self.with(|state| match state.units.get(unit) {
+            Some(entry) => UnitStatus {
+                need_daemon_reload: on_disk
+                    .is_some_and(|behaviour| behaviour.text != entry.behaviour.text),
+                ..entry.status.clone()
+            },
+            None => UnitStatus {
+                load_state: "not-found".to_owned(),
+                active_state: "inactive".to_owned(),
+                sub_state: "dead".to_owned(),
+                result: "success".to_owned(),
+                ..UnitStatus::default()
+            },
+        }))
+    }
+
+    async fn list(&self, pattern: &str) -> Result<Vec<String>, SystemdError> {
+        self.enter("list", pattern, false)?;
+        Ok(self.with(|state| {
+            state
+                .units
+                .keys()
+                .filter(|name| matches_pattern(name, pattern))
+                .cloned()
+                .collect()
+        }))
+    }
+
+    async fn enable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("enable", unit, true)?;
+        self.with(|state| {
+            if !state.units.contains_key(unit) {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            }
+            state.enabled.insert(unit.to_owned());
+            Ok(())
+        })
+    }
+
+    async fn disable(&self, unit: &str) -> Result<(), SystemdError> {
+        self.enter("disable", unit, true)?;
+        self.with(|state| state.enabled.remove(unit));
+        Ok(())
+    }
+
+    async fn events(&self) -> Result<UnitEvents, SystemdError> {
+        self.enter("events", "", false)?;
+        Ok(self.listeners().events())
+    }
+}
