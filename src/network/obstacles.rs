@@ -91,7 +91,7 @@ pub fn find(rules: &Value, root: &Path, needs: Needs) -> Vec<Obstacle> {
             what: "StrictForwardPorts of firewalld keeps ports of the machine that lead to \
                    workloads (hostPort) closed, for this machine itself too"
                 .into(),
-            command: "sudo sed -i 's/^StrictForwardPorts=.*/StrictForwardPorts=no/' \
+            command: "sudo sed -i 's/^ *StrictForwardPorts *=.*/StrictForwardPorts=no/' \
                       /etc/firewalld/firewalld.conf && sudo firewall-cmd --reload"
                 .into(),
             hinders: Hindered::HostPorts,
