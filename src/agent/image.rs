@@ -38,7 +38,13 @@ pub struct StoredImage {
 impl StoredImage {
     /// It is what this reference names.
     pub fn is(&self, reference: &str) -> bool {
-        self.names.contains(&with_tag(reference))
+        let wanted = stored_name(reference);
+        let names = |name: &String| match has_registry(&wanted) {
+            true => *name == wanted,
+            // The machine's settings say which registry is meant.
+            false => name.ends_with(&format!("/{wanted}")),
+        };
+        self.names.iter().any(names)
     }
 }
 
@@ -90,12 +96,9 @@ pub fn digest(home: &Path, reference: &str) -> Option<String> {
 }
 
 fn find(home: &Path, reference: &str) -> Option<StoredImage> {
-    let wanted = with_tag(reference);
     LISTS.iter().find_map(|list| {
         let images: Vec<StoredImage> = serde_json::from_slice(&read(&home.join(list))?).ok()?;
-        images
-            .into_iter()
-            .find(|image| image.names.contains(&wanted))
+        images.into_iter().find(|image| image.is(reference))
     })
 }
 
@@ -107,14 +110,36 @@ fn read(path: &Path) -> Option<Vec<u8>> {
     Some(content)
 }
 
-/// `:latest` where neither a tag nor a digest is written.
-fn with_tag(reference: &str) -> String {
-    let last = reference.rsplit('/').next().unwrap_or(reference);
-    if last.contains(':') || last.contains('@') {
-        reference.to_owned()
-    } else {
-        format!("{reference}:latest")
+/// The name by which Podman keeps what a reference means: `:latest` where neither a tag nor a digest is written, no tag
+/// beside a digest, and images of Docker Hub that nobody owns below `docker.io/library`.
+fn stored_name(reference: &str) -> String {
+    let (name, digest) = match reference.split_once('@') {
+        Some((name, digest)) => (name, Some(digest)),
+        None => (reference, None),
+    };
+    let at = name.rfind('/').map_or(0, |slash| slash + 1);
+    let (path, last) = name.split_at(at);
+    let (last, tag) = match last.split_once(':') {
+        Some((last, tag)) => (last, Some(tag)),
+        None => (last, None),
+    };
+    let path = match path {
+        "docker.io/" | "index.docker.io/" => "docker.io/library/".to_owned(),
+        path => match path.strip_prefix("index.docker.io/") {
+            Some(rest) => format!("docker.io/{rest}"),
+            None => path.to_owned(),
+        },
+    };
+    match (digest, tag) {
+        (Some(digest), _) => format!("{path}{last}@{digest}"),
+        (None, tag) => format!("{path}{last}:{}", tag.unwrap_or("latest")),
     }
+}
+
+/// The first part of a name is a registry's host.
+fn has_registry(name: &str) -> bool {
+    let host = name.split_once('/').map(|(host, _)| host);
+    host.is_some_and(|host| host.contains(['.', ':']) || host == "localhost")
 }
 
 /// Starts the pull's unit and waits for its end. An error has Podman's own words.
@@ -196,14 +221,41 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_no_tag() {
-        assert_eq!(
-            with_tag("registry.lab:5000/web"),
-            "registry.lab:5000/web:latest"
-        );
-        assert_eq!(
-            with_tag("registry.lab:5000/web:1"),
-            "registry.lab:5000/web:1"
-        );
+    fn an_image_is_known_by_every_way_to_write_its_name() {
+        let stored = |name: &str| StoredImage {
+            id: "a".to_owned(),
+            names: vec![name.to_owned()],
+            digest: String::new(),
+        };
+        for (written, name) in [
+            ("registry.lab:5000/web", "registry.lab:5000/web:latest"),
+            ("registry.lab:5000/web:1", "registry.lab:5000/web:1"),
+            ("r.example/web:1@sha256:ab", "r.example/web@sha256:ab"),
+            ("docker.io/nginx:1.28", "docker.io/library/nginx:1.28"),
+            (
+                "docker.io/nginx@sha256:ab",
+                "docker.io/library/nginx@sha256:ab",
+            ),
+            ("index.docker.io/nginx", "docker.io/library/nginx:latest"),
+            ("index.docker.io/me/web:1", "docker.io/me/web:1"),
+            ("docker.io/me/web:1", "docker.io/me/web:1"),
+            ("nginx", "docker.io/library/nginx:latest"),
+            ("me/web:1", "quay.io/me/web:1"),
+            ("localhost/web", "localhost/web:latest"),
+        ] {
+            assert!(stored(name).is(written), "{written} is {name}");
+        }
+        for (written, name) in [
+            ("r.example/web:1", "r.example/web:2"),
+            ("r.example/web@sha256:ab", "r.example/web:1"),
+            ("web:1", "r.example/other-web:1"),
+            ("localhost/web", "r.example/localhost/web:latest"),
+            (
+                "registry.lab:5000/web",
+                "registry.lab:5000/library/web:latest",
+            ),
+        ] {
+            assert!(!stored(name).is(written), "{written} is not {name}");
+        }
     }
 }

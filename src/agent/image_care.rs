@@ -120,14 +120,18 @@ impl ImageCare {
     /// are some, and it has not been away for too long. Where none of them is one that it would run, they are
     /// those of an old version.
     pub fn stays(&self, user: &WorkloadUser, home: &Path, kept: Option<&KeptOfUser>) -> bool {
-        let (Some(kept), Ok(images)) = (kept, image::list(home)) else {
+        let Some(kept) = kept else {
             return false;
         };
-        if images.is_empty() {
+        // Where nobody can tell what is there, it may be what is needed.
+        let images = image::list(home).ok();
+        if images.as_ref().is_some_and(Vec::is_empty) {
             return false;
         }
         let mut wanted = kept.images.iter();
-        let useful = kept.unknown || wanted.any(|wanted| images.iter().any(|one| one.is(wanted)));
+        let useful = kept.unknown
+            || images
+                .is_none_or(|images| wanted.any(|wanted| images.iter().any(|one| one.is(wanted))));
         let limit = if useful { self.left } else { self.old };
         let mut state = self.state();
         let expired = state.expired.contains(&user.uid);
@@ -184,9 +188,9 @@ impl ImageCare {
         ages.collect()
     }
 
-    /// The images of a user whose workload has left are to go now.
-    pub fn expire(&self, uid: u32) {
-        self.state().expired.insert(uid);
+    /// The images of a user whose workload has left are to go now. False where that was said before.
+    pub fn expire(&self, uid: u32) -> bool {
+        self.state().expired.insert(uid)
     }
 
     /// These images of a user were removed.

@@ -109,8 +109,9 @@ impl Collector {
         {
             let Some(image) = image else {
                 // Its worker takes its time, so the next one waits for the next round.
-                if may_expire && self.disks.images_are_short() {
-                    self.tools.images.expire(user.uid);
+                // One that did not go since holds up no other.
+                if may_expire && self.disks.images_are_short() && self.tools.images.expire(user.uid)
+                {
                     may_expire = false;
                 }
                 continue;

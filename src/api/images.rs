@@ -33,11 +33,14 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
         return None;
     }
     let namespace = apply.submission.namespace.as_str();
-    let mut records = Vec::new();
-    for image in &apply.submission.pulled_images {
-        records.extend(look_at(api, &snapshot, (namespace, image)).await);
-    }
-    ImageRecord::of_all(records)
+    let images = apply.submission.pulled_images.iter();
+    let asked = images.map(|image| look_at(api, &snapshot, (namespace, image)));
+    // At once, as each may take its time.
+    let records = futures_util::future::join_all(asked).await;
+    let records: Vec<ImageRecord> = records.into_iter().flatten().collect();
+    let partial =
+        apply.submission.has_own_images || records.len() < apply.submission.pulled_images.len();
+    ImageRecord::of_all(records).map(|record| ImageRecord { partial, ..record })
 }
 
 /// What was learned of the images of an apply, but of those that are others by now.
@@ -45,10 +48,14 @@ pub(super) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission)
     let images = &submission.pulled_images;
     let meant = looked.map(|looked| {
         let meant = looked.each().filter(|one| images.contains(&one.reference));
-        ImageRecord::of_all(meant.map(|one| ImageRecord {
+        let meant = ImageRecord::of_all(meant.map(|one| ImageRecord {
             others: Vec::new(),
             ..one.clone()
-        }))
+        }));
+        meant.map(|meant| ImageRecord {
+            partial: looked.partial,
+            ..meant
+        })
     });
     meant.flatten().unwrap_or_default()
 }
@@ -66,6 +73,7 @@ async fn look_at(
         pinned,
         architectures,
         problem,
+        partial: false,
         others: Vec::new(),
     };
     let Some(reference) = Reference::parse(image) else {

@@ -37,6 +37,8 @@ pub(super) struct Submission {
     /// The images that machines pull for it, each once, the main container's first; those that they only use where
     /// they have them are left out.
     pub(super) pulled_images: Vec<String>,
+    /// Some of its images are never pulled: somebody puts them on machines.
+    pub(super) has_own_images: bool,
     /// With `onPartition: stop` the seconds that the program has to end.
     pub(super) fenced_grace: Option<u32>,
     /// Ports of machines that are to lead to it.
@@ -80,6 +82,10 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
         spec_hash: bundle::spec_hash(&bundle),
         template_hash: bundle::template_hash(&bundle),
         pulled_images: pulled_images(&workload.spec),
+        has_own_images: workload
+            .spec
+            .images()
+            .any(|(_, policy)| policy == Some(ImagePullPolicy::Never)),
         fenced_grace: (workload.spec.on_partition == OnPartition::Stop).then(|| {
             let WorkloadSpec {
                 container,

@@ -10,12 +10,15 @@ use super::{
 };
 use crate::{
     api::types::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+    resource::ImagePullPolicy,
     store::keys,
 };
 
-/// Most users of a machine that it is told of, so that a transaction takes the record. Further ones keep what
-/// their instances use, and leave nothing behind when these have gone.
-const MOST_USERS: usize = 1000;
+/// Most bytes of the images that a machine is told of, so that a transaction takes the record. Further users keep all
+/// that they have while they have instances, and leave nothing behind when these have gone.
+const MOST_BYTES: usize = 1 << 20;
+/// What a user and an image cost besides their names.
+const BESIDES: usize = 64;
 
 /// `/kat/nodes/desired/{node}/images`: for each workload that has a user on the machine, what it may run next.
 ///
@@ -62,15 +65,12 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
     let mut known: BTreeMap<u32, KeptOfUser> = BTreeMap::new();
     for name in snapshot.nodes.keys() {
         let indexes = present.remove(name.as_str()).unwrap_or_default();
-        let users: BTreeMap<u32, KeptOfUser> = indexes
-            .into_iter()
-            .filter_map(|index| {
-                let entry = entries.get(&index)?;
-                let kept = known.entry(index).or_insert_with(|| kept_of(entry));
-                Some((index, kept.clone()))
-            })
-            .take(MOST_USERS)
-            .collect();
+        let users = indexes.into_iter().filter_map(|index| {
+            let entry = entries.get(&index)?;
+            let kept = known.entry(index).or_insert_with(|| kept_of(entry));
+            Some((index, kept.clone()))
+        });
+        let users = bounded(users);
         let stored = snapshot.kept_images.get(name);
         let mut group = Group::default();
         if users.is_empty() {
@@ -85,14 +85,28 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
     }
 }
 
+/// As many users as the record takes.
+fn bounded(users: impl Iterator<Item = (u32, KeptOfUser)>) -> BTreeMap<u32, KeptOfUser> {
+    let mut bytes = 0;
+    let fits = |(_, kept): &(u32, KeptOfUser)| {
+        let names = kept.images.iter().map(|image| image.len() + BESIDES);
+        bytes += BESIDES + names.sum::<usize>();
+        bytes <= MOST_BYTES
+    };
+    users.take_while(fits).collect()
+}
+
 fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
     let meta = &entry.meta.value;
     let mut images = BTreeSet::new();
     let mut unknown = false;
     match &entry.parsed {
         Ok(parsed) => {
-            let named = parsed.workload.spec.images();
-            images.extend(named.map(|(image, _)| meta.image.pinned(image).to_owned()));
+            for (image, policy) in parsed.workload.spec.images() {
+                images.insert(meta.image.pinned(image).to_owned());
+                // Who puts them there by hand may do so before the version that runs them is applied.
+                unknown |= policy == Some(ImagePullPolicy::Never);
+            }
         }
         Err(_) => unknown = true,
     }
@@ -108,11 +122,14 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
         match &record.image {
             // The present one is of the files.
             image if image.is_empty() => unknown |= *generation != meta.generation,
-            image => images.extend(
-                image
-                    .each()
-                    .map(|one| image.pinned(&one.reference).to_owned()),
-            ),
+            image => {
+                unknown |= image.partial;
+                images.extend(
+                    image
+                        .each()
+                        .map(|one| image.pinned(&one.reference).to_owned()),
+                );
+            }
         }
     }
     KeptOfUser {
@@ -167,4 +184,25 @@ pub type KeptByMachine = BTreeMap<String, Stored<KeptImages>>;
 /// What a report says of it, without what a machine could make long.
 pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
     report.map(ImagesRemoved::bounded)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::MAX_BYTES;
+
+    #[test]
+    fn a_transaction_takes_the_record_however_long_names_are() {
+        for length in [0, 20, 512] {
+            let kept = KeptOfUser {
+                images: vec!["r".repeat(length); 20],
+                unknown: true,
+            };
+            let users = bounded((0..4000).map(|index| (index, kept.clone())));
+            let record = KeptImages { schema: 1, users };
+            let bytes = serde_json::to_vec(&record).unwrap().len();
+            assert!(bytes < MAX_BYTES, "{length}: {bytes}");
+            assert!(record.users.len() > 80, "{length}: {}", record.users.len());
+        }
+    }
 }

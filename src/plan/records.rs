@@ -245,6 +245,9 @@ pub struct ImageRecord {
     /// Why the digest is not known; empty where it is.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
+    /// The version has images besides, of which nothing was learned: none was asked for that is never pulled.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partial: bool,
     /// The same of other images of the version: those of its init containers and sidecars. They have no others.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<ImageRecord>,

@@ -191,6 +191,13 @@ async fn who_can_not_be_asked_keeps_nobody_from_applying() {
     .await;
     assert!(image(&server).is_empty());
     assert_eq!(known.asked.lock().unwrap().len(), count);
+
+    // Of a version with both it is kept that not all is known.
+    let own = "  sidecars: [{name: own, image: \"localhost/own:1\", imagePullPolicy: Never}]\n  container:\n";
+    apply(&server, &text.replace("  container:\n", own)).await;
+    assert!(image(&server).partial, "{:?}", image(&server));
+    apply(&server, &text).await;
+    assert!(!image(&server).partial, "{:?}", image(&server));
 }
 
 #[tokio::test]

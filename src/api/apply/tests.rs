@@ -15,6 +15,7 @@ fn submission(replicas: &str) -> Submission {
         spec_hash: replicas.to_owned(),
         template_hash: "t".to_owned(),
         pulled_images: Vec::new(),
+        has_own_images: false,
         fenced_grace: None,
         host_ports: Vec::new(),
         makes_namespace: false,

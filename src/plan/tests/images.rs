@@ -112,6 +112,36 @@ fn where_a_good_version_says_no_image_all_are_kept() {
 }
 
 #[test]
+fn where_an_image_is_never_pulled_all_are_kept() {
+    let unknown = |world: &mut World| {
+        let kept = kept(world, "n1").unwrap();
+        kept.values().next().unwrap().unknown
+    };
+    let mut world = World::with_machines(1);
+    version(&mut world, 1);
+    world.roll_out();
+    world.pass(Duration::from_secs(10));
+    world.roll_out();
+    assert!(!unknown(&mut world));
+    // A good version had one.
+    for had in [true, false] {
+        let archived = keys::archive_meta(NAMESPACE, "web", 1);
+        world.change(&archived, |meta| meta["image"]["partial"] = json!(had));
+        // As an apply does, which writes both.
+        world.change(&keys::workload_meta(NAMESPACE, "web"), |_| {});
+        world.settle();
+        assert_eq!(unknown(&mut world), had);
+    }
+    // The present one has one.
+    world.apply_workload("web", |file| {
+        file["spec"]["replicas"] = json!(1);
+        file["spec"]["container"]["imagePullPolicy"] = json!("Never");
+    });
+    world.settle();
+    assert!(unknown(&mut world));
+}
+
+#[test]
 fn nothing_new_comes_to_a_machine_that_is_short_of_disk_space() {
     let mut world = World::with_machines(2);
     world.replicas("web", 2);
