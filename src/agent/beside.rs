@@ -147,7 +147,21 @@ impl Beside {
         }
         self.judge_network(&verdict)
             .or_else(|| self.judge_inits(assignment, &verdict))
+            .or_else(|| self.judge_first_starts(&verdict))
             .unwrap_or(verdict)
+    }
+
+    /// A sidecar that does not start, while the main container has not run yet.
+    fn judge_first_starts(&self, verdict: &Verdict) -> Option<Verdict> {
+        let mut sidecars = self.others.iter();
+        let one = sidecars.find(|one| {
+            one.kind == OtherKind::Sidecar && matches!(one.state(), "Restarting" | "Failed")
+        })?;
+        Some(Verdict {
+            reason: SIDECAR,
+            message: one.trouble(),
+            ..verdict.clone()
+        })
     }
 
     fn judge_sidecars(&self, verdict: Verdict, now: u64) -> Verdict {
@@ -197,7 +211,9 @@ impl Beside {
 
     fn judge_inits(&self, assignment: &Assignment, verdict: &Verdict) -> Option<Verdict> {
         let mut inits = self.others.iter();
-        let one = inits.find(|one| one.kind == OtherKind::Init && !one.is_well())?;
+        // One that is to run again waits for those before it, and behind it one may have failed for good.
+        let matters = |one: &&Other| !one.is_well() && one.state() != "Waiting";
+        let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;
         let policy = assignment.restart_policy.condition;
         let told = |phase, reason, message, action| Verdict {
             phase,

@@ -32,6 +32,14 @@ pub(super) fn check(
             found.push(message.hint("leave those that begin with `net.` out"));
         }
     }
+    // Podman takes them for the container that has the network (podman-run(1), --add-host).
+    let others = spec.containers().skip(1);
+    for (path, _) in others.filter(|(_, one)| one.quadlet.contains_key("AddHost")) {
+        let path = format!("{path}.quadlet.AddHost");
+        let message = "names of hosts are those of all containers of an instance, which quadlet.AddHost of spec.container has";
+        let message = document.at_value(Class::CrossFile, &path, message.to_owned());
+        found.push(message.hint("leave it out"));
+    }
     if !spec.container.host_network {
         return;
     }

@@ -25,6 +25,8 @@ use crate::{
 
 /// Lowest schema of an assignment with credentials: agents of before pull without any.
 pub(super) const LOGINS_SCHEMA: u32 = 6;
+/// Most bytes of the credentials of an instance, as they are stored: its assignment is one value of the store.
+const MOST_BYTES: usize = 64 << 10;
 /// What the values of one registry are called on the way to a machine.
 const USERNAME: &str = "username";
 const PASSWORD: &str = "password";
@@ -187,6 +189,15 @@ fn sealed_for<'i>(
     let found = found(snapshot, namespace, images);
     if found.is_empty() {
         return Ok(None);
+    }
+    let size: usize = found
+        .iter()
+        .map(|(key, (_, stored))| key.len() + stored.value.sealed.len())
+        .sum();
+    if size > MOST_BYTES {
+        let what =
+            format!("the credentials for the registries of its images in namespace {namespace}");
+        return Err(SealingError::TooMuch(what, size, MOST_BYTES));
     }
     let open = || {
         let values = found.iter().map(|(key, (place, stored))| {

@@ -65,7 +65,8 @@ pub(super) fn plan_workload<'a>(
                 node: &instance.node,
                 assignment,
                 record: status.and_then(|status| status.instances.get(id)).cloned(),
-                current: assignment.template_hash == meta.template_hash,
+                current: assignment.template_hash == meta.template_hash
+                    && has_others_of(assignment, entry),
                 away,
                 leaves: drained || (lost && !waits && !keeps),
                 waits,
@@ -299,4 +300,13 @@ impl<'a> Pass<'_, 'a, '_> {
             uid: self.entry.meta.value.uid.clone(),
         }
     }
+}
+
+/// It has the init containers and sidecars of its files, which a leader of an earlier version leaves out.
+fn has_others_of(assignment: &Assignment, entry: &WorkloadEntry) -> bool {
+    let Ok(parsed) = &entry.parsed else {
+        return true;
+    };
+    let spec = &parsed.workload.spec;
+    assignment.others().count() == spec.init_containers.len() + spec.sidecars.len()
 }

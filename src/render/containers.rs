@@ -87,11 +87,13 @@ impl Place {
         self.kind.map(|kind| format!("{kind} {}", self.name))
     }
 
-    /// A key that is passed through, as far as it is this container's: settings of a shared network are those of
-    /// the container that holds it.
+    /// A key that is passed through, as far as it is this container's: settings of a shared network, and names of
+    /// hosts, are those of the container that holds it.
     pub(super) fn quadlet_value(&self, key: &str, value: &str) -> Option<String> {
-        if key != "Sysctl" || self.network.is_none() {
-            return Some(value.to_owned());
+        match (key, &self.network) {
+            ("AddHost", Some(_)) => return None,
+            ("Sysctl", Some(_)) => {}
+            _ => return Some(value.to_owned()),
         }
         let own = value.split_whitespace().filter(|one| !of_network(one));
         let own: Vec<&str> = own.collect();
@@ -122,6 +124,8 @@ struct NetworkValues<'a> {
     hook_program: String,
     hook_file: String,
     resolv_file: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_host: Option<&'a str>,
     sysctl: String,
     start_timeout: u32,
 }
@@ -156,6 +160,11 @@ impl Renderer {
                 .resolv_file(&assignment.namespace)
                 .display()
                 .to_string(),
+            add_host: assignment
+                .container
+                .quadlet
+                .get("AddHost")
+                .map(String::as_str),
             sysctl: sysctl.join(" "),
             start_timeout: start_seconds(settings),
         };

@@ -102,9 +102,42 @@ fn a_failed_init_container_is_named_with_its_exit_code() {
         let found = verdict(condition, &waiting, &over);
         assert_eq!(of(&found), (InstancePhase::Failed, INIT_FAILED, action));
     }
+    // The one before it, which was stopped then, waits and hides nothing: it would run again and again.
+    let mut after = over.clone();
+    after.others.insert(
+        0,
+        other(OtherKind::Init, "first", status("inactive", "dead")),
+    );
+    let found = verdict("Never", &waiting, &after);
+    assert_eq!(
+        of(&found),
+        (InstancePhase::Failed, INIT_FAILED, Action::Leave)
+    );
+    assert!(found.message.contains("migrate"), "{}", found.message);
     // What ran once is judged by itself.
     let main = failed("activating", "auto-restart", 1);
     assert_eq!(verdict("Always", &main, &over).reason, "CrashLoop");
+}
+
+#[test]
+fn a_sidecar_that_does_not_start_is_named_before_the_main_one_runs() {
+    let starting = status("activating", "start");
+    for (state, reason) in [
+        (failed("activating", "auto-restart", 127), SIDECAR),
+        (failed("failed", "failed", 127), SIDECAR),
+        (status("activating", "start"), ""),
+        (status("inactive", "dead"), ""),
+    ] {
+        let beside = Beside {
+            others: vec![other(OtherKind::Sidecar, "proxy", state)],
+            network: None,
+        };
+        let found = verdict("Always", &starting, &beside);
+        assert_eq!(
+            (found.phase, found.reason),
+            (InstancePhase::Starting, reason)
+        );
+    }
 }
 
 #[test]

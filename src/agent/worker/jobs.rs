@@ -36,10 +36,16 @@ impl Worker {
     /// Whether the images of all containers are on the machine; begins a pull when one is not.
     pub(super) fn images_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
         let each = assignment.each();
-        each.iter().all(|one| self.image_ready(one, status))
+        each.iter()
+            .all(|one| self.image_ready(one, (assignment, status)))
     }
 
-    fn image_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+    /// The same of one container, as if it were the only one; what is told is told of the whole instance.
+    fn image_ready(
+        &mut self,
+        assignment: &Assignment,
+        (whole, status): (&Assignment, &UnitStatus),
+    ) -> bool {
         let policy = crate::render::pull_policy(assignment);
         let memory = self
             .memories
@@ -71,7 +77,7 @@ impl Worker {
             (None, None) => ("", String::new()),
         };
         let waits = sealed.is_some();
-        self.report(assignment, status, InstancePhase::Pulling, reason, message);
+        self.report(whole, status, InstancePhase::Pulling, reason, message);
         if waits {
             return false;
         }

@@ -76,7 +76,13 @@ impl Worker {
             namespace, image, ..
         } = assignment;
         let host = crate::registry::login_host(image);
-        let means = match assignment.logins {
+        let of_host = |key: &String| {
+            let key = key.strip_prefix(&host);
+            key.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let logins = assignment.logins.as_ref();
+        let given = logins.filter(|logins| logins.versions.keys().any(of_host));
+        let means = match given {
             Some(_) => "replaces the name and password that it was given",
             None => "gives this namespace a name and password for it",
         };

@@ -47,10 +47,9 @@ impl Worker {
                 None => desired.confirmed,
             };
             // What a cut-off machine must not run does not wait until it has started.
-            // Nor does what waits for an init container.
-            let hurries = assignment.is_some_and(|one| {
-                one.wanted == Wanted::Running || !one.init_containers.is_empty()
-            });
+            // Nor does what waits for its other containers.
+            let hurries =
+                assignment.is_some_and(|one| one.wanted == Wanted::Running || one.has_others());
             let key = match hurries {
                 true => JobKey::Fence(instance.clone()),
                 false => JobKey::Instance(instance.clone()),

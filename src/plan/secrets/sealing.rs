@@ -138,6 +138,9 @@ pub enum SealingError {
     /// What is sealed is not what it should be.
     #[error("{0}: what is sealed can't be read")]
     Malformed(String),
+    /// It is more than an instance can have.
+    #[error("{0} have {1} bytes; an instance can have {2} at most")]
+    TooMuch(String, usize, usize),
     /// The machine can't be sealed for.
     #[error("machine {0} has no WireGuard key that can be sealed for")]
     Machine(String),

@@ -212,3 +212,29 @@ fn credentials_go_with_their_namespace() {
         ["/kat/registries/shop-2/a.example"]
     );
 }
+
+#[test]
+fn an_instance_has_no_more_credentials_than_its_entry_takes() {
+    let mut world = machines(1);
+    login(&mut world, NAMESPACE, "a.example", &"x".repeat(16 << 10));
+    app(&mut world, "a.example/app:1", 1);
+    world.roll_out();
+    assert_eq!(given(&mut world).len(), 1);
+    let long = "y".repeat(60 << 10);
+    login(&mut world, NAMESPACE, "a.example", &long);
+    world.settle();
+    // What runs has what it had; what is new waits, and says why.
+    let kept = given(&mut world);
+    assert_eq!(kept, [[format!("a.example={}", "x".repeat(16 << 10))]]);
+    app(&mut world, "a.example/app:2", 1);
+    world.settle();
+    let status = world.status("app");
+    let said = serde_json::to_string(&status).unwrap();
+    assert!(
+        said.contains("an instance can have 65536 at most"),
+        "{said}"
+    );
+    login(&mut world, NAMESPACE, "a.example", "short");
+    world.roll_out();
+    assert_eq!(given(&mut world), [["a.example=short".to_owned()]]);
+}

@@ -85,6 +85,14 @@ fn containers_beside_the_main_one() {
             "sidecars: [{name: proxy, quadlet: {Sysctl: §net.core.somaxconn=9}}]",
         )],
     );
+    only(
+        CrossFile,
+        "spec.initContainers[0].quadlet.AddHost",
+        &["those of all containers of an instance"],
+        &[with(
+            "initContainers: [{name: first, quadlet: {AddHost: §\"db:192.0.2.1\"}}]",
+        )],
+    );
     // What one of them writes to is no place for links of another.
     only(
         CrossFile,
