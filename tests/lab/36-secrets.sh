@@ -74,9 +74,11 @@ kat secret unset db EXTRA --wait
 
 # Another key seals, and nothing that runs notices.
 instance=$(field app .metadata.name)
-contains "$(kat secret rotate-key)" "sealed with key 2; earlier keys are gone"
 keys_of() { etcdctl_on n1 get --prefix --keys-only "$1" | grep . || true; }
-equal /kat/sealing/2 "$(keys_of /kat/sealing/)" "keys that seal"
+before=$(keys_of /kat/sealing/)
+next=$((${before#/kat/sealing/} + 1))
+contains "$(kat secret rotate-key)" "sealed with key $next; earlier keys are gone"
+equal "/kat/sealing/$next" "$(keys_of /kat/sealing/)" "keys that seal"
 equal "$instance" "$(field app .metadata.name)" "instance after a rotation"
 
 # A local user of the machine finds what everybody may see, and none of the values.
