@@ -14,6 +14,8 @@ use crate::{
 const INIT_FAILED: &str = "InitContainerFailed";
 /// A sidecar does not run, or not for long.
 const SIDECAR: &str = "SidecarNotRunning";
+/// So long a sidecar has to run after its first failures: as long as a new version's program has to.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(3);
 /// What holds the network does not start.
 const NETWORK: &str = "NetworkNotReady";
 const NETWORK_FILES: &str = "NetworkFilesMissing";
@@ -59,11 +61,16 @@ impl Other {
         matches!(self.status.active_state.as_str(), "inactive" | "failed")
     }
 
-    /// Seconds that a sidecar which failed often has to run until it counts.
+    /// Time that a sidecar which has failed still has to run until it counts: longer where it fails often.
     fn unsettled(&self, now: u64) -> Option<Duration> {
         let began = self.status.exec_main_start_monotonic;
         let up = Duration::from_micros(now.saturating_sub(began));
-        (self.status.restarts >= OFTEN).then(|| SETTLE.checked_sub(up))?
+        let needed = match self.status.restarts {
+            0 => return None,
+            few if few < OFTEN => AFTER_A_FAILURE,
+            _ => SETTLE,
+        };
+        needed.checked_sub(up)
     }
 
     fn state(&self) -> &'static str {

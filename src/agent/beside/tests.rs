@@ -205,3 +205,32 @@ fn a_network_that_is_not_held_is_told() {
     let found = verdict("Always", &waiting, &with(skipped, ""));
     assert_eq!(found.reason, NETWORK_FILES);
 }
+
+#[test]
+fn a_sidecar_that_failed_once_counts_when_it_has_run_for_a_moment() {
+    let main = status("active", "running");
+    let now = 60_000_000;
+    for (restarts, up, well) in [
+        (0, 0, true),
+        (1, 1_000_000, false),
+        (1, 4_000_000, true),
+        (4, 4_000_000, false),
+        (4, 11_000_000, true),
+    ] {
+        let beside = Beside {
+            others: vec![other(
+                OtherKind::Sidecar,
+                "proxy",
+                UnitStatus {
+                    restarts,
+                    exec_main_start_monotonic: now - up,
+                    ..status("active", "running")
+                },
+            )],
+            network: None,
+        };
+        let found = verdict("Always", &main, &beside);
+        assert_eq!(found.beside.is_none(), well, "{restarts} {up}");
+        assert_eq!(found.again.is_some(), !well, "{restarts} {up}");
+    }
+}
