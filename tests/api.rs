@@ -1,6 +1,7 @@
 //! The API over real sockets: what callers see, what is stored, and who may do what.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -116,7 +117,7 @@ async fn a_namespaces_events_have_those_of_machines_but_for_deploy_tokens() {
 async fn namespaces_come_and_go() {
     let server = Server::start().await;
     let list = "/v1alpha1/namespaces";
-    let body = json!({"apiVersion": "kat.dws.rip/v1alpha1", "kind": "Namespace", "metadata": {"name": "team"}});
+    let body = json!({"apiVersion": "kat.dws.rip/v1alpha1", "kind": "Namespace", "metadata": {"name": "crew"}});
     let (status, created) = server
         .send_json(&server.admin, Method::POST, list, &body)
         .await;
@@ -132,7 +133,7 @@ async fn namespaces_come_and_go() {
         (status.as_u16(), &again["outcome"]),
         (200, &json!("unchanged"))
     );
-    let labelled = json!({"metadata": {"name": "team", "labels": {"a": "b"}}});
+    let labelled = json!({"metadata": {"name": "crew", "labels": {"a": "b"}}});
     let (_, labelled) = server
         .send_json(&server.admin, Method::POST, list, &labelled)
         .await;
@@ -141,29 +142,29 @@ async fn namespaces_come_and_go() {
 
     for name in ["web", "db"] {
         let (status, body) = server
-            .put("team", name, &files(&web("team", name, 1)))
+            .put("crew", name, &files(&web("crew", name, 1)))
             .await;
         assert_eq!(status, 201, "{body}");
     }
     let delete =
         async |path: &str| read(server.call(&server.admin, Method::DELETE, path).await).await;
-    let (status, body) = delete("/v1alpha1/namespaces/team").await;
+    let (status, body) = delete("/v1alpha1/namespaces/crew").await;
     assert_eq!(status, 409, "{body}");
     assert!(body["hint"].as_str().unwrap().contains("cascade"), "{body}");
-    let (status, body) = delete("/v1alpha1/namespaces/team?cascade=true").await;
+    let (status, body) = delete("/v1alpha1/namespaces/crew?cascade=true").await;
     assert_eq!(
         (status.as_u16(), &body["outcome"]),
         (200, &json!("deleting")),
         "{body}"
     );
     let (_, workloads) = server
-        .get(&server.admin, "/v1alpha1/n/team/workloads")
+        .get(&server.admin, "/v1alpha1/n/crew/workloads")
         .await;
     for item in workloads["items"].as_array().unwrap() {
         assert_eq!(item["status"]["phase"], "Deleting");
     }
     let (status, _) = server
-        .put("team", "new", &files(&web("team", "new", 1)))
+        .put("crew", "new", &files(&web("crew", "new", 1)))
         .await;
     assert_eq!(status, 409, "nothing comes into a namespace that goes");
     for name in ["default", "kat-core"] {
@@ -268,7 +269,7 @@ async fn a_machine_reports_for_itself_alone() {
         report("n3", "uid"),
     )
     .await;
-    assert_eq!(code, 404);
+    assert_eq!(code, 401);
     // A machine may do nothing else, and an administrator does not report for one.
     assert_eq!(
         node.get(server.url("/v1alpha1/nodes"))
@@ -473,4 +474,28 @@ async fn the_client_and_the_server_understand_each_other() {
         server.handle.reports.observed(Duration::ZERO).reports.len(),
         1
     );
+}
+
+#[tokio::test]
+async fn a_new_namespace_is_not_called_like_a_top_level_domain_and_an_old_one_stays() {
+    let server = Server::start().await;
+    let list = "/v1alpha1/namespaces";
+    let make = async |body: serde_json::Value| {
+        server
+            .send_json(&server.admin, Method::POST, list, &body)
+            .await
+    };
+    for name in ["dev", "com", "lan", "test"] {
+        let (status, body) = make(json!({"metadata": {"name": name}})).await;
+        assert_eq!(status, 400, "{body}");
+        let text = body.to_string();
+        assert!(text.contains("is a top-level domain"), "{text}");
+    }
+    // It was there before such names were refused.
+    let (status, body) = make(json!({"metadata": {"name": "shop", "labels": {"a": "b"}}})).await;
+    assert_eq!(
+        (status.as_u16(), &body["outcome"]),
+        (200, &json!("updated"))
+    );
+    server.stop().await;
 }

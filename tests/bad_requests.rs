@@ -2,6 +2,7 @@
 //! nothing is stored.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -24,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kat::{
-    api::{Limits, types::ErrorBody},
+    api::{Limits, Share, types::ErrorBody},
     pki::{Authority, AuthorityKind, tls},
 };
 use reqwest::Method;

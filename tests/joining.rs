@@ -1,6 +1,7 @@
 //! Machines join over real sockets: who is let in, what is stored, and what they get.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -17,6 +18,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use kat::{
+    api::types::JoinRequest,
     pki::{self, create_request, create_request_for_key, tls},
     plan::{NodeRegistration, TokenRecord},
     store::{Operation, keys},
@@ -158,7 +160,7 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     assert_eq!(other["subnet"], "10.100.4.0/23");
     // The token is used up, but this machine has used it already: its answer may have been lost.
     let again = create_request_for_key("node:n2", &key_pem).unwrap();
-    let (status, second) = join(&server, &token, &body("n2", 9, &again)).await;
+    let (status, second) = join(&server, &token, &body("n2", 2, &again)).await;
     assert_eq!(status, StatusCode::OK, "{second}");
     for field in ["nodeUID", "subnet"] {
         assert_eq!(first[field], second[field]);
@@ -176,6 +178,53 @@ async fn a_known_key_keeps_identity_name_and_subnet_and_uses_nothing_up() {
     assert_eq!(status, StatusCode::CONFLICT, "{refused}");
     assert!(refused["message"].as_str().unwrap().contains("`n2`"));
     assert_eq!(server.stored(), before);
+}
+
+/// A machine between the one that joins and the leader has the whole request in its hands, but not the key
+/// that signed it.
+#[tokio::test]
+async fn what_a_machine_says_of_itself_can_not_be_changed_on_the_way() {
+    let server = server().await;
+    let (token, _) = token(&server, &json!({"uses": 3})).await;
+    let key = pki::create_key().unwrap();
+    let signed = |number: u8| {
+        let mut request: JoinRequest = serde_json::from_value(body("n2", number, "")).unwrap();
+        let statement = request.statement();
+        let signed = pki::create_request_stating("node:n2", &key, &statement).unwrap();
+        request.certificate_request = signed;
+        serde_json::to_value(request).unwrap()
+    };
+    let before = server.stored();
+    for (field, value) in [
+        ("wireguardKey", json!(wireguard_key(9))),
+        ("endpoints", json!(["192.0.2.9:51820"])),
+        ("advertise", json!(["192.0.2.9"])),
+        ("etcdPeer", json!(true)),
+        ("reach", json!({"names": ["other.example.org"]})),
+        (
+            "memberKeys",
+            json!({"leader": "ab".repeat(32), "admin": "ab".repeat(32)}),
+        ),
+    ] {
+        let mut changed = signed(2);
+        changed[field] = value;
+        let (status, answer) = join(&server, &token, &changed).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{field} {answer}");
+        assert!(
+            answer["message"].as_str().unwrap().contains("signed"),
+            "{answer}"
+        );
+    }
+    assert_eq!(server.stored(), before);
+    let (status, answer) = join(&server, &token, &signed(2)).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    // With a request of a renewal, which the key signed too, nobody puts another WireGuard key there.
+    let renewal = create_request_for_key("node:n2", &key).unwrap();
+    let (status, answer) = join(&server, &token, &body("n2", 9, &renewal)).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{answer}");
+    // The machine itself may.
+    let (status, answer) = join(&server, &token, &signed(7)).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
 }
 
 #[tokio::test]
@@ -415,6 +464,7 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     for name in ["n2", "n3"] {
         let registration = NodeRegistration {
             uid: name.to_owned(),
+            identity_key: support::key_hash(&server.node_leaf(name)),
             etcd: false,
             ..support::registration()
         };
@@ -466,9 +516,20 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     let path = "/v1alpha1/nodes/n2/membership";
     let (status, refused) = server.get(&server.admin, path).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
+    // One whose key is not known never does.
+    let unknown = NodeRegistration {
+        uid: "n2".to_owned(),
+        etcd: false,
+        ..support::registration()
+    };
+    server
+        .write(&[put(keys::registration("n2"), &unknown)])
+        .await;
+    assert_eq!(ask("n2", "n2").await.0, StatusCode::UNAUTHORIZED);
     // On its way out it gets nothing any more.
     let leaving = NodeRegistration {
         uid: "n2".to_owned(),
+        identity_key: support::key_hash(&server.node_leaf("n2")),
         no_etcd: true,
         ..support::registration()
     };

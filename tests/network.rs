@@ -4,6 +4,7 @@
 //! No machine with systemd is needed: the control group of a process is given by the test.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

@@ -83,9 +83,13 @@ fn rendered_host() -> BTreeMap<String, String> {
     let etcd = EtcdUnit::new("n1", address, 2379, 2380, "/var/lib/kat/pki");
     let resolv = renderer.resolv_conf("default", "kat.cluster.local", address, &settings);
     let delegation = renderer.user_delegation(&cases()["minimal"]).unwrap();
-    let subnet = "10.100.0.0/23".parse().unwrap();
-    let cluster = "10.100.0.0/16".parse().unwrap();
-    let rules = firewall::ruleset(firewall::TEMPLATE, subnet, cluster, false).unwrap();
+    let node = serde_json::json!({"schema": 1, "node": "n1", "clusterCidr": "10.100.0.0/16", "serviceCidr": "10.200.0.0/16",
+        "subnet": "10.100.0.0/23", "address": address, "clusterDomain": "kat.cluster.local", "wireguardPort": 51820,
+        "mtu": 1420, "holdSeconds": 60});
+    let others = ["192.0.2.2", "192.0.2.3", "2001:db8::2"];
+    let others = others.iter().map(|text| text.parse().unwrap()).collect();
+    let node = serde_json::from_value(node).unwrap();
+    let rules = firewall::ruleset(firewall::TEMPLATE, &node, &others).unwrap();
     let mut files = renderer.host_files(&settings).unwrap();
     files.extend([renderer.etcd(&etcd).unwrap(), resolv.unwrap()]);
     files

@@ -1,5 +1,10 @@
 //! One leader against many machines: `contrib/bench/scale` says what is measured.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a value without JSON ends the run"
+)]
+
 use std::{
     fs,
     io::Write,
@@ -27,8 +32,8 @@ use kat::{
     bundle::{SourceFile, pack},
     leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start},
     pki::{
-        Authority, AuthorityKind, Identity, LeafKind, load_recovery_key, seal::RecoveryKey,
-        store_recovery_key, tls,
+        Authority, AuthorityKind, Identity, LeafKind, create_key, create_request_for_key, key_hash,
+        load_recovery_key, seal::RecoveryKey, store_recovery_key, tls,
     },
     plan::{Assignment, DesiredMeta, InstanceEntry, NamespaceRecord, NodeRegistration},
     pulse::Pulses,
@@ -401,6 +406,7 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
     let all = ResourceList {
         cpu: Some(MilliCpu(16_000)),
         memory: Some(Bytes(64 << 30)),
+        storage: None,
     };
     NodeReport {
         node_name: node.to_owned(),
@@ -422,6 +428,7 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
 /// changed.
 async fn agent(
     place: Arc<Place>,
+    key: String,
     number: usize,
     mut restarts: watch::Receiver<u32>,
 ) -> anyhow::Result<()> {
@@ -435,13 +442,14 @@ async fn agent(
         cluster_uid: CLUSTER_UID.to_owned(),
         addresses: vec![IpAddr::V4(ADDRESS)],
     };
-    let leaf = place.leaf(AuthorityKind::Cluster, &kind)?;
     let authority = place.authority(AuthorityKind::Cluster)?;
+    let request = create_request_for_key(&kind.common_name(), &key)?;
+    let certificate = authority.sign_request(&request, &kind, Timestamp::now())?;
     let client = Client::from_identity(
         &[place.api().to_string()],
         CLUSTER_UID,
         authority.certificate_pem(),
-        &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+        &format!("{certificate}{key}"),
         Options::default(),
     )?;
     let (mut list, mut revision) = (Vec::new(), 0);
@@ -492,7 +500,7 @@ async fn until<T, F: Future<Output = anyhow::Result<Option<T>>>>(
 }
 
 /// What `init` and the joins would have written; gives back an administrator's token.
-async fn seed(store: &EtcdStore) -> anyhow::Result<String> {
+async fn seed(store: &EtcdStore, machine_keys: &[String]) -> anyhow::Result<String> {
     fn put<T: serde::Serialize>(key: String, value: &T) -> anyhow::Result<Operation> {
         Ok(Operation::Put(key, serde_json::to_vec(value)?))
     }
@@ -504,6 +512,7 @@ async fn seed(store: &EtcdStore) -> anyhow::Result<String> {
         labels: Default::default(),
         created: now,
         deleting: false,
+        quota: Default::default(),
     };
     let mut operations = vec![
         Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
@@ -514,10 +523,10 @@ async fn seed(store: &EtcdStore) -> anyhow::Result<String> {
         put(keys::namespace(NAMESPACE), &namespace)?,
         put(keys::token(&token.id), &token.record)?,
     ];
-    for number in 0..MACHINES {
+    for (number, key) in machine_keys.iter().enumerate() {
         let name = machine(number);
         let registration: NodeRegistration = serde_json::from_value(json!({
-            "schema": 1, "uid": name, "identityKey": "", "architecture": "amd64",
+            "schema": 1, "uid": name, "identityKey": key_hash(key)?, "architecture": "amd64",
             "etcd": number == 0, "noEtcd": number != 0, "created": now,
         }))?;
         let list = DesiredMeta {
@@ -594,14 +603,16 @@ async fn measure() -> anyhow::Result<()> {
     let etcd = place.start_etcd()?;
     let store = place.leader_store().await?;
     until("etcd serves", async || Ok(store.health().await.ok())).await?;
-    let token = seed(&store).await?;
+    let machine_keys = (0..MACHINES).map(|_| create_key());
+    let machine_keys = machine_keys.collect::<Result<Vec<_>, _>>()?;
+    let token = seed(&store, &machine_keys).await?;
     let leader = place.start_leader()?;
     let mut agents = tokio::task::JoinSet::new();
     let mut restarts = Vec::new();
-    for number in 0..MACHINES {
+    for (number, key) in machine_keys.into_iter().enumerate() {
         let (sender, receiver) = watch::channel(0);
         restarts.push(sender);
-        agents.spawn(agent(Arc::clone(&place), number, receiver));
+        agents.spawn(agent(Arc::clone(&place), key, number, receiver));
     }
     let authority = place.authority(AuthorityKind::Cluster)?;
     let connection = Connection {

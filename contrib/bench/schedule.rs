@@ -1,5 +1,10 @@
 //! How many instances the leader places in a second: `contrib/bench/schedule` says what is measured.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a value without JSON ends the run"
+)]
+
 use std::{collections::BTreeMap, io::Write, sync::Arc, time::Duration};
 
 use anyhow::Context;
@@ -75,6 +80,7 @@ impl Store {
                 labels: BTreeMap::new(),
                 created: Timestamp::UNIX_EPOCH,
                 deleting: false,
+                quota: Default::default(),
             },
         )?;
         for number in 0..machines {
@@ -163,6 +169,7 @@ fn observed(machines: usize) -> Observed {
     let resources = ResourceList {
         cpu: Some(MilliCpu(16_000)),
         memory: Some(Bytes(64 << 30)),
+        storage: None,
     };
     let reports = (0..machines).map(|number| {
         let report = NodeReport {

@@ -40,6 +40,7 @@ pub fn zone() -> Arc<Zone> {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
+        control_ports: kat::network::state::control_ports(),
         hold_seconds: 60,
         relay: false,
     };

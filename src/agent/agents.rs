@@ -61,13 +61,18 @@ impl Agents {
     fn client_with(&self, node: &str, leaf: &str, connect: Duration) -> Result<Client, String> {
         let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
         let machines = self.known.borrow();
-        let overlay = machines.endpoints.machines.get(node);
-        let overlay = overlay.and_then(|machine| machine.overlay);
+        let machine = machines.endpoints.machines.get(node);
+        let overlay = machine.and_then(|machine| machine.overlay);
+        let key_hash = machine.map(|machine| machine.node_key.clone());
+        let machine = pki::tls::KnownMachine {
+            name: node.to_owned(),
+            key_hash: key_hash.filter(|hash| !hash.is_empty()),
+        };
         drop(machines);
         let overlay = overlay.ok_or_else(|| cannot("its address is not known".to_owned()))?;
         let port = self.identity.cluster.spec.agent_port;
         let config = self
-            .config(node, leaf)
+            .config(machine, leaf)
             .map_err(|error| cannot(error.to_string()))?;
         let options = Options {
             connect_timeout: connect,
@@ -84,12 +89,16 @@ impl Agents {
         .map_err(|error| cannot(error.to_string()))
     }
 
-    fn config(&self, node: &str, leaf: &str) -> Result<rustls::ClientConfig, KeysError> {
+    fn config(
+        &self,
+        machine: pki::tls::KnownMachine,
+        leaf: &str,
+    ) -> Result<rustls::ClientConfig, KeysError> {
         let authority = self.keys.cluster_authority()?;
         let leader = pki::tls::CurrentIdentity::new(&self.keys.leaf(leaf)?, &authority)?;
         let uid = &self.identity.cluster_uid;
         Ok(pki::tls::agent_client_config(
-            &authority, uid, leader, node,
+            &authority, uid, leader, machine,
         )?)
     }
 }

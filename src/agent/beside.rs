@@ -35,6 +35,8 @@ pub struct Other {
     pub status: UnitStatus,
     /// What it said last, where it has ended.
     pub words: String,
+    /// Podman did not start it, and says why.
+    pub not_started: bool,
 }
 
 /// What stands beside an instance's main container.
@@ -103,7 +105,7 @@ impl Other {
             },
             state: self.state().to_owned(),
             restarts: self.status.restarts,
-            exit_code: exit_code(&self.status),
+            exit_code: exit_code(&self.status).filter(|_| !self.not_started),
             image: self.image.clone(),
             unit: self.unit.clone(),
         }
@@ -114,6 +116,9 @@ impl Other {
         let Self {
             kind, name, words, ..
         } = self;
+        if self.not_started {
+            return format!("{kind} {name}: {words}");
+        }
         let how = match exit_code(&self.status) {
             None if self.status.result == "success" => "it does not run".to_owned(),
             code => ended(&self.status, code),

@@ -6,6 +6,8 @@ use jiff::Timestamp;
 
 use super::identity::Identity;
 use crate::{
+    api::types::MemberKeys,
+    json,
     plan::{Applicant, NamespaceRecord, TokenRecord},
     store::{Committed, Compare, Operation, StateStore, StoreError, keys},
 };
@@ -20,6 +22,8 @@ pub struct Beginnings<'a> {
     pub endpoints: Vec<String>,
     /// SHA-256 of its public key.
     pub identity_key: String,
+    /// The keys of its certificates as a machine that holds etcd.
+    pub member_keys: MemberKeys,
     /// `amd64`, `arm64` ...
     pub architecture: String,
     /// Id and record of the administrator's token.
@@ -39,16 +43,18 @@ pub async fn write(
             keys::CLUSTER_UID.to_owned(),
             identity.cluster_uid.clone().into_bytes(),
         ),
-        json(keys::CLUSTER.to_owned(), &identity.cluster)?,
+        put(keys::CLUSTER.to_owned(), &identity.cluster)?,
         Operation::Put(
             keys::OVERLAY_CIDR.to_owned(),
             identity.cluster.spec.cluster_cidr.to_string().into_bytes(),
         ),
-        json(keys::token(&beginnings.token.0), &beginnings.token.1)?,
+        put(keys::token(&beginnings.token.0), &beginnings.token.1)?,
     ];
     let first = Applicant {
         name: identity.node.clone(),
         identity_key: beginnings.identity_key.clone(),
+        signed: true,
+        member_keys: beginnings.member_keys.clone(),
         public_key: beginnings.public_key.to_owned(),
         endpoints: beginnings.endpoints.clone(),
         advertise: identity.advertise.clone(),
@@ -58,7 +64,8 @@ pub async fn write(
         no_etcd: false,
         etcd_peer: false,
     };
-    operations.extend(first.first_keys(&identity.node_uid, identity.subnet, now));
+    let keys = first.first_keys(&identity.node_uid, identity.subnet, now);
+    operations.extend(keys.map_err(|error| StoreError::Invalid(error.to_string()))?);
     for name in ["default", "kat-core"] {
         let record = NamespaceRecord {
             schema: 1,
@@ -66,8 +73,9 @@ pub async fn write(
             labels: BTreeMap::new(),
             created: now,
             deleting: false,
+            quota: Default::default(),
         };
-        operations.push(json(keys::namespace(name), &record)?);
+        operations.push(put(keys::namespace(name), &record)?);
     }
     let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
     Ok(matches!(
@@ -76,9 +84,9 @@ pub async fn write(
     ))
 }
 
-fn json<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
-    match serde_json::to_vec(value) {
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
+    match json::bytes(&key, value) {
         Ok(value) => Ok(Operation::Put(key, value)),
-        Err(error) => Err(StoreError::Invalid(format!("{key}: {error}"))),
+        Err(error) => Err(StoreError::Invalid(error.to_string())),
     }
 }

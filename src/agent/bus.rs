@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::{identity::Identity, supervisor::Listed};
 use crate::{
     api::types::{InstanceReport, NodePhase, NodeReport},
+    json,
     leader::LeaderHandle,
     plan::Assignment,
     systemd::publish::{self, PublishedInstance, PublishedState},
@@ -98,7 +99,7 @@ fn published_instance(
 
 /// A phase or a health as users see it.
 fn word(value: &impl Serialize) -> String {
-    serde_json::to_value(value)
+    json::tree("a word", value)
         .ok()
         .and_then(|value| value.as_str().map(str::to_owned))
         .unwrap_or_default()

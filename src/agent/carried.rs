@@ -2,14 +2,23 @@
 //!
 //! They lie in `/var/lib/kat/files/UID/DIGEST`, where the digest is that of the whole: a folder of this name is complete,
 //! and its files never change. Only root changes what is above the mounted folders, and only the workload's own
-//! group passes; the mounted folders themselves are the workload's user's, which is root in its containers.
+//! group passes; the mounted folders themselves are the workload's user's, which is root in its containers. While they are
+//! laid out, in `.DIGEST`, root alone passes.
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File, Permissions},
+    fs::{self, File},
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt, chown},
-    path::{Path, PathBuf},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::fchown,
+    },
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::{
+    fs::{Mode, OFlags, fchmod, mkdirat, openat},
+    io::Errno,
 };
 
 use super::{files::make_folder, paths};
@@ -66,44 +75,83 @@ pub fn prepare(root: &Path, assignment: &Assignment) -> Result<(), CarriedError>
     make_folder(&folder, Access::owned(0o750, 0, user.uid))?;
     let unfinished = folder.join(format!(".{digest}"));
     remove(&unfinished)?;
-    make_folder(&unfinished, Access::owned(0o750, 0, user.uid))?;
+    // Root alone enters it until it is whole: the folders in it are the user's, who could put links there.
+    make_folder(&unfinished, Access::owned(0o700, 0, 0))?;
+    let top = open_folder(rustix::fs::CWD, &unfinished, &unfinished)?;
     for file in &carried {
-        write(&unfinished, file, user)?;
+        write(&top, &unfinished, file, user)?;
     }
-    let opened = File::open(&unfinished).map_err(system("open", &unfinished))?;
-    rustix::fs::syncfs(&opened).map_err(|error| system("write", &unfinished)(error.into()))?;
+    rustix::fs::syncfs(&top).map_err(|error| system("write", &unfinished)(error.into()))?;
+    give(&top, (0, user.uid), 0o750, &unfinished)?;
     fs::rename(&unfinished, &whole).map_err(system("rename to it", &whole))?;
     let opened = File::open(&folder).map_err(system("open", &folder))?;
     opened.sync_all().map_err(system("write", &folder))
 }
 
-/// Paths were checked: they lead nowhere but below `top`, which nobody else can change yet.
-fn write(top: &Path, file: &CarriedFile, user: &WorkloadUser) -> Result<(), CarriedError> {
-    let path = top.join(&file.path);
-    let mut above: Vec<&Path> = Path::new(&file.path).ancestors().skip(1).collect();
-    above.reverse();
-    for folder in above.into_iter().filter(|one| *one != Path::new("")) {
-        let folder = top.join(folder);
-        if !folder.is_dir() {
-            fs::create_dir(&folder).map_err(system("make the folder", &folder))?;
-            own(&folder, 0o755, user)?;
+/// Writes one file below `top`, from one open folder to the next; `shown` is the path of `top`, for errors.
+fn write(
+    top: &OwnedFd,
+    shown: &Path,
+    file: &CarriedFile,
+    user: &WorkloadUser,
+) -> Result<(), CarriedError> {
+    let owner = (user.uid, user.uid);
+    let mut path = shown.to_owned();
+    let mut folder: Option<OwnedFd> = None;
+    let mut parts = Path::new(&file.path).components().peekable();
+    while let Some(part) = parts.next() {
+        let parent = folder.as_ref().unwrap_or(top).as_fd();
+        path.push(part);
+        // Paths were checked; anything else would leave the folder.
+        let Component::Normal(name) = part else {
+            return Err(CarriedError::Damaged(format!(
+                "{} is not a plain path",
+                file.path
+            )));
+        };
+        if parts.peek().is_some() {
+            let is_new = match mkdirat(parent, name, Mode::from(0o700)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
+                Err(error) => return Err(system("make the folder", &path)(error.into())),
+            };
+            let inner = open_folder(parent, Path::new(name), &path)?;
+            if is_new {
+                give(&inner, owner, 0o755, &path)?;
+            }
+            folder = Some(inner);
+            continue;
         }
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
+        let written = openat(parent, name, flags | OFlags::CLOEXEC, Mode::from(0o600))
+            .map_err(|error| system("make", &path)(error.into()))?;
+        let mut written = File::from(written);
+        written
+            .write_all(&file.bytes)
+            .map_err(system("write", &path))?;
+        let mode = if file.executable { 0o755 } else { 0o644 };
+        give(&written, owner, mode, &path)?;
     }
-    let mut written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&path)
-        .map_err(system("make", &path))?;
-    written
-        .write_all(&file.bytes)
-        .map_err(system("write", &path))?;
-    own(&path, if file.executable { 0o755 } else { 0o644 }, user)
+    Ok(())
 }
 
-fn own(path: &Path, mode: u32, user: &WorkloadUser) -> Result<(), CarriedError> {
-    chown(path, Some(user.uid), Some(user.uid)).map_err(system("give away", path))?;
-    fs::set_permissions(path, Permissions::from_mode(mode)).map_err(system("set the mode of", path))
+/// Opens a folder; a link in its place is an error.
+fn open_folder(parent: impl AsFd, name: &Path, shown: &Path) -> Result<OwnedFd, CarriedError> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(parent, name, flags, Mode::empty())
+        .map_err(|error| system("open the folder", shown)(error.into()))
+}
+
+/// Gives what is open its owner and mode, whatever stands at its path by now.
+fn give(
+    open: impl AsFd,
+    (uid, gid): (u32, u32),
+    mode: u32,
+    shown: &Path,
+) -> Result<(), CarriedError> {
+    fchown(&open, Some(uid), Some(gid)).map_err(system("give away", shown))?;
+    // After the owner: a change of owner clears bits.
+    fchmod(&open, Mode::from(mode)).map_err(|error| system("set the mode of", shown)(error.into()))
 }
 
 /// Removes what no instance of a user carries any more. What can't be removed is tried again with the next change.

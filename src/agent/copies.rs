@@ -18,7 +18,7 @@ use super::volumes::{Volumes, is_of};
 use crate::{
     host::{
         copy::{Owners, Summary},
-        files::{self, Access},
+        files,
         volumes::{Base, Owner, VolumeError, remove_folder},
     },
     plan::{MoveRecord, WorkloadUser},
@@ -159,9 +159,7 @@ impl Volumes {
             digest: summary.digest.clone(),
         };
         let path = self.copies().join(name).join("done");
-        // Plain data, which always serialises.
-        let text = serde_json::to_vec(&done).unwrap_or_default();
-        files::write_atomic(&path, &text, Access::mode(0o600))
+        files::write_json(&path, &done)
             .map_err(|error| system("write", &path, io::Error::other(error.to_string())))
     }
 

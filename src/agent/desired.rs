@@ -60,8 +60,7 @@ impl Desired {
     /// # Errors
     /// [`FileError`].
     pub fn store(&self, path: &Path) -> Result<(), FileError> {
-        // Plain data with text keys, which always serialises.
-        let content = serde_json::to_vec(self).unwrap_or_default();
+        let content = files::json_of(path, self)?;
         files::write_if_changed(path, &content, Access::mode(0o600)).map(drop)
     }
 }

@@ -27,6 +27,8 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 const MOST: u64 = 10 << 30;
 /// Of a hundred inodes, where they are counted.
 const INODES: u64 = 5;
+/// The pressure for inodes ends with so many of a hundred.
+pub const INODES_THAT_CALM: u64 = INODES + INODES / 5;
 
 /// The room of one file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -203,10 +205,7 @@ impl Disks {
     }
 
     fn least(&self, room: Room) -> u64 {
-        match self.wanted {
-            Some(Bytes(wanted)) => wanted,
-            None => (room.bytes / 10).min(MOST),
-        }
+        least(self.wanted, room)
     }
 
     /// The file system with the images is short of room now, looked at anew.
@@ -237,8 +236,16 @@ impl Disks {
     }
 }
 
+/// So many bytes are to be free, where the machine's owner wants so many.
+pub fn least(wanted: Option<Bytes>, room: Room) -> u64 {
+    match wanted {
+        Some(Bytes(wanted)) => wanted,
+        None => (room.bytes / 10).min(MOST),
+    }
+}
+
 /// `812 MiB`, `1.5 GiB`.
-fn size(bytes: u64) -> String {
+pub fn size(bytes: u64) -> String {
     const GIB: u64 = 1 << 30;
     match bytes / GIB {
         0 => format!("{} MiB", bytes >> 20),

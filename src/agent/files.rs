@@ -9,7 +9,7 @@ use super::paths::{SYSTEM_UNITS, UNITS, UserFolders};
 use crate::{
     host::files::{self, Access, FileError},
     plan::main_unit,
-    render::{HostFile, MARK, UnitFile, UnitFileKind},
+    render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX},
     systemd::UnitStatus,
 };
 
@@ -132,7 +132,13 @@ impl UnitFolder {
     pub fn remove(&self, unit: &str) -> Result<(), FilesError> {
         for unit in self.others(unit)?.iter().map(String::as_str).chain([unit]) {
             let stem = stem(unit);
-            // Its quadlet last: the others are found by it.
+            let beside = format!("{stem}.");
+            let is_value =
+                |name: &String| name.starts_with(&beside) && name.ends_with(VALUE_SUFFIX);
+            for name in self.names()?.iter().filter(|name| is_value(name)) {
+                self.unlink(name)?;
+            }
+            // Its quadlet last: the others are found by it. Earlier versions wrote the second one.
             for suffix in ["env", "manager.env", "container"] {
                 self.unlink(&format!("{stem}.{suffix}"))?;
             }
@@ -213,7 +219,8 @@ impl UnitFolder {
         };
         is_file
             && (name.starts_with(".kat-")
-                || (name.starts_with("kat-") && name.ends_with(".env"))
+                || (name.starts_with("kat-")
+                    && (name.ends_with(".env") || name.ends_with(VALUE_SUFFIX)))
                 || ((name.ends_with(".container") || name.ends_with(".image")) && marked()))
     }
 

@@ -5,16 +5,19 @@ use std::{
     sync::Arc,
 };
 
+use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, desired, identity::Identity, keys::Keys, known::Known, network_files, paths,
-    registries, stores, supervisor::Listed,
+    registries, stores, supervisor::Listed, watched_writes::WatchedWrites,
 };
 use crate::{
     api::types::Connection,
-    host::files::{self, Access},
+    host::files::{self, Access, FileError},
+    json,
+    network::state::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE},
     pulse::Pulses,
     registry::RegistrySettings,
     store::{EtcdStore, Mirror, StateStore, keys, mirror::Entries},
@@ -29,6 +32,7 @@ pub async fn follow_desired(
     store: Arc<dyn StateStore>,
     file: PathBuf,
     lists: watch::Sender<Listed>,
+    writes: WatchedWrites,
     pulses: Pulses,
     cancel: CancellationToken,
 ) {
@@ -55,8 +59,9 @@ pub async fn follow_desired(
         if same && before.current {
             continue;
         }
-        if !same && let Err(error) = desired.store(&file) {
-            tracing::error!(%error, "the desired list can't be kept on the disk");
+        if !same {
+            let (desired, path) = (Arc::clone(&desired), file.clone());
+            let _tried_again = writes.write(&file, move || Ok(desired.store(&path)?));
         }
         lists.send_replace(Listed {
             known: true,
@@ -73,11 +78,13 @@ pub async fn follow_network(
     identity: Arc<Identity>,
     store: EtcdStore,
     network: NetworkFiles,
+    writes: WatchedWrites,
     pulses: Pulses,
     cancel: CancellationToken,
 ) {
     let pulse = pulses.watch("who follows names and peers");
     let store: Arc<dyn StateStore> = Arc::new(store);
+    let followed = FollowedNetwork { network, writes };
     let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
     let mut machines = Mirror::start(store, keys::NETWORK, cancel.clone());
     loop {
@@ -89,24 +96,41 @@ pub async fn follow_network(
                 else => None,
             }
         };
-        let written = match pulse.wait(news).await {
+        match pulse.wait(news).await {
             None => return,
-            Some((_, state)) if !state.confirmed => continue,
+            Some((_, state)) if !state.confirmed => {}
             Some((true, state)) => {
-                network.write_dns(&network_files::dns_records(&state.entries, state.revision))
+                let records = network_files::dns_records(&state.entries, state.revision);
+                followed.write(DNS_FILE, records, NetworkFiles::write_dns);
             }
             Some((false, state)) => {
                 let peers = network_files::peers(&state.entries, &identity.node);
                 let services = network_files::services(&state.entries);
                 let ports = network_files::host_port_parts(&state.entries, identity.subnet);
-                let written = network.write_peers(&peers);
-                let written = network.write_services(&services).and(written);
-                network.write_host_ports(&ports).and(written)
+                followed.write(PEERS_FILE, peers, NetworkFiles::write_peers);
+                followed.write(SERVICES_FILE, services, NetworkFiles::write_services);
+                followed.write(HOST_PORTS_FILE, ports, NetworkFiles::write_host_ports);
             }
-        };
-        if let Err(error) = written {
-            tracing::error!(%error, "the network's files can't be written");
         }
+    }
+}
+
+/// The files of `kat-net` that follow the store.
+struct FollowedNetwork {
+    network: NetworkFiles,
+    writes: WatchedWrites,
+}
+
+impl FollowedNetwork {
+    fn write<T: Send + Sync + 'static>(
+        &self,
+        name: &str,
+        state: T,
+        write: fn(&NetworkFiles, &T) -> Result<bool, FileError>,
+    ) {
+        let network = self.network.clone();
+        let written = move || Ok(write(&network, &state).map(drop)?);
+        let _tried_again = self.writes.write(&self.network.path(name), written);
     }
 }
 
@@ -124,6 +148,7 @@ pub async fn follow_known(
     stores: FollowedStores,
     own: Keys,
     known: watch::Sender<Arc<Known>>,
+    writes: WatchedWrites,
     pulses: Pulses,
     cancel: CancellationToken,
 ) {
@@ -138,31 +163,30 @@ pub async fn follow_known(
         .await
     {
         if state.confirmed {
-            keep_registries(&state.entries);
+            keep_registries(&state.entries, &writes);
         }
         let before = known.borrow().clone();
-        let now = Known::read(&state.entries, &before);
+        let now = Arc::new(Known::read(&state.entries, &before));
         // A list without members would cut this machine off.
-        if !state.confirmed || now == *before || now.etcd(&identity).is_empty() {
+        if !state.confirmed || now == before || now.etcd(&identity).is_empty() {
             continue;
         }
-        if let Err(error) = keep_admin_connection(&now) {
-            tracing::error!(%error, "the administrator's connection does not name every machine");
-        }
-        if let Err(error) = now.store() {
-            tracing::error!(%error, "where the cluster is can't be kept on the disk");
-        }
+        let kept = Arc::clone(&now);
+        let admin = Path::new(paths::ADMIN_CONNECTION);
+        let _tried_again = writes.write(admin, move || keep_admin_connection(admin, &kept));
+        let kept = Arc::clone(&now);
+        let _tried_again = writes.write(Path::new(paths::KNOWN), move || Ok(kept.store()?));
         if now.etcd(&identity) != before.etcd(&identity)
             && let Err(error) = reconnect(&identity, &stores, &own, &now).await
         {
             tracing::error!(%error, "the other members of etcd can't be used");
         }
-        known.send_replace(Arc::new(now));
+        known.send_replace(now);
     }
 }
 
 /// What can't be read is told, and the file stays as it is.
-fn keep_registries(entries: &Entries) {
+fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
     let stored = entries.get(keys::REGISTRIES);
     let settings =
         match stored.map(|entry| serde_json::from_slice::<RegistrySettings>(&entry.value)) {
@@ -173,11 +197,12 @@ fn keep_registries(entries: &Entries) {
                 return;
             }
         };
-    match registries::keep(Path::new("/"), &settings) {
-        Ok(false) => {}
-        Ok(true) => tracing::info!("this machine's Podman reaches registries as the cluster says"),
-        Err(error) => tracing::error!(%error, "what is set about registries can't be written"),
-    }
+    let _tried_again = writes.write(Path::new(registries::FILE), move || {
+        if registries::keep(Path::new("/"), &settings)? {
+            tracing::info!("this machine's Podman reaches registries as the cluster says");
+        }
+        Ok(())
+    });
 }
 
 async fn reconnect(
@@ -195,19 +220,19 @@ async fn reconnect(
 }
 
 /// The administrator's connection of a machine that has one names every machine that may lead.
-fn keep_admin_connection(known: &Known) -> anyhow::Result<()> {
-    let path = Path::new(paths::ADMIN_CONNECTION);
+fn keep_admin_connection(path: &Path, known: &Known) -> anyhow::Result<()> {
     let text = match files::read_text(path, ADMIN_LIMIT) {
         Err(error) if error.is_not_found() => return Ok(()),
         read => read?,
     };
-    let mut connection: Connection = serde_json::from_str(&text)?;
+    let mut connection: Connection =
+        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let endpoints = known.endpoints.api();
     if endpoints.is_empty() || connection.endpoints == endpoints {
         return Ok(());
     }
     connection.endpoints = endpoints;
-    let text = serde_json::to_vec_pretty(&connection)?;
+    let text = json::pretty(&path.display().to_string(), &connection)?;
     files::write_atomic(path, &text, Access::mode(0o600))?;
     Ok(())
 }

@@ -3,22 +3,32 @@
 //! `kat-net` leaves a port to a program of the machine that listens on it (`network/host_ports.rs`). So that this is
 //! seen, an instance does not start while such a program is there, and one that runs has a condition.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use ipnet::Ipv4Net;
 
 use crate::{
-    api::types::{Condition, HOST_PORT_IN_USE},
+    api::types::{Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
     host::facts::network::{self as facts, Listener},
-    network::host_sockets,
+    host::files,
+    network::{
+        host_sockets,
+        state::{MACHINE_PORTS_FILE, MachinePorts},
+    },
     plan::{Assignment, host_port_statuses},
     resource::Protocol,
 };
+
+/// Largest list of `kat-net`'s: all ports there are.
+const LIMIT: u64 = 1 << 20;
 
 /// Who else listens on ports of the machine.
 pub trait HostListeners: Send + Sync {
     /// Those that listen on any of these.
     fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener>;
+
+    /// One of these that `kat-net` still keeps for a program that listened there.
+    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)>;
 }
 
 /// The machine's own.
@@ -37,6 +47,16 @@ impl HostListeners for Listening {
         let mut found = facts::listeners(&ports);
         found.retain(|one| host_sockets::takes(one.address, self.overlay));
         found
+    }
+
+    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+        let content = files::read_bounded(Path::new(MACHINE_PORTS_FILE), LIMIT).ok()?;
+        let kept: MachinePorts = serde_json::from_slice(&content).ok()?;
+        let mut ports = ports.iter().copied();
+        ports.find(|(protocol, port)| match protocol {
+            Protocol::Tcp => kept.tcp.contains(port),
+            Protocol::Udp => kept.udp.contains(port),
+        })
     }
 }
 
@@ -58,7 +78,11 @@ pub fn in_use(assignment: &Assignment, listeners: &dyn HostListeners) -> Option<
     }
     let found = listeners.on(&ports);
     if found.is_empty() {
-        return None;
+        let (protocol, port) = listeners.kept(&ports)?;
+        let word = protocol.word();
+        return Some(format!(
+            "a program of this machine listened on host port {port}/{word} in the last ten minutes, for which the port stays the machine's; `sudo systemctl restart kat-net` there gives it up at once"
+        ));
     }
     let said: BTreeSet<String> = found.iter().map(sentence).collect();
     let said: Vec<String> = said.into_iter().collect();
@@ -88,13 +112,24 @@ fn sentence(listener: &Listener) -> String {
     format!("host port {port}/{protocol} is in use by {program}{at}")
 }
 
+/// `HostPortNotAllowed` of an instance that runs all the same.
+pub fn not_allowed(message: Option<String>) -> Option<Condition> {
+    message.map(|message| Condition {
+        kind: HOST_PORT_NOT_ALLOWED.to_owned(),
+        status: true,
+        reason: HOST_PORT_NOT_ALLOWED.to_owned(),
+        message,
+        since: String::new(),
+    })
+}
+
 /// `HostPortInUse` of an instance that runs all the same.
 pub fn condition(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_IN_USE.to_owned(),
         status: true,
         reason: HOST_PORT_IN_USE.to_owned(),
-        message: format!("{message}, which has it: it does not lead here"),
+        message: format!("{message}; meanwhile the port does not lead here"),
         since: String::new(),
     })
 }

@@ -6,7 +6,12 @@ use serde::Deserialize;
 
 use super::log_tail::{self, shorten};
 use crate::host::files::open_plain;
-use crate::systemd::{LogEntry, LogQuery, LogSource, SystemdError, UnitManager};
+use crate::{
+    plan::Assignment,
+    render::pull_policy,
+    resource::ImagePullPolicy,
+    systemd::{LogEntry, LogQuery, LogSource, SystemdError, UnitManager},
+};
 
 /// The list of images in a user's storage (containers-storage(1)), relative to its home.
 const LISTS: [&str; 2] = [
@@ -88,6 +93,11 @@ pub fn layer_bytes(home: &Path) -> u64 {
 /// the start fails and the pull's unit is asked.
 pub fn is_present(home: &Path, reference: &str) -> bool {
     find(home, reference).is_some()
+}
+
+/// Storage has not got the image of this container, which may be pulled.
+pub fn is_lost(home: &Path, only: &Assignment) -> bool {
+    pull_policy(only) != ImagePullPolicy::Never && !is_present(home, &only.image)
 }
 
 /// `sha256:...` of an image in storage.

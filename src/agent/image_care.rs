@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::{image, paths};
 use crate::{
     api::types::ImagesRemoved,
-    host::files::{self, Access},
+    host::files,
     plan::{KeptOfUser, WorkloadUser},
     resource::AgentConfig,
 };
@@ -234,9 +234,7 @@ impl ImageCare {
             && !state.ledger.users.is_empty()
             && state.ledger != state.stored;
         if is_new || is_later {
-            // Plain data with text keys, which always serialises.
-            let content = serde_json::to_vec(&state.ledger).unwrap_or_default();
-            match files::write_atomic(&self.file, &content, Access::mode(0o600)) {
+            match files::write_json(&self.file, &state.ledger) {
                 Ok(()) => {
                     state.stored = state.ledger.clone();
                     state.rounds = 0;

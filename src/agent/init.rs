@@ -36,6 +36,7 @@ use crate::{
         files::{self, Access},
         users::Users,
     },
+    json,
     network::state::Peers,
     plan,
     render::Renderer,
@@ -157,6 +158,7 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
             identity.cluster.spec.wireguard_port,
         ),
         identity_key: keys.identity_key()?,
+        member_keys: keys.member_keys()?,
         architecture: machine.architecture.clone(),
         token: (token.id, token.record),
     };
@@ -177,12 +179,12 @@ pub async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
     files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
     files::write_atomic(
         Path::new(paths::ADMIN_CONNECTION),
-        &serde_json::to_vec_pretty(&connection)?,
+        &json::pretty(paths::ADMIN_CONNECTION, &connection)?,
         Access::mode(0o600),
     )?;
     files::write_atomic(
         Path::new(paths::IDENTITY),
-        &serde_json::to_vec_pretty(&identity)?,
+        &json::pretty(paths::IDENTITY, &identity)?,
         Access::mode(0o600),
     )?;
 

@@ -28,8 +28,10 @@ use crate::{
         facts::node_facts,
         files::{self, Access},
     },
+    json,
     network::state::{self, Peers},
     pki::token::Token,
+    plain::plain,
     plan::{ClusterEndpoints, ClusterMembers},
     render::Renderer,
     resource::ClusterConfiguration,
@@ -38,6 +40,9 @@ use crate::{
 
 /// Longest wait for the machine to be Ready.
 const READY_LIMIT: Duration = Duration::from_secs(90);
+
+/// What a machine may become that did not join with `--no-etcd`.
+const HOLDS_KEYS: &str = "this machine may be chosen to hold the cluster's store, and then has the cluster's keys: root on it can do anything to the whole cluster; `--no-etcd` keeps a machine out";
 
 /// What the command line says.
 #[derive(Clone)]
@@ -96,13 +101,13 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
 
     say(&format!(
         "joining the cluster {} as {node}",
-        cluster.metadata.name
+        plain(&cluster.metadata.name)
     ));
     let keys = Keys::new(None);
     files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
-    let request = JoinRequest {
+    let mut request = JoinRequest {
         name: node.clone(),
-        certificate_request: keys.machine_request(&node)?,
+        certificate_request: String::new(),
         wireguard_key: ensure_wireguard_key()?,
         endpoints: wireguard_endpoints(
             &reached.told(),
@@ -115,7 +120,9 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         no_etcd: options.no_etcd,
         reach: reached.told(),
         etcd_peer: options.etcd_peer,
+        member_keys: keys.member_keys()?,
     };
+    request.certificate_request = keys.joining_request(&node, &request.statement())?;
     let answer = match client.join(&request).await {
         Ok(answer) => answer,
         Err(error) => {
@@ -127,7 +134,7 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
         }
     };
     let identity = identity(node, &answer, advertise, reached);
-    let text = serde_json::to_vec_pretty(&identity)?;
+    let text = json::pretty(paths::JOINING, &identity)?;
     files::write_atomic(Path::new(paths::JOINING), &text, Access::mode(0o600))?;
     keys.store_machine(&answer.certificates)?;
     let known = Known {
@@ -143,9 +150,14 @@ pub async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
     known.store()?;
     let peers = network_files::peers_of(&identity.reached.told(), &answer.peers);
     settle(&identity, &known, &peers, &keys, say).await?;
+    if !options.no_etcd {
+        say(HOLDS_KEYS);
+    }
     say(&format!(
         "machine {} is Ready in the cluster {}, with the subnet {}",
-        identity.node, identity.cluster.metadata.name, identity.subnet
+        identity.node,
+        plain(&identity.cluster.metadata.name),
+        identity.subnet
     ));
     Ok(())
 }
@@ -217,14 +229,15 @@ fn said_no(error: &ClientError) -> bool {
 
 /// What the leader's answer means to the person who joins a machine.
 fn explain(error: &ClientError, leader_api: &str) -> anyhow::Error {
+    let error_text = plain(&error.to_string());
     let another = "`katcall token create --join` on a machine of the cluster makes another";
     match error.status() {
-        Some(401) => anyhow::anyhow!("{leader_api} refuses the token: {error}; {another}"),
+        Some(401) => anyhow::anyhow!("{leader_api} refuses the token: {error_text}; {another}"),
         Some(_) => match error.hint() {
-            Some(hint) => anyhow::anyhow!("{leader_api} refuses: {error}; {hint}"),
-            None => anyhow::anyhow!("{leader_api} refuses: {error}"),
+            Some(hint) => anyhow::anyhow!("{leader_api} refuses: {error_text}; {}", plain(&hint)),
+            None => anyhow::anyhow!("{leader_api} refuses: {error_text}"),
         },
-        None => anyhow::anyhow!("{error}"),
+        None => anyhow::anyhow!("{error_text}"),
     }
 }
 

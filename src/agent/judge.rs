@@ -1,6 +1,6 @@
 //! What a unit's state means for its instance. Pure.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use crate::{
     api::types::InstancePhase, plan::Assignment, resource::RestartCondition, systemd::UnitStatus,
@@ -23,6 +23,58 @@ pub enum Action {
     Start,
     /// Forget the failure, which was KAT's, and start its unit.
     StartUncounted,
+}
+
+/// systemd's result of a start whose first process ended well before it had said that the program runs
+/// (systemd.exec(5)). Podman says that itself, and no program in a container can end a start so.
+pub const PROTOCOL: &str = "protocol";
+
+/// Podman could not start the container.
+const CANNOT_START: &str = "CannotStart";
+
+/// Exit codes of Podman's own where it did not start a container (podman-run(1)); a program may have them, too.
+pub const PODMANS: RangeInclusive<i32> = 125..=127;
+
+/// What ended a run other than its program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The container hook: the network could not be made.
+    Hook,
+    /// Podman lost the container while it started it.
+    LostStart,
+    /// Podman did not find the image, which was there once.
+    LostImage,
+    /// Podman could not start the container.
+    CannotStart,
+}
+
+impl Fault {
+    /// It says nothing of the program or of how it was asked for, and does not count as a restart.
+    pub fn is_excused(self) -> bool {
+        match self {
+            Self::Hook | Self::LostStart | Self::LostImage => true,
+            Self::CannotStart => false,
+        }
+    }
+
+    fn reason(self) -> &'static str {
+        match self {
+            Self::Hook => "NetworkNotReady",
+            Self::LostStart => "StartInterrupted",
+            Self::LostImage => "ImageLost",
+            Self::CannotStart => CANNOT_START,
+        }
+    }
+
+    /// What is told of it; nothing where that stands in the journal.
+    fn message(self) -> String {
+        match self {
+            Self::Hook | Self::LostImage | Self::CannotStart => String::new(),
+            Self::LostStart => {
+                "Podman lost the container while it started it; it is started again".to_owned()
+            }
+        }
+    }
 }
 
 /// What is told about an instance.
@@ -49,8 +101,8 @@ pub struct Verdict {
 /// What is known beside the unit's state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Circumstances {
-    /// The last failure was the container hook's, not the program's.
-    pub fault_is_ours: bool,
+    /// What ended the last run, if that was not the program.
+    pub fault: Option<Fault>,
     /// The unit ended well since it was last started.
     pub ended: bool,
     /// Restarts that the agent counted, the one that systemd refused when it gave up included.
@@ -65,11 +117,13 @@ pub fn judge(
     status: &UnitStatus,
     circumstances: Circumstances,
 ) -> Verdict {
-    let exit_code = exit_code(status);
+    let not_started = circumstances.fault == Some(Fault::CannotStart);
+    // It has none where it never ran.
+    let exit_code = exit_code(status).filter(|_| !not_started);
     let policy = &assignment.restart_policy;
     let gave_up = status.active_state == "failed"
         && policy.condition == RestartCondition::MaxCount
-        && !circumstances.fault_is_ours;
+        && !circumstances.fault.is_some_and(Fault::is_excused);
     let restarts = circumstances.restarts.saturating_sub(u32::from(gave_up));
     let verdict = |phase, reason, message: String, action| Verdict {
         phase,
@@ -81,37 +135,39 @@ pub fn judge(
         again: None,
         beside: None,
     };
-    match (status.active_state.as_str(), status.sub_state.as_str()) {
-        ("active" | "reloading" | "refreshing", _) => running(status, circumstances, verdict),
-        ("activating", _) if circumstances.fault_is_ours => verdict(
+    let excused = |fault: Fault, action| {
+        verdict(
             InstancePhase::Starting,
-            "NetworkNotReady",
-            String::new(),
-            Action::Leave,
-        ),
-        ("activating", "auto-restart" | "auto-restart-queued") => verdict(
-            InstancePhase::Restarting,
-            "CrashLoop",
-            ended(status, exit_code),
-            Action::Leave,
-        ),
-        ("activating", _) if status.restarts > 0 => verdict(
-            InstancePhase::Restarting,
-            "CrashLoop",
-            ended(status, exit_code),
-            Action::Leave,
-        ),
-        ("activating", _) => verdict(InstancePhase::Starting, "", String::new(), Action::Leave),
-        ("deactivating", _) => verdict(InstancePhase::Restarting, "", String::new(), Action::Leave),
-        ("failed", _) if circumstances.fault_is_ours => verdict(
-            InstancePhase::Starting,
-            "NetworkNotReady",
-            String::new(),
-            Action::StartUncounted,
-        ),
-        ("failed", _) => {
+            fault.reason(),
+            fault.message(),
+            action,
+        )
+    };
+    // What Podman said of it stands in the journal.
+    let (loops, words) = match not_started {
+        true => (CANNOT_START, String::new()),
+        false => ("CrashLoop", ended(status, exit_code)),
+    };
+    match (
+        status.active_state.as_str(),
+        status.sub_state.as_str(),
+        circumstances.fault.filter(|fault| fault.is_excused()),
+    ) {
+        ("active" | "reloading" | "refreshing", ..) => running(status, circumstances, verdict),
+        ("activating", _, Some(fault)) => excused(fault, Action::Leave),
+        ("activating", "auto-restart" | "auto-restart-queued", None) => {
+            verdict(InstancePhase::Restarting, loops, words, Action::Leave)
+        }
+        ("activating", ..) if status.restarts > 0 => {
+            verdict(InstancePhase::Restarting, loops, words, Action::Leave)
+        }
+        ("activating", ..) => verdict(InstancePhase::Starting, "", String::new(), Action::Leave),
+        ("deactivating", ..) => verdict(InstancePhase::Restarting, "", String::new(), Action::Leave),
+        ("failed", _, Some(fault)) => excused(fault, Action::StartUncounted),
+        ("failed", ..) => {
             let reason = match policy.condition {
                 RestartCondition::MaxCount => "RestartsExhausted",
+                RestartCondition::Never | RestartCondition::Always if not_started => CANNOT_START,
                 RestartCondition::Never => "ProgramFailed",
                 RestartCondition::Always => "Failed",
             };
@@ -119,14 +175,9 @@ pub fn judge(
                 RestartCondition::Always => Action::StartUncounted,
                 RestartCondition::MaxCount | RestartCondition::Never => Action::Leave,
             };
-            verdict(
-                InstancePhase::Failed,
-                reason,
-                ended(status, exit_code),
-                action,
-            )
+            verdict(InstancePhase::Failed, reason, words, action)
         }
-        ("inactive", _) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
+        ("inactive", ..) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
             InstancePhase::Starting,
             "DeviceNotOpen",
             format!(
@@ -135,7 +186,7 @@ pub fn judge(
             ),
             Action::Start,
         ),
-        ("inactive", _) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
+        ("inactive", ..) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
             InstancePhase::Starting,
             "MountsNotReachable",
             format!(
@@ -144,7 +195,7 @@ pub fn judge(
             ),
             Action::Start,
         ),
-        ("inactive", _) if status.result == CONDITION => verdict(
+        ("inactive", ..) if status.result == CONDITION => verdict(
             InstancePhase::Starting,
             "NetworkFilesMissing",
             "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 
 use super::{identity::Identity, paths::PKI};
 use crate::{
-    api::types::{AuthorityKeys, Certificates, MembershipAnswer},
+    api::types::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer},
     host::files::{self, Access, FileError},
     pki::{self, Authority, AuthorityKind, LeafKind, PkiError, seal::RecoveryKey},
 };
@@ -187,17 +187,30 @@ impl Keys {
     /// A certificate request for the key of a machine that holds no authority; the key is made if it
     /// is missing. One key serves for both of the machine's certificates.
     pub fn machine_request(&self, node: &str) -> Result<String, KeysError> {
-        let name = format!("node:{node}");
-        let path = self.folder.join("node.key");
+        let key_pem = self.key("node")?;
+        Ok(pki::create_request_for_key(
+            &format!("node:{node}"),
+            &key_pem,
+        )?)
+    }
+
+    /// The same, signed together with what the machine says of itself when it joins.
+    pub fn joining_request(&self, node: &str, statement: &str) -> Result<String, KeysError> {
+        let (name, key_pem) = (format!("node:{node}"), self.key("node")?);
+        Ok(pki::create_request_stating(&name, &key_pem, statement)?)
+    }
+
+    /// A key, which is made if it is missing.
+    fn key(&self, name: &str) -> Result<String, KeysError> {
+        let path = self.folder.join(format!("{name}.key"));
         match files::read_text(&path, LIMIT) {
-            Ok(key_pem) => Ok(pki::create_request_for_key(&name, &key_pem)?),
             Err(error) if error.is_not_found() => {
-                let (request, key_pem) = pki::create_request(&name)?;
+                let made = pki::create_key()?;
                 files::ensure_folder(&self.folder, Access::mode(0o700))?;
-                pki::write_secret(&path, key_pem.as_bytes())?;
-                Ok(request)
+                pki::write_secret(&path, made.as_bytes())?;
+                Ok(made)
             }
-            Err(error) => Err(error.into()),
+            known => Ok(known?),
         }
     }
 
@@ -374,6 +387,20 @@ impl Keys {
     /// SHA-256 of this machine's public key, hexadecimal; it outlives renewals.
     pub fn identity_key(&self) -> Result<String, KeysError> {
         Ok(pki::tls::public_key_hash(&self.certificate("node")?)?)
+    }
+
+    /// The keys of the certificates that this machine has while it holds the store. They are made here
+    /// unless they are there, since the cluster is to know them when the machine joins: a certificate
+    /// that an earlier machine of its name has is good for nothing from the first moment on.
+    pub fn member_keys(&self) -> Result<MemberKeys, KeysError> {
+        Ok(MemberKeys {
+            leader: self.key_hash("leader")?,
+            admin: self.key_hash("admin")?,
+        })
+    }
+
+    fn key_hash(&self, name: &str) -> Result<String, KeysError> {
+        Ok(pki::key_hash(&self.key(name)?)?)
     }
 
     /// The cluster authority's certificate.

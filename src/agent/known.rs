@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
 use super::{identity::Identity, paths};
+use crate::leader::leader_name;
 use crate::{
     api::types::StoreEpoch,
     host::files::{self, Access, FileError},
@@ -28,6 +29,9 @@ pub struct Known {
     pub schema: u32,
     /// `host:port` of the leader's API.
     pub leader: Option<String>,
+    /// The machine that leads; nothing where its version does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_name: Option<String>,
     /// Where machines answer.
     pub endpoints: ClusterEndpoints,
     /// etcd's members.
@@ -48,6 +52,7 @@ impl Known {
             store_epoch: part(entries, keys::STORE_EPOCH, &before.store_epoch),
             members: part(entries, keys::MEMBERS, &before.members),
             leader,
+            leader_name: leader_name(entries),
             endpoints: part(entries, keys::ENDPOINTS, &before.endpoints),
         }
     }
@@ -99,6 +104,7 @@ impl Known {
     /// The same without this machine.
     pub fn of_others(mut self, identity: &Identity) -> Self {
         self.leader = self.other_leader(identity);
+        self.leader_name = self.leader_name.filter(|name| *name != identity.node);
         self.endpoints.machines.remove(&identity.node);
         self.members.members.remove(&identity.node);
         self
@@ -107,6 +113,9 @@ impl Known {
     /// The leader's API, unless that is this machine.
     pub fn other_leader(&self, identity: &Identity) -> Option<String> {
         let leader = self.leader.as_ref()?;
+        if let Some(name) = &self.leader_name {
+            return (*name != identity.node).then(|| leader.clone());
+        }
         let host = leader
             .rsplit_once(':')
             .map_or(leader.as_str(), |(host, _)| host);
@@ -119,14 +128,20 @@ impl Known {
 
     /// `host:port` at which the leader's API may be had, unless this machine leads. Over the overlay
     /// first: that way stays where the leader is behind NAT, or its addresses are others than they were.
+    /// The leader is found by its name, and only among machines that hold the store: any machine may say
+    /// that an address is its own.
     pub fn ways_to_leader(&self, identity: &Identity) -> Vec<String> {
         let Some(leader) = self.other_leader(identity) else {
             return Vec::new();
         };
         let port = identity.cluster.spec.api_port;
-        let mut machines = self.endpoints.machines.iter();
-        let named =
-            machines.find(|(name, one)| **name != identity.node && one.api.contains(&leader));
+        let mut members = self.endpoints.machines.iter().filter(|(_, one)| one.etcd);
+        let named = match &self.leader_name {
+            Some(leader_name) => members.find(|(name, _)| *name == leader_name),
+            None => {
+                members.find(|(name, one)| **name != identity.node && one.api.contains(&leader))
+            }
+        };
         let machine = named.map(|(_, machine)| machine);
         let overlay = machine.and_then(|machine| machine.overlay);
         let overlay = overlay.map(|address| SocketAddr::from((address, port)).to_string());
@@ -138,8 +153,9 @@ impl Known {
 
     /// Keeps it on the disk.
     pub fn store(&self) -> Result<(), FileError> {
-        let text = serde_json::to_vec(self).unwrap_or_default();
-        files::write_if_changed(Path::new(paths::KNOWN), &text, Access::mode(0o600)).map(drop)
+        let path = Path::new(paths::KNOWN);
+        let text = files::json_of(path, self)?;
+        files::write_if_changed(path, &text, Access::mode(0o600)).map(drop)
     }
 
     /// As it was last kept; empty where nothing was.
@@ -190,6 +206,7 @@ mod tests {
             api: api.iter().map(|text| (*text).to_owned()).collect(),
             overlay: Some(overlay.into()),
             etcd,
+            ..MachineEndpoints::default()
         };
         let member = |id: &str| MemberRecord {
             id: id.to_owned(),
@@ -208,6 +225,7 @@ mod tests {
                 .into(),
             },
             leader: Some("192.0.2.2:9115".to_owned()),
+            leader_name: None,
             endpoints: ClusterEndpoints {
                 schema: 1,
                 machines: [
@@ -311,6 +329,56 @@ mod tests {
         assert_eq!(known.ways_to_leader(&second), ["192.0.2.99:9115"]);
         known.leader = None;
         assert_eq!(known.ways_to_leader(&second), [""; 0]);
+    }
+
+    /// A machine that says it has the leader's address is not asked in its place.
+    #[test]
+    fn the_leader_is_found_by_its_name_and_among_members_alone() {
+        let mut known = known();
+        let second = identity("n2", "10.100.2.0/23", true);
+        known.leader = Some("192.0.2.1:9115".to_owned());
+        let own = known.endpoints.machines["n3"].clone();
+        let worker = MachineEndpoints {
+            api: vec!["192.0.2.1:9115".to_owned()],
+            overlay: Some([10, 100, 6, 1].into()),
+            ..own
+        };
+        // Its name sorts first.
+        known.endpoints.machines.insert("a4".to_owned(), worker);
+        let expected = ["10.100.0.1:9115", "192.0.2.1:9115", "[2001:db8::1]:9115"];
+        assert_eq!(known.ways_to_leader(&second), expected);
+        known.leader_name = Some("n1".to_owned());
+        assert_eq!(known.ways_to_leader(&second), expected);
+        // Nor one that is named and holds no store.
+        known.leader_name = Some("a4".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["192.0.2.1:9115"]);
+        known.leader_name = Some("n2".to_owned());
+        assert_eq!(known.ways_to_leader(&second), [""; 0], "it leads");
+    }
+
+    #[test]
+    fn a_name_beside_an_endpoint_of_another_transaction_is_not_the_leaders() {
+        let entry = |key: &str, value: &str, mod_revision| {
+            let entry = crate::store::KeyValue {
+                key: key.to_owned(),
+                value: value.as_bytes().to_vec(),
+                mod_revision,
+                create_revision: 1,
+            };
+            (Arc::from(key), Arc::new(entry))
+        };
+        let read = |endpoint_revision| {
+            let entries: Entries = [
+                entry(keys::LEADER_ENDPOINT, "192.0.2.2:9115", endpoint_revision),
+                entry(keys::LEADER_NAME, "n2", 7),
+            ]
+            .into_iter()
+            .collect();
+            Known::read(&entries, &Known::default()).leader_name
+        };
+        assert_eq!(read(7).as_deref(), Some("n2"));
+        // As a leader of version 0.1.0 writes it when it takes over.
+        assert_eq!(read(9), None);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use tokio::{
 use super::{identity::Identity, keys::Keys, known::KnownNow, paths, supervisor::Listed};
 use crate::{
     api::{
-        self, FindInstance, Leader, LeaderSource, ListInstances, Listeners, MayLead, SocketAccess,
-        SocketLeader, SocketListener, TlsListener, TlsSource,
+        self, FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners,
+        SocketAccess, SocketLeader, SocketListener, TlsListener, TlsSource,
     },
     host::{
         files::{self, Access},
@@ -21,8 +21,8 @@ use crate::{
     },
     leader::LeaderHandle,
     network::local::{self, Local},
-    pki,
-    plan::{Assignment, InstanceEntry, Stored},
+    pki::{self, PeerCertificate, PeerIdentity},
+    plan::{Assignment, ClusterEndpoints, InstanceEntry, Stored},
     store::Leadership,
 };
 
@@ -164,14 +164,25 @@ pub fn agent_tls(
     Ok(Arc::new(move || Arc::clone(&config)))
 }
 
-/// The machines that hold the store may lead: a leader's certificate outlives that by up to 30 days.
-pub fn may_lead(known: &KnownNow) -> MayLead {
+/// Certificates for keys that the leader has published: of the machines, and of those that hold the store
+/// as leaders. A certificate outlives its machine's part in the cluster by up to 30 days.
+pub fn known_peers(known: &KnownNow) -> KnowsPeer {
     let known = known.clone();
-    Arc::new(move |name| {
-        let known = known.borrow();
-        let machine = known.endpoints.machines.get(name);
-        machine.is_some_and(|machine| machine.etcd)
-    })
+    Arc::new(move |certificate| is_known(&known.borrow().endpoints, certificate))
+}
+
+/// A leader of version 0.1.0 publishes no keys: while it leads, and for machines that have not said theirs,
+/// the name has to do.
+fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool {
+    let is_key = |hash: &str| hash.is_empty() || hash == certificate.key_hash;
+    let machine = |name| endpoints.machines.get(name);
+    match &certificate.identity {
+        PeerIdentity::Node(name) => machine(name).is_some_and(|one| is_key(&one.node_key)),
+        PeerIdentity::Leader(name) => {
+            machine(name).is_some_and(|one| one.etcd && is_key(&one.leader_key))
+        }
+        PeerIdentity::Admin(_) => false,
+    }
 }
 
 /// Instances of this machine's own list.
@@ -224,6 +235,38 @@ fn api_socket() -> anyhow::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::types::MachineEndpoints;
+
+    #[test]
+    fn the_agents_port_knows_machines_and_leaders_by_the_keys_that_are_published() {
+        let machine = |etcd, node: &str, leader: &str| MachineEndpoints {
+            etcd,
+            node_key: node.to_owned(),
+            leader_key: leader.to_owned(),
+            ..MachineEndpoints::default()
+        };
+        let endpoints = ClusterEndpoints {
+            schema: 1,
+            machines: [
+                ("n1".to_owned(), machine(true, "node 1", "leader 1")),
+                ("n2".to_owned(), machine(false, "node 2", "")),
+                // As a leader of version 0.1.0 writes it.
+                ("n3".to_owned(), machine(true, "", "")),
+            ]
+            .into(),
+        };
+        let known = |identity, key: &str| {
+            let key_hash = key.to_owned();
+            is_known(&endpoints, &PeerCertificate { identity, key_hash })
+        };
+        let node = |name: &str, key| known(PeerIdentity::Node(name.to_owned()), key);
+        let leader = |name: &str, key| known(PeerIdentity::Leader(name.to_owned()), key);
+        assert!(node("n1", "node 1") && !node("n1", "node 2") && !node("n9", "node 1"));
+        assert!(leader("n1", "leader 1") && !leader("n1", "node 1"));
+        assert!(!leader("n2", "node 2") && !leader("n9", ""));
+        assert!(leader("n3", "any") && node("n3", "any"));
+        assert!(!known(PeerIdentity::Admin("n1".to_owned()), "node 1"));
+    }
 
     #[test]
     fn nobody_passes_callers_on_to_himself() {

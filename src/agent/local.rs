@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{identity::Identity, supervisor::Listed};
 use crate::{
     api::types::{NodePhase, NodeReport},
-    leader::{LeaderHandle, Reports, StoreHealth},
+    leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth},
     plan::{
         InstanceEntry, NodeEntry, NodeRegistration, NodeStatusRecord, Snapshot, Stored,
         node_labels, reported_status,
@@ -34,6 +34,7 @@ pub fn start(
         leadership,
         reports: Reports::default(),
         store_health: StoreHealth::default(),
+        planning: PlanningHealth::default(),
     };
     let taken = handle.reports.clone();
     tokio::spawn(async move {

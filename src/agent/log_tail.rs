@@ -4,7 +4,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 
-use crate::systemd::{LogEntry, LogQuery, LogSource};
+use super::judge::PROTOCOL;
+use crate::{
+    api::types::report_bounds::printable,
+    systemd::{LogEntry, LogQuery, LogSource},
+};
 
 /// Entries that are read.
 const ENTRIES: u64 = 40;
@@ -17,15 +21,23 @@ const LONGEST: usize = 1024;
 /// Longest wait for the journal.
 const LIMIT: Duration = Duration::from_secs(5);
 
+/// Identifier of the manager's own entries.
+const SYSTEMD: &str = "systemd";
+/// Begin of the line by which Podman says why it failed.
+const PODMANS_ERROR: &str = "Error: ";
+
 /// What a unit said last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tail {
     /// The last lines, joined by ` | `.
     pub lines: String,
+    /// Podman's own words, if it failed in this run.
+    pub podman_error: Option<String>,
     /// The container hook's own words, if it is what ended this run.
     pub hook_error: Option<String>,
-    /// Failures of the hook since the end that was looked at last.
-    pub hook_failures: u32,
+    /// Runs since the end that was looked at last that the hook ended, or that Podman lost as they started. Of the run
+    /// that has just ended only the hook's failure is among them: the unit's own state says the rest.
+    pub excused: u32,
 }
 
 /// What is known of a unit's runs. Times are microseconds of the monotonic clock.
@@ -33,8 +45,12 @@ pub struct Tail {
 pub struct Runs {
     /// Begin of the last main process.
     pub started: u64,
+    /// The end of the last main process; 0 while it runs.
+    pub ended: u64,
     /// The end that was looked at last.
     pub judged: u64,
+    /// Podman lost that start.
+    pub judged_lost: bool,
     /// Restarts since then.
     pub missed: u32,
 }
@@ -57,10 +73,25 @@ pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tai
         .clone()
         .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started)
         .map(LogEntry::text);
+    let podman_error = newest
+        .clone()
+        .filter(|entry| !entry.from_program && entry.monotonic_us >= runs.started)
+        .find_map(|entry| {
+            let text = entry.text();
+            let words = text.strip_prefix(PODMANS_ERROR)?;
+            (entry.identifier != SYSTEMD).then(|| shorten(words.trim()))
+        });
     let failures = entries
         .iter()
         .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
         .count();
+    // systemd says so after the end.
+    let lost = entries
+        .iter()
+        .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.judged)
+        .filter(|entry| runs.ended == 0 || entry.monotonic_us < runs.ended)
+        .count()
+        .saturating_sub(usize::from(runs.judged_lost));
     let mut output: Vec<String> = newest
         .clone()
         .filter(|entry| entry.from_program)
@@ -68,7 +99,9 @@ pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tai
         .map(|entry| entry.text().trim().to_owned())
         .collect();
     if output.is_empty() {
+        // What systemd says of the unit is known from its state.
         output = newest
+            .filter(|entry| entry.identifier != SYSTEMD)
             .take(2)
             .map(|entry| entry.text().trim().to_owned())
             .collect();
@@ -76,9 +109,17 @@ pub async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tai
     output.reverse();
     Tail {
         lines: shorten(&output.join(" | ")),
+        podman_error,
         hook_error,
-        hook_failures: u32::try_from(failures).unwrap_or(u32::MAX),
+        excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
     }
+}
+
+/// systemd says that a start ended as [`PROTOCOL`] has it.
+fn is_lost_start(entry: &LogEntry) -> bool {
+    !entry.from_program
+        && entry.identifier == SYSTEMD
+        && entry.text().ends_with(&format!("result '{PROTOCOL}'."))
 }
 
 /// Asks for the entries of a unit of a user that are there now.
@@ -105,8 +146,10 @@ pub async fn collect(logs: &dyn LogSource, query: &LogQuery) -> Vec<LogEntry> {
         .await
 }
 
-/// At most [`LONGEST`] bytes, the end of it, cut between characters.
+/// At most [`LONGEST`] bytes, the end of it, cut between characters. Control characters are replaced: what a program
+/// prints is stored, and shown on terminals.
 pub fn shorten(text: &str) -> String {
+    let text = printable(text);
     let over = text.len().saturating_sub(LONGEST);
     let start = (over..=text.len())
         .find(|position| text.is_char_boundary(*position))

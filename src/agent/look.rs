@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use anyhow::bail;
 
 use super::{
-    paths,
+    earlier_grants, paths,
     setup::{Say, read_joined},
 };
 use crate::{
@@ -54,6 +54,10 @@ async fn find(cluster: &ClusterConfiguration, config: &AgentConfig, stage: Stage
     };
     let is_root = nix::unistd::Uid::effective().is_root();
     input.obstacles = firewalls(obstacles::foreign_obstacles(needs).await, is_root);
+    if stage == Stage::Running {
+        let kept = earlier_grants::findings(Path::new("/"), config);
+        input.obstacles.extend(kept);
+    }
     check::run(&input).await
 }
 

@@ -28,8 +28,8 @@ use crate::{
     api::{
         client::{Client, ClientError, Options},
         types::{
-            Condition, DATA_LOST_CONDITION, MembershipAnswer, NodeReport, NodeResources,
-            OverlayPeer, OverlayReport, data_lost_reason,
+            Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport,
+            NodeResources, OverlayPeer, OverlayReport, data_lost_reason,
         },
     },
     host::{
@@ -100,9 +100,19 @@ pub struct ThisMachine {
     known: KnownNow,
     volumes: Arc<Volumes>,
     disks: Arc<Disks>,
+    member_keys: MemberKeys,
 }
 
 impl ThisMachine {
+    /// The same, which holds the store with certificates for these keys.
+    #[must_use]
+    pub fn with_member_keys(self, member_keys: MemberKeys) -> Self {
+        Self {
+            member_keys,
+            ..self
+        }
+    }
+
     /// Looks once at what does not change.
     pub async fn new(
         identity: &Arc<Identity>,
@@ -121,11 +131,13 @@ impl ThisMachine {
             capacity: ResourceList {
                 cpu: Some(MilliCpu(facts.cpu_milli)),
                 memory: Some(Bytes(facts.memory_bytes)),
+                storage: None,
             },
             reserved: config.reserved,
             known,
             volumes,
             disks,
+            member_keys: MemberKeys::default(),
         })
     }
 }
@@ -148,6 +160,10 @@ impl MachineFacts for ThisMachine {
             .iter()
             .map(ToString::to_string)
             .collect()
+    }
+
+    fn member_keys(&self) -> MemberKeys {
+        self.member_keys.clone()
     }
 
     fn volume_shared(&self) -> bool {
@@ -217,6 +233,7 @@ fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
         memory: Some(Bytes(
             memory.saturating_sub(reserved.memory.unwrap_or_default().0),
         )),
+        storage: None,
     }
 }
 
@@ -306,7 +323,8 @@ impl LeaderApi {
 }
 
 /// A client of the leader's API with this machine's certificate. A machine that holds etcd asks
-/// its own port, which passes on what is not for it.
+/// its own port, which passes on what is not for it, and the leader itself where callers have taken
+/// all places of that port.
 fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
     client_at(&client_endpoints(identity, known), identity, keys)
 }
@@ -314,7 +332,9 @@ fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, 
 fn client_endpoints(identity: &Identity, known: &Known) -> Vec<String> {
     let port = identity.cluster.spec.api_port;
     if identity.etcd {
-        vec![SocketAddr::from(([127, 0, 0, 1], port)).to_string()]
+        let own = SocketAddr::from(([127, 0, 0, 1], port)).to_string();
+        let leader = known.ways_to_leader(identity);
+        std::iter::once(own).chain(leader).collect()
     } else {
         known.api(port)
     }
@@ -434,7 +454,8 @@ pub async fn leave(identity: &Identity) -> anyhow::Result<()> {
     };
     let client = client_of(identity, &known, &Keys::new(None))?;
     match client.delete_node(&identity.node).await {
-        Err(error) if !error.is_not_found() => Err(error.into()),
+        // Taken out before, its certificate proves nothing any more.
+        Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
         _ => Ok(()),
     }
 }
@@ -477,6 +498,7 @@ mod tests {
         let of = |cpu: Option<u64>, memory: Option<u64>| ResourceList {
             cpu: cpu.map(MilliCpu),
             memory: memory.map(Bytes),
+            storage: None,
         };
         let has = of(Some(2000), Some(4 << 30));
         for (reserved, left) in [

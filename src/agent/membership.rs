@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     host::files::{self, Access},
+    json,
     plan::MemberRecord,
     pulse::Pulses,
     render::ETCD_FOLDER,
@@ -208,7 +209,7 @@ fn write_role(identity: &Identity, etcd: bool) -> anyhow::Result<()> {
         etcd,
         ..identity.clone()
     };
-    let text = serde_json::to_vec_pretty(&identity)?;
+    let text = json::pretty(paths::IDENTITY, &identity)?;
     files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
     Ok(())
 }

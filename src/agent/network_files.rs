@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::desired::Desired;
+use super::{desired::Desired, options::MachineOptions};
 use crate::{
     api::types::{JoinPeer, Reach},
     host::files::{self, Access, FileError},
@@ -22,6 +22,9 @@ use crate::{
 /// Seconds between two packets that keep a way through NAT open: most forget one after 30 or more.
 const KEEPALIVE: u16 = 25;
 
+/// Largest list of instances that is read back.
+const INSTANCES_LIMIT: u64 = 64 << 20;
+
 /// Writes the files into one folder.
 #[derive(Debug, Clone)]
 pub struct NetworkFiles {
@@ -32,6 +35,11 @@ impl NetworkFiles {
     /// The folder is made by init.
     pub fn new(folder: PathBuf) -> Self {
         Self { folder }
+    }
+
+    /// Where the file of this name lies.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
     }
 
     /// This machine.
@@ -47,6 +55,14 @@ impl NetworkFiles {
     /// This machine's instances.
     pub fn write_instances(&self, instances: &Instances) -> Result<bool, FileError> {
         self.write(INSTANCES_FILE, instances)
+    }
+
+    /// This machine's instances as `kat-net` knows them; none where the file cannot be read.
+    pub fn written_instances(&self) -> Instances {
+        let text = files::read_bounded(&self.path(INSTANCES_FILE), INSTANCES_LIMIT);
+        text.ok()
+            .and_then(|text| serde_json::from_slice(&text).ok())
+            .unwrap_or_default()
     }
 
     /// The cluster's names.
@@ -65,13 +81,15 @@ impl NetworkFiles {
     }
 
     fn write<T: Serialize>(&self, name: &str, value: &T) -> Result<bool, FileError> {
-        let text = serde_json::to_vec(value).unwrap_or_default();
-        files::write_if_changed(&self.folder.join(name), &text, Access::mode(0o600))
+        let path = self.path(name);
+        let text = files::json_of(&path, value)?;
+        files::write_if_changed(&path, &text, Access::mode(0o600))
     }
 }
 
 /// The instances that may ask for their network, but for those that share the machine's: also those on their way out, until they are gone.
-pub fn instances(desired: &Desired) -> Instances {
+/// Ports of the machine lead to them as far as its owner lets them.
+pub fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
     let own = own.filter(|assignment| !assignment.container.host_network);
     let entries = own.map(|assignment| {
@@ -84,10 +102,12 @@ pub fn instances(desired: &Desired) -> Instances {
             gate: Gate::Open,
             host_ports: host_port_statuses(&assignment.ports)
                 .into_iter()
+                .filter(|port| options.allows_host_port(assignment, port.port))
                 .map(|port| HostPortNetwork {
                     port: port.port,
                     protocol: transport(port.protocol),
                     container_port: port.container_port,
+                    loopback: options.allows_loopback(assignment, port.port),
                 })
                 .collect(),
         };

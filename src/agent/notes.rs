@@ -75,8 +75,7 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
             if let Some(folder) = self.path.parent() {
                 make_folder(folder, Access::mode(0o755))?;
             }
-            let text = serde_json::to_vec(&self.notes).unwrap_or_default();
-            files::write_atomic(&self.path, &text, Access::mode(0o600))?;
+            files::write_json(&self.path, &self.notes)?;
         }
         self.stored.clone_from(&self.notes);
         Ok(())

@@ -7,10 +7,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::accounts::MachineGroups;
+use super::{
+    accounts::MachineGroups,
+    earlier_grants::{EarlierGrants, OwnersSetting},
+};
 use crate::{
-    plan::{Assignment, WorkloadUser},
-    resource::{AgentConfig, Device},
+    api::types::HOST_PORT_NOT_ALLOWED,
+    plan::{Assignment, WorkloadUser, host_port_statuses},
+    resource::{
+        AgentConfig, Device, PortRange,
+        security::{
+            CAPABILITIES, NEW_PRIVILEGES, PROFILES, SECCOMP, SECURITY_WORDS, SELINUX, UNMASK,
+        },
+    },
 };
 
 /// Folders of `/dev` in which not only root makes names.
@@ -33,6 +42,10 @@ pub struct MachineOptions {
     devices: Vec<PathBuf>,
     groups: BTreeSet<String>,
     host_network: bool,
+    security: BTreeSet<String>,
+    host_ports: Vec<PortRange>,
+    host_port_loopback: bool,
+    earlier: EarlierGrants,
 }
 
 impl MachineOptions {
@@ -40,9 +53,21 @@ impl MachineOptions {
     pub fn new(root: &Path, config: &AgentConfig) -> Self {
         Self {
             root: root.to_owned(),
-            devices: config.devices_allow.iter().map(PathBuf::from).collect(),
-            groups: config.groups_allow.iter().cloned().collect(),
+            devices: config
+                .devices_allow
+                .iter()
+                .flatten()
+                .map(PathBuf::from)
+                .collect(),
+            groups: config.groups_allow.iter().flatten().cloned().collect(),
             host_network: config.host_network_allow,
+            security: config.security_allow.iter().flatten().cloned().collect(),
+            host_ports: match &config.host_ports_allow {
+                Some(ranges) => ranges.clone(),
+                None => PortRange::DEFAULT.to_vec(),
+            },
+            host_port_loopback: config.host_port_loopback.unwrap_or_default(),
+            earlier: EarlierGrants::read(root, config),
         }
     }
 
@@ -53,10 +78,16 @@ impl MachineOptions {
         assignments: impl Iterator<Item = &'a Assignment>,
         groups: &MachineGroups,
     ) -> BTreeSet<String> {
-        let asked = assignments.flat_map(|one| one.together().into_owned().groups);
-        asked
-            .filter(|name| self.groups.contains(name) && groups.all.contains_key(name))
-            .collect()
+        let asked = assignments.flat_map(|one| {
+            let mut groups = one.together().into_owned().groups;
+            groups.retain(|name| self.allows_group(one, name));
+            groups
+        });
+        asked.filter(|name| groups.all.contains_key(name)).collect()
+    }
+
+    fn allows_group(&self, assignment: &Assignment, name: &str) -> bool {
+        self.groups.contains(name) || self.earlier.has(OwnersSetting::Groups, assignment, name)
     }
 
     /// Whether an instance may start with what it asks for, and all of it is there.
@@ -68,8 +99,77 @@ impl MachineOptions {
         assignment: &Assignment,
         groups: &MachineGroups,
     ) -> Result<(), OptionTrouble> {
+        if let Some(message) = self.forbidden_host_port(assignment) {
+            return Err(trouble(HOST_PORT_NOT_ALLOWED, message));
+        }
         for one in assignment.each() {
+            self.check_security(&one)?;
             self.check_one(&one, groups)?;
+        }
+        Ok(())
+    }
+
+    /// Why a port of the machine does not lead to an instance, whether it runs or not.
+    pub fn forbidden_host_port(&self, assignment: &Assignment) -> Option<String> {
+        let mut ports = host_port_statuses(&assignment.ports).into_iter();
+        let forbidden = ports.find(|one| !self.allows_host_port(assignment, one.port))?;
+        let ranges: Vec<String> = self.host_ports.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "host port {}/{}: this machine lets {} lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
+            forbidden.port,
+            forbidden.protocol.word(),
+            match ranges.is_empty() {
+                true => "no port".to_owned(),
+                false => format!("only ports {}", ranges.join(", ")),
+            }
+        ))
+    }
+
+    /// A port of the machine may lead to the instance.
+    pub fn allows_host_port(&self, assignment: &Assignment, port: u16) -> bool {
+        let mut ranges = self.host_ports.iter();
+        ranges.any(|range| range.has(port))
+            || self
+                .earlier
+                .has(OwnersSetting::HostPorts, assignment, &port.to_string())
+    }
+
+    /// It may, for the machine's own programs that call 127.0.0.1, too.
+    pub fn allows_loopback(&self, assignment: &Assignment, port: u16) -> bool {
+        let port = port.to_string();
+        let loopback = OwnersSetting::HostPortLoopback;
+        self.host_port_loopback || self.earlier.has(loopback, assignment, &port)
+    }
+
+    fn check_security(&self, assignment: &Assignment) -> Result<(), OptionTrouble> {
+        let wants = assignment.container.security_wants();
+        let had = |word: &str| self.earlier.has(OwnersSetting::Security, assignment, word);
+        for word in wants.iter().filter(|word| !had(word)) {
+            let is_word = SECURITY_WORDS.contains(&word.as_str());
+            if word == SECCOMP
+                && let Some(profile) = assignment.container.foreign_profile()
+            {
+                return Err(trouble(
+                    "SecurityNotAllowed",
+                    format!(
+                        "seccomp profile {profile}: this machine takes profiles below {PROFILES} only, and unconfined where securityAllow in /etc/kat/agent.yaml has it"
+                    ),
+                ));
+            }
+            let all_capabilities = !is_word && self.security.contains(CAPABILITIES);
+            if self.security.contains(word) || all_capabilities {
+                continue;
+            }
+            let what = match is_word {
+                true => security_words(word),
+                false => format!("capability {word}"),
+            };
+            return Err(trouble(
+                "SecurityNotAllowed",
+                format!(
+                    "{what}: this machine does not let containers have it; securityAllow in /etc/kat/agent.yaml does not have {word}"
+                ),
+            ));
         }
         Ok(())
     }
@@ -87,7 +187,7 @@ impl MachineOptions {
             ));
         }
         for name in &container.groups {
-            self.check_group(name, groups)?;
+            self.check_group(name, assignment, groups)?;
         }
         for entry in &container.devices {
             self.check_device(entry, assignment, groups)?;
@@ -95,8 +195,13 @@ impl MachineOptions {
         Ok(())
     }
 
-    fn check_group(&self, name: &str, groups: &MachineGroups) -> Result<(), OptionTrouble> {
-        if !self.groups.contains(name) {
+    fn check_group(
+        &self,
+        name: &str,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        if !self.allows_group(assignment, name) {
             let allowed: Vec<&str> = self.groups.iter().map(String::as_str).collect();
             return Err(trouble(
                 "GroupNotAllowed",
@@ -147,10 +252,13 @@ impl MachineOptions {
         let found = found.strip_prefix(&root).unwrap_or(&found);
         let real = Path::new("/").join(found);
         let mut allowed = self.devices.iter().map(|path| path.components().collect());
-        let is_allowed = allowed.any(|one: PathBuf| {
-            let is_it = real == one || Path::new(named) == one;
-            is_it || (kind.is_char_device() && real.starts_with(&one))
-        });
+        let had =
+            kind.is_char_device() && self.earlier.has(OwnersSetting::Devices, assignment, named);
+        let is_allowed = had
+            || allowed.any(|one: PathBuf| {
+                let is_it = real == one || Path::new(named) == one;
+                is_it || (kind.is_char_device() && real.starts_with(&one))
+            });
         let anyones = OPEN_TO_ALL.iter().any(|folder| real.starts_with(folder));
         if !is_allowed || anyones || !real.starts_with("/dev") {
             let what = match kind.is_block_device() {
@@ -224,6 +332,18 @@ impl Node {
 /// Somebody gave rights by an access list (acl(5)): what they come to shows when it starts.
 fn has_access_list(path: &Path) -> bool {
     rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0u8; 0][..]).is_ok()
+}
+
+/// What a file asks for, by the word that allows it.
+fn security_words(word: &str) -> String {
+    match word {
+        SECCOMP => "seccomp profile unconfined",
+        UNMASK => "Unmask",
+        NEW_PRIVILEGES => "NoNewPrivileges other than true",
+        SELINUX => "another label of SELinux, or none",
+        other => other,
+    }
+    .to_owned()
 }
 
 fn trouble(reason: &'static str, message: String) -> OptionTrouble {

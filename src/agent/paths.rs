@@ -22,10 +22,16 @@ pub const MEMBER: &str = "/var/lib/kat/member";
 pub const RECOVERY: &str = "/var/lib/kat/recovery.json";
 /// The last confirmed desired list, 0600.
 pub const DESIRED: &str = "/var/lib/kat/desired.json";
+/// What workloads had before the machine's owner was asked ([`super::earlier_grants`]), 0600.
+pub const GRANTED: &str = "/var/lib/kat/granted.json";
+/// Folders of the machine that KAT makes for workloads: in it one for each namespace ([`super::host_paths`]).
+pub const HOST: &str = "/var/lib/kat/host";
 /// The folders of volumes that this machine has made ([`super::volumes::Volumes`]), 0600.
 pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
 /// Since when images are not used ([`super::image_care::ImageCare`]), 0600.
 pub const IMAGES: &str = "/var/lib/kat/images.json";
+/// Room for Podman while an instance is evicted ([`super::eviction`]), 0600.
+pub const EVICTION_RESERVE: &str = "/var/lib/kat/eviction-reserve";
 /// Authorities, certificates and keys, 0700.
 pub const PKI: &str = "/var/lib/kat/pki";
 /// Unit files of workload users, one folder for each uid.
@@ -42,6 +48,8 @@ pub const RESOLV: &str = "/var/lib/kat/resolv";
 pub const RUN: &str = "/run/kat";
 /// When a leader was last reached, in microseconds since the machine started.
 pub const REACHED: &str = "/run/kat/reached";
+/// Instances that were stopped because a disk ran full ([`super::eviction`]), 0600.
+pub const EVICTED: &str = "/run/kat/evicted.json";
 /// The API for members of the group `kat`.
 pub const API_SOCKET: &str = "/run/kat/api.sock";
 /// Drop-ins of the system manager.

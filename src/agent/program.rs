@@ -4,8 +4,8 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::{init, join, look, recovery, reset, run, setup};
-use crate::network;
+use super::{init, join, join_token, look, recovery, reset, run, setup};
+use crate::{host::bound_paths, network, plain::plain_lines};
 
 /// KAT on one machine.
 #[derive(Debug, Parser)]
@@ -36,17 +36,16 @@ enum Command {
         /// `host:port` of the API of any machine of the cluster
         #[arg(long, value_name = "HOST:PORT")]
         leader_api: String,
-        /// The token, which names the cluster's authority too
-        #[arg(
-            long,
-            env = "KAT_JOIN_TOKEN",
-            hide_env_values = true,
-            required_unless_present = "insecure_trust_network"
-        )]
+        /// The token, which names the cluster's authority too. Everybody on this machine sees arguments:
+        /// without this option, the variable and `--token-file` it is read from the standard input
+        #[arg(long, env = "KAT_JOIN_TOKEN", hide_env_values = true)]
         token: Option<String>,
+        /// File with the token; `-` is the standard input
+        #[arg(long, value_name = "FILE", conflicts_with = "token")]
+        token_file: Option<PathBuf>,
         /// Join without a token, which a cluster takes only after `katcall token create --join
         /// --insecure-trust-network`: whoever answers at that address is believed
-        #[arg(long, conflicts_with = "token")]
+        #[arg(long, conflicts_with_all = ["token", "token_file"])]
         insecure_trust_network: bool,
         /// Address, interface or host name at which other machines reach this one; may be said again, first tried first
         #[arg(long, value_name = "ADDRESS|INTERFACE|NAME")]
@@ -108,6 +107,15 @@ enum Command {
         /// Name of the link
         interface: String,
     },
+    /// Binds what an instance mounts of the machine: the body of kat-hostpath@.service
+    #[command(hide = true)]
+    BindHostPaths {
+        /// Take away what is bound instead
+        #[arg(long)]
+        undo: bool,
+        /// The instance, as UID-NAME
+        instance: String,
+    },
     /// Connects a container to the overlay: called by Podman
     #[command(hide = true)]
     Hook,
@@ -147,10 +155,15 @@ pub fn main() -> ExitCode {
     match dispatch(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
-            anstream::eprintln!("error: {error:#}");
+            say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// What is said holds words of others: of a server that is not proved yet, of a backup's header, of files.
+fn say(sentence: &str) {
+    anstream::eprintln!("{}", plain_lines(sentence));
 }
 
 fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
@@ -169,22 +182,25 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 behind_nat: way.behind_nat,
                 relay: way.relay,
             };
-            runtime()?.block_on(init::run(options, &|sentence| {
-                anstream::eprintln!("{sentence}")
-            }))?;
+            runtime()?.block_on(init::run(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Join {
             leader_api,
             token,
+            token_file,
             advertise_address,
             node_name,
             no_etcd,
             way,
             etcd_peer,
-            insecure_trust_network: _,
+            insecure_trust_network,
         } => {
             start_logging();
+            let token = match token {
+                None if !insecure_trust_network => Some(join_token::read(token_file.as_deref())?),
+                given => given,
+            };
             let options = join::JoinOptions {
                 leader_api,
                 token,
@@ -195,23 +211,18 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 relay: way.relay,
                 etcd_peer,
             };
-            runtime()?.block_on(join::run(options, &|sentence| {
-                anstream::eprintln!("{sentence}")
-            }))?;
+            runtime()?.block_on(join::run(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Backup { file } => {
             start_logging();
-            let say: setup::Say<'_> = &|sentence| anstream::eprintln!("{sentence}");
-            let path = runtime()?.block_on(recovery::backup(file, say))?;
+            let path = runtime()?.block_on(recovery::backup(file, &say))?;
             anstream::println!("{}", path.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Recover { yes } => {
             start_logging();
-            runtime()?.block_on(recovery::recover(yes, &|sentence| {
-                anstream::eprintln!("{sentence}")
-            }))?;
+            runtime()?.block_on(recovery::recover(yes, &say))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::Restore {
@@ -225,9 +236,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
                 recovery_key_file,
                 advertise: advertise_address,
             };
-            runtime()?.block_on(recovery::restore(options, &|sentence| {
-                anstream::eprintln!("{sentence}")
-            }))?;
+            runtime()?.block_on(recovery::restore(options, &say))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::RecoveryKey => {
@@ -240,7 +249,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             if !yes && !confirmed()? {
                 anyhow::bail!("nothing was changed");
             }
-            runtime()?.block_on(reset::run(&|sentence| anstream::eprintln!("{sentence}")))?;
+            runtime()?.block_on(reset::run(&say))?;
             anstream::eprintln!("this machine is in no cluster any more");
             Ok(ExitCode::SUCCESS)
         }
@@ -259,6 +268,13 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Wireguard { interface } => {
             start_logging();
             runtime()?.block_on(network::wireguard::userspace::run(&interface))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::BindHostPaths { undo, instance } => {
+            match undo {
+                true => bound_paths::unbind_all(&instance)?,
+                false => bound_paths::bind_all(&instance)?,
+            }
             Ok(ExitCode::SUCCESS)
         }
         Command::Hook => Ok(network::hook::main(std::io::stdin().lock())),
@@ -298,14 +314,27 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .build()?)
 }
 
+/// Calls of the API have lines of this target, and of this identifier in the journal.
+const AUDIT: (&str, &str) = ("audit", "kat-audit");
+
 /// Under systemd to the journal, with fields; else to standard error. `KAT_LOG` filters.
 fn start_logging() {
-    use tracing_subscriber::{EnvFilter, layer::SubscriberExt, util::SubscriberInitExt};
+    use tracing_subscriber::{
+        EnvFilter, Layer as _, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
+    };
     let filter = || EnvFilter::try_from_env("KAT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let journal = std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
+    let journal =
+        || std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
     let registry = tracing_subscriber::registry().with(filter());
-    match journal {
-        Some(journal) => registry.with(journal).init(),
+    let (target, identifier) = AUDIT;
+    match journal().zip(journal()) {
+        Some((journal, audit)) => {
+            let audit = audit.with_syslog_identifier(identifier.to_owned());
+            registry
+                .with(journal.with_filter(filter_fn(move |line| line.target() != target)))
+                .with(audit.with_filter(filter_fn(move |line| line.target() == target)))
+                .init();
+        }
         None => registry
             .with(
                 tracing_subscriber::fmt::layer()

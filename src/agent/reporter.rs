@@ -11,7 +11,10 @@ use tokio_util::sync::CancellationToken;
 use super::{Statuses, identity::Identity, reach::Present, supervisor::Listed};
 use crate::{
     VERSION,
-    api::types::{Condition, NodeReport, NodeResources, OverlayReport},
+    api::types::{
+        Condition, FILES_NOT_WRITTEN, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources,
+        OverlayReport,
+    },
     network,
     plan::ASSIGNMENT_SCHEMA,
     pulse::Pulses,
@@ -20,8 +23,9 @@ use crate::{
 
 /// Changes within this time go into one report.
 const GATHER: Duration = Duration::from_millis(5);
-/// Longest wait of the first report for the first look at every instance.
-const FIRST_LOOK: Duration = Duration::from_secs(10);
+/// Longest wait of the first report for the first look at every instance. It is short: one user whose manager does not
+/// answer must not have the whole machine silent.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 /// Between two looks whether that is so.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Reasons that are told of reports that did not arrive, until one does.
@@ -67,6 +71,10 @@ pub trait MachineFacts: Send + Sync {
     /// The folders of volumes that it has made and not removed.
     fn made_volumes(&self) -> Vec<String> {
         Vec::new()
+    }
+    /// The keys of its certificates as a machine that holds the store.
+    fn member_keys(&self) -> MemberKeys {
+        MemberKeys::default()
     }
     /// State of the overlay.
     async fn overlay(&self) -> OverlayReport;
@@ -183,8 +191,8 @@ impl Reporter {
         tick.min(Duration::from_secs(timeout.into()) / REPORTS_IN_TIMEOUT)
     }
 
-    /// An agent that has just started knows nothing of the instances that run on: a report without
-    /// them would take their names away. It is held until each was looked at, or for a while.
+    /// An agent that has just started knows nothing of the instances that run on. The leader keeps what it knows of those
+    /// that a report does not speak of, so the first one waits for a short while only until each was looked at.
     async fn wait_for_first_look(&self) {
         let looked = async {
             loop {
@@ -204,7 +212,7 @@ impl Reporter {
         }
     }
 
-    /// The machine's, and what of volumes could not be removed.
+    /// The machine's, what of volumes could not be removed, and the files that are not written.
     fn conditions(&self) -> Vec<Condition> {
         let mut conditions = self.facts.conditions();
         let failures = self.statuses.not_removed();
@@ -217,13 +225,23 @@ impl Reporter {
                 since: String::new(),
             });
         }
+        let unwritten = self.statuses.unwritten();
+        if !unwritten.is_empty() {
+            conditions.push(Condition {
+                kind: FILES_WRITTEN.to_owned(),
+                status: false,
+                reason: FILES_NOT_WRITTEN.to_owned(),
+                message: unwritten.join("; "),
+                since: String::new(),
+            });
+        }
         conditions
     }
 
     async fn report(&self) -> NodeReport {
         let (workload_instances, user_indexes) = self.statuses.all();
         let present = self.facts.present();
-        NodeReport {
+        let mut report = NodeReport {
             node_name: self.identity.node.clone(),
             node_uid: self.identity.node_uid.clone(),
             timestamp: (self.clock)().as_second(),
@@ -246,7 +264,13 @@ impl Reporter {
             removed_volumes: self.statuses.removed(),
             volume_moves: self.statuses.moves(),
             images_removed: self.statuses.images_removed(),
+            member_keys: self.facts.member_keys(),
+        };
+        // As the leader keeps it, so that it is never refused for the words of programs.
+        if let Err(error) = report.keep_bounds() {
+            tracing::warn!(%error, "the report is longer than the leader takes: {error}");
         }
+        report
     }
 }
 
@@ -362,6 +386,25 @@ mod tests {
         let (seconds, last) = reports(20, 0).await;
         assert_eq!(seconds, [0, 15, 20]);
         assert_eq!(last, ["192.0.2.7:51820"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_that_nobody_can_look_at_holds_the_first_report_for_two_seconds() {
+        let sink = Arc::new(Sent::default());
+        let (reporter, lists) = reporter(sink.clone(), Arc::default());
+        let mut desired = crate::agent::desired::Desired::default();
+        let web = crate::agent::tests::assignment(0, "web");
+        desired.assignments.insert(web.instance.clone(), web);
+        lists.send_modify(|listed| listed.desired = Arc::new(desired));
+        let (cancel, began) = (CancellationToken::new(), Instant::now());
+        let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
+        let first = || *sink.begin.lock().unwrap();
+        tokio::time::sleep(Duration::from_millis(1900)).await;
+        assert_eq!(first(), None, "it may still be looked at");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(first().unwrap() - began < Duration::from_millis(2050));
+        cancel.cancel();
+        task.await.unwrap();
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Statuses,
+    Statuses, ballast,
     files::remove_every_users,
     forwarding,
     identity::Identity,
@@ -77,6 +77,17 @@ pub async fn run(say: Say<'_>) -> anyhow::Result<()> {
     }
 
     say("removing the overlay, etcd and their files");
+    // Those of users whose account is gone; none as a rule.
+    match system.list("kat-hostpath@*").await {
+        Ok(units) => {
+            for unit in units {
+                note(&unit, stop(system.as_ref(), &unit).await);
+            }
+        }
+        Err(error) => note("host paths", Err(error.into())),
+    }
+    // Only if empty: what is bound there is the machine's.
+    let _ = std::fs::remove_dir(crate::plan::BOUND_FOLDER);
     for unit in [
         "kat-etcd.service",
         "kat-net.service",
@@ -184,12 +195,15 @@ fn remove_files() -> anyhow::Result<()> {
         remove_folder(&Path::new(paths::STATE).join(folder))?;
     }
     recovery::forget_unpacked(Path::new(paths::STATE))?;
+    files::remove(&Path::new(paths::STATE).join(ballast::FILE))?;
+    files::remove(Path::new(paths::EVICTION_RESERVE))?;
     // Data stays where there is any.
     let _ = std::fs::remove_dir(Path::new(paths::STATE).join("volumes"));
     // A home whose user could not be removed stays: something may be mounted in it.
     let _ = std::fs::remove_dir(crate::host::users::HOMES);
     for file in [
         paths::DESIRED,
+        paths::GRANTED,
         paths::VOLUMES,
         paths::IMAGES,
         paths::KNOWN,
@@ -211,12 +225,18 @@ fn remove_files() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Removes it with all that is in it; where a file system is mounted there, as may be for etcd, that stays, empty.
 fn remove_folder(path: &Path) -> anyhow::Result<()> {
     match std::fs::remove_dir_all(path) {
         Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && is_empty(path) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error).with_context(|| path.display().to_string()),
     }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// The users and groups of init.

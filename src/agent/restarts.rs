@@ -27,6 +27,8 @@ pub struct RestartCount {
     seen: u32,
     /// The last end that was looked at.
     judged: u64,
+    /// Podman lost that start.
+    judged_lost: bool,
     /// Begin of the window in which restarts are limited.
     window: u64,
     /// The program's own restarts in the window.
@@ -40,10 +42,12 @@ pub struct RestartCount {
 pub struct News<'a> {
     /// The unit now.
     pub status: &'a UnitStatus,
-    /// It was the hook that ended the last run.
+    /// It was not the program that ended the last run.
     pub is_ours: bool,
-    /// Failures of the hook since the last end that was looked at, this one included.
-    pub hook_failures: u32,
+    /// It was Podman, which lost the start.
+    pub lost: bool,
+    /// Such ends since the last one that was looked at, this one included.
+    pub excused: u32,
     /// Now.
     pub now: u64,
     /// Length of the window.
@@ -59,6 +63,11 @@ impl RestartCount {
     /// The last end that was looked at; 0 if none was.
     pub fn judged(&self) -> u64 {
         self.judged
+    }
+
+    /// Podman lost the start whose end was looked at last.
+    pub fn judged_lost(&self) -> bool {
+        self.judged_lost
     }
 
     /// Restarts whose cause was not looked at yet.
@@ -84,7 +93,7 @@ impl RestartCount {
         // systemd counts a restart when its delay is over.
         let is_pending = is_new && status.is_between_runs();
         let excused = news
-            .hook_failures
+            .excused
             .saturating_sub(u32::from(news.is_ours && is_pending));
         let missed = self.missed(status);
         let mut own = missed.saturating_sub(excused);
@@ -96,6 +105,7 @@ impl RestartCount {
         }
         if is_new {
             self.judged = ended;
+            self.judged_lost = news.lost;
             self.seen = status.restarts + u32::from(is_pending);
         } else {
             self.seen = self.seen.max(status.restarts);

@@ -12,7 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::{
     NetworkFiles, Reporter, Statuses,
     agents::Agents,
+    ballast::Ballast,
     disks::{self, Disks},
+    earlier_grants,
+    eviction::Evictor,
     exec::LocalSessions,
     fence,
     follow::{FollowedStores, follow_desired, follow_known, follow_network},
@@ -24,7 +27,7 @@ use super::{
     keys::Keys,
     known::Known,
     listeners::{
-        agent_listener, agent_tls, all_own_instances, leader_source, listeners, may_lead,
+        agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
         own_instances,
     },
     local,
@@ -47,7 +50,7 @@ use super::{
     worker::Tools,
 };
 use crate::{
-    api::{self, AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits},
+    api::{self, AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits, types::MemberKeys},
     host::users::Users,
     network::state,
     pki,
@@ -72,7 +75,9 @@ pub async fn run() -> anyhow::Result<()> {
     let pulses = Pulses::default();
     let status = ServiceStatus::start(&mut tasks, &pulses, &cancel);
 
-    let (lists, listed) = watch::channel(Listed::stored(Path::new(paths::DESIRED)));
+    let stored = Listed::stored(Path::new(paths::DESIRED));
+    earlier_grants::record(Path::new("/"), &config, &stored.desired)?;
+    let (lists, listed) = watch::channel(stored);
     let statuses = Statuses::default();
     let network = NetworkFiles::new(state::FOLDER.into());
     network.write_node(&setup::node_network(&identity, &config))?;
@@ -82,6 +87,8 @@ pub async fn run() -> anyhow::Result<()> {
     host_files::renew(&host_files, managers.system().as_ref()).await?;
     let mut supervisor = Supervisor::new(Arc::clone(&tools), statuses.clone(), network.clone());
     supervisor.pulses = pulses.clone();
+    let writes = supervisor.writes.clone();
+    tasks.spawn(writes.clone().run(pulses.clone(), cancel.clone()));
     let memory = fence::Memory {
         path: paths::REACHED.into(),
         monotonic: Arc::clone(&tools.monotonic),
@@ -103,6 +110,10 @@ pub async fn run() -> anyhow::Result<()> {
         pulses: pulses.clone(),
     };
     tasks.spawn(removals.run(cancel.clone()));
+    if identity.etcd {
+        let ballast = Ballast::new(Path::new("/"), Arc::new(disks::look));
+        tasks.spawn(ballast.run(pulses.clone(), cancel.clone()));
+    }
     let base = &identity.cluster.spec.volume_base_path;
     let disks = Disks::new(Path::new("/"), base, &config, Arc::new(disks::look));
     let disks = Arc::new(disks);
@@ -116,6 +127,12 @@ pub async fn run() -> anyhow::Result<()> {
         pulses: pulses.clone(),
     };
     tasks.spawn(collector.run(cancel.clone()));
+    let parts = (statuses.clone(), Arc::clone(&tools.monotonic));
+    let evictor = Evictor::new(Path::new("/"), base, &config, Arc::new(disks::look), parts);
+    // What was stopped before this process began is not started by it.
+    let (evicted_now, evicted) = watch::channel(evictor.evicted());
+    supervisor.evicted = evicted;
+    tasks.spawn(evictor.run(listed.clone(), evicted_now, pulses.clone(), cancel.clone()));
     tasks.spawn(supervisor.run(fenced, cancel.clone()));
 
     let (known_now, known) = watch::channel(Arc::new(stored));
@@ -158,6 +175,10 @@ pub async fn run() -> anyhow::Result<()> {
         ),
     };
 
+    let member_keys = match identity.etcd {
+        true => keys.member_keys()?,
+        false => MemberKeys::default(),
+    };
     let certificate =
         pki::tls::CurrentIdentity::new(&keys.leaf("node")?, &keys.cluster_authority()?)?;
     let leader = leader_source(&identity, &handle, &known);
@@ -174,7 +195,7 @@ pub async fn run() -> anyhow::Result<()> {
     let port = AgentPort {
         listener: agent_listener(&identity)?,
         config: agent_tls(&keys, &certificate)?,
-        may_lead: may_lead(&known),
+        knows: known_peers(&known),
         find: own_instances(&identity, &listed),
         all: all_own_instances(&identity, &listed),
         logs: Arc::clone(&here),
@@ -224,6 +245,7 @@ pub async fn run() -> anyhow::Result<()> {
         Arc::new(node_store.clone()),
         paths::DESIRED.into(),
         lists,
+        writes.clone(),
         pulses.clone(),
         cancel.clone(),
     ));
@@ -231,6 +253,7 @@ pub async fn run() -> anyhow::Result<()> {
         identity.clone(),
         node_store.clone(),
         network,
+        writes.clone(),
         pulses.clone(),
         cancel.clone(),
     ));
@@ -243,6 +266,7 @@ pub async fn run() -> anyhow::Result<()> {
         stores,
         keys.clone(),
         known_now,
+        writes,
         pulses.clone(),
         cancel.clone(),
     ));
@@ -278,7 +302,8 @@ pub async fn run() -> anyhow::Result<()> {
                 Arc::clone(&tools.volumes),
                 disks,
             )
-            .await?,
+            .await?
+            .with_member_keys(member_keys),
         ),
         published,
         reached: reached_now,
@@ -389,7 +414,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        leader::{LeaderHandle, Reports, StoreHealth},
+        leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth},
         store::MemoryStore,
     };
 
@@ -417,6 +442,7 @@ mod tests {
             leadership,
             reports: Reports::default(),
             store_health: StoreHealth::default(),
+            planning: PlanningHealth::default(),
         };
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();

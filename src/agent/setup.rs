@@ -249,6 +249,13 @@ pub fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNetwork {
         wireguard_port: config.wireguard_port.unwrap_or(spec.wireguard_port),
         mtu: spec.mtu,
         upstream_dns: config.upstream_dns.clone(),
+        control_ports: [
+            spec.etcd_client_port,
+            spec.etcd_peer_port,
+            spec.api_port,
+            spec.agent_port,
+        ]
+        .into(),
         hold_seconds: spec.node_loss_timeout_seconds,
         relay: identity.reached.relay,
     }

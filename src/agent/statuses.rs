@@ -30,6 +30,7 @@ struct State {
     not_removed: Vec<String>,
     moves: BTreeMap<String, VolumeMoveReport>,
     images_removed: Option<ImagesRemoved>,
+    unwritten: Vec<String>,
 }
 
 impl Statuses {
@@ -131,6 +132,31 @@ impl Statuses {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         state.not_removed.clone()
+    }
+
+    /// The files that follow the store and are not written, each with its error.
+    pub fn set_unwritten(&self, errors: Vec<String>) {
+        let mut state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let changed = state.unwritten != errors;
+        state.unwritten = errors;
+        drop(state);
+        if changed {
+            self.tell();
+        }
+    }
+
+    /// The last [`Self::set_unwritten`].
+    pub fn unwritten(&self) -> Vec<String> {
+        let state = self
+            .inner
+            .state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        state.unwritten.clone()
     }
 
     /// What [`Self::set_removed`] was last told.

@@ -14,13 +14,17 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     desired::Desired,
+    eviction::Evicted,
     files::{self, UnitFolder},
     network_files::{NetworkFiles, instances},
     paths::UserFolders,
+    watched_writes::WatchedWrites,
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{
-    plan::{KeptOfUser, USER_BASE, WorkloadUser},
+    api::types::{FILES_NOT_WRITTEN, Health, InstancePhase, InstanceReport},
+    network::state::{INSTANCES_FILE, Instances},
+    plan::{Assignment, KeptOfUser, USER_BASE, WorkloadUser},
     pulse::Pulses,
 };
 
@@ -37,9 +41,17 @@ pub struct Supervisor {
     pub network: NetworkFiles,
     /// Where its loop is seen by the watchdog.
     pub pulses: Pulses,
+    /// Writes files that follow the store.
+    pub writes: WatchedWrites,
+    /// Instances that must not run now, because a disk runs full.
+    pub evicted: watch::Receiver<Evicted>,
     workers: BTreeMap<u32, watch::Sender<UserDesired>>,
     tasks: JoinSet<u32>,
     users: BTreeMap<u32, WorkloadUser>,
+    /// Instances of which was reported that they wait for `kat-net`'s list, until they leave the list.
+    held: BTreeSet<String>,
+    /// `kat-net`'s list as it was last written.
+    in_force: Option<Instances>,
 }
 
 impl Supervisor {
@@ -47,12 +59,16 @@ impl Supervisor {
     pub fn new(tools: Arc<Tools>, statuses: Statuses, network: NetworkFiles) -> Self {
         Self {
             tools,
+            writes: WatchedWrites::new(statuses.clone()),
             statuses,
             network,
             pulses: Pulses::default(),
+            evicted: watch::Sender::new(Evicted::default()).subscribe(),
             workers: BTreeMap::new(),
             tasks: JoinSet::new(),
             users: BTreeMap::new(),
+            held: BTreeSet::new(),
+            in_force: None,
         }
     }
 
@@ -61,6 +77,9 @@ impl Supervisor {
         let pulse = self.pulses.watch("the supervisor of the workers");
         loop {
             let listed = lists.borrow_and_update().clone();
+            // Where nobody says it any more, it stays as it was last said.
+            let follows_disks = self.evicted.has_changed().is_ok();
+            self.evicted.mark_unchanged();
             let again = if self.dispatch(&listed, &cancel) {
                 Duration::MAX
             } else {
@@ -74,6 +93,7 @@ impl Supervisor {
                         Ok(()) => ControlFlow::Continue(None),
                         Err(_) => ControlFlow::Break(()),
                     },
+                    Ok(()) = self.evicted.changed(), if follows_disks => ControlFlow::Continue(None),
                     () = tokio::time::sleep(again) => ControlFlow::Continue(None),
                     Some(ended) = self.tasks.join_next() => ControlFlow::Continue(Some(ended)),
                 }
@@ -103,22 +123,45 @@ impl Supervisor {
         if !listed.known {
             return true;
         }
-        if let Err(error) = self.network.write_instances(&instances(&listed.desired)) {
-            tracing::error!(%error, "the network's list of instances can't be written; nothing new is started");
-            return false;
+        let wanted = instances(&listed.desired, &self.tools.options);
+        let written = self.write_instances(&wanted);
+        self.report_held(listed, &wanted, written.as_ref().err());
+        if written.is_ok() {
+            self.in_force = Some(wanted.clone());
         }
+        let network = &self.network;
+        let in_force = self
+            .in_force
+            .get_or_insert_with(|| network.written_instances())
+            .clone();
         let mut by_user: BTreeMap<u32, UserDesired> = BTreeMap::new();
+        let mut waiting = BTreeSet::new();
+        let evicted = Evicted::clone(&self.evicted.borrow());
         for assignment in listed.desired.assignments.values() {
             self.users
                 .insert(assignment.user.uid, assignment.user.clone());
+            let entry = |list: &Instances| list.instances.get(&assignment.instance).cloned();
+            // A container starts with what `kat-net` knows of it; until that is written, what ran before stays.
+            let present = match entry(&wanted).is_some_and(|new| entry(&in_force) != Some(new)) {
+                true => self.present(assignment),
+                false => Some(assignment.clone()),
+            };
+            let Some(assignment) = present else {
+                waiting.insert(assignment.user.uid);
+                continue;
+            };
             let desired = by_user.entry(assignment.user.uid).or_default();
             desired.confirmed = listed.confirmed;
             if listed.fenced.contains(&assignment.instance) {
                 desired.fenced.insert(assignment.instance.clone());
             }
+            if let Some(why) = evicted.get(&assignment.instance) {
+                let instance = assignment.instance.clone();
+                desired.evicted.insert(instance, why.clone());
+            }
             desired
                 .assignments
-                .insert(assignment.instance.clone(), assignment.clone());
+                .insert(assignment.instance.clone(), assignment);
         }
         if listed.confirmed {
             let left: Vec<u32> = self
@@ -126,6 +169,7 @@ impl Supervisor {
                 .keys()
                 .copied()
                 .chain(self.leftovers())
+                .filter(|uid| !waiting.contains(uid))
                 .collect();
             for uid in left {
                 by_user.entry(uid).or_insert(UserDesired {
@@ -147,10 +191,69 @@ impl Supervisor {
                 None => self.begin(uid, desired, cancel),
             }
         }
-        if listed.confirmed {
+        if listed.confirmed && written.is_ok() {
             self.statuses.set_acted(listed.desired.revision);
         }
-        true
+        written.is_ok()
+    }
+
+    fn write_instances(&self, wanted: &Instances) -> Result<(), String> {
+        let (network, wanted) = (self.network.clone(), wanted.clone());
+        self.writes
+            .write(&self.network.path(INSTANCES_FILE), move || {
+                Ok(network.write_instances(&wanted).map(drop)?)
+            })
+    }
+
+    /// What the worker of an instance has of it.
+    fn present(&self, assignment: &Assignment) -> Option<Assignment> {
+        let worker = self.workers.get(&assignment.user.uid)?;
+        let present = worker.borrow();
+        present.assignments.get(&assignment.instance).cloned()
+    }
+
+    /// Reports why instances that no worker has reported yet are not started, where `kat-net`'s list of them
+    /// is not written.
+    fn report_held(&mut self, listed: &Listed, wanted: &Instances, error: Option<&String>) {
+        let assignments = &listed.desired.assignments;
+        let gone: BTreeSet<String> = self
+            .held
+            .extract_if(.., |instance| !assignments.contains_key(instance))
+            .collect();
+        if !gone.is_empty() {
+            self.statuses
+                .retain(|report| !gone.contains(&report.instance_id));
+        }
+        let Some(error) = error else {
+            return;
+        };
+        let (reports, _) = self.statuses.all();
+        let known: BTreeSet<String> = reports.into_iter().map(|one| one.instance_id).collect();
+        let new = assignments.values().filter(|one| {
+            one.is_run()
+                && wanted.instances.contains_key(&one.instance)
+                && (self.held.contains(&one.instance) || !known.contains(&one.instance))
+                && self.present(one).is_none()
+        });
+        let new: Vec<&Assignment> = new.collect();
+        for assignment in new {
+            self.held.insert(assignment.instance.clone());
+            self.statuses.set(InstanceReport {
+                workload_name: assignment.workload.clone(),
+                namespace: assignment.namespace.clone(),
+                instance_id: assignment.instance.clone(),
+                state: "unknown".to_owned(),
+                phase: InstancePhase::Starting,
+                reason: FILES_NOT_WRITTEN.to_owned(),
+                message: error.clone(),
+                health_status: match assignment.health_check {
+                    Some(_) => Health::PendingCheck,
+                    None => Health::NotApplicable,
+                },
+                template_hash: assignment.template_hash.clone(),
+                ..InstanceReport::default()
+            });
+        }
     }
 
     /// The images of a user's workload that are kept when it leaves.

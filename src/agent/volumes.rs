@@ -12,13 +12,15 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use super::host_paths::HostPaths;
 use crate::{
     host::{
-        files::{self, Access},
+        bound_paths::Bind,
+        files,
         volumes::{Base, Owner, VolumeError, remove_folder},
     },
     plan::{AssignedVolume, Assignment, RemovalRecord, WorkloadUser},
-    resource::{AgentConfig, Container, EnsureType, HostMount},
+    resource::{AgentConfig, Container},
 };
 
 /// Largest list of made volumes.
@@ -45,7 +47,7 @@ pub struct Volumes {
     root: PathBuf,
     pub(super) base: PathBuf,
     shared: bool,
-    allowed: Vec<PathBuf>,
+    hosts: HostPaths,
     made: Mutex<Made>,
     file: PathBuf,
 }
@@ -83,7 +85,7 @@ impl Volumes {
             root: root.to_owned(),
             base: base.into(),
             shared: config.volume_shared,
-            allowed: config.host_mount_allow.iter().map(PathBuf::from).collect(),
+            hosts: HostPaths::new(root, Path::new(base), config),
             made: Mutex::new(made),
             file,
         }
@@ -94,25 +96,19 @@ impl Volumes {
         self.shared
     }
 
-    /// Makes everything ready that an instance mounts. Blocks for as long as the disk does.
+    /// Makes everything ready that an instance mounts, and says which paths of the machine have to be bound for it. Blocks for as long as
+    /// the disk does.
     ///
     /// # Errors
     /// The first volume that it can't have, and why.
-    pub fn prepare(&self, assignment: &Assignment) -> Result<(), VolumeTrouble> {
+    pub fn prepare(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
         for volume in &assignment.volumes {
             let name = &volume.definition.name;
             let trouble = |error| told(name, &error);
             let owner = owner_of(&assignment.user, &assignment.container);
-            let place = if let Some(folder) = &volume.folder {
-                Some(self.prepare_folder(assignment, volume, folder)?)
-            } else if let Some(host) = &volume.definition.host_mount {
-                let owner = Owner {
-                    mode: OF_USER,
-                    ..owner
-                };
-                self.prepare_host(name, host, owner)?
-            } else {
-                None
+            let place = match &volume.folder {
+                Some(folder) => Some(self.prepare_folder(assignment, volume, folder)?),
+                None => None,
             };
             let mounts = assignment.mounts();
             for mount in mounts.filter(|mount| mount.name == *name) {
@@ -127,7 +123,27 @@ impl Volumes {
                 }
             }
         }
-        Ok(())
+        self.prepare_host_paths(assignment)
+    }
+
+    /// The paths of the machine that an instance mounts.
+    ///
+    /// # Errors
+    /// The first that it can't have, and why.
+    pub fn prepare_host_paths(&self, assignment: &Assignment) -> Result<Vec<Bind>, VolumeTrouble> {
+        let owner = Owner {
+            mode: OF_USER,
+            ..owner_of(&assignment.user, &assignment.container)
+        };
+        let bound = assignment.bound_paths();
+        let each = bound.iter().map(|one| {
+            let prepared = self.hosts.prepare(assignment, one, owner);
+            prepared.map_err(|error| VolumeTrouble {
+                reason: error.reason(),
+                message: format!("volume {}: {error}", one.volume.name),
+            })
+        });
+        each.collect()
     }
 
     /// The folder of simple cluster storage.
@@ -200,56 +216,6 @@ impl Volumes {
         let passage = |gid, mode| Owner { uid: 0, gid, mode };
         open.own_folder(namespace, passage(0, 0o711))?;
         open.own_folder(workload, passage(user.uid, 0o710))
-    }
-
-    /// A path of the machine. Nothing of a socket or a file is looked into.
-    fn prepare_host(
-        &self,
-        name: &str,
-        host: &HostMount,
-        owner: Owner,
-    ) -> Result<Option<(Base, PathBuf)>, VolumeTrouble> {
-        let trouble = |error| told(name, &error);
-        let path: PathBuf = Path::new(&host.host_path).components().collect();
-        let allowed = self.allowed.iter().find_map(|folder| {
-            let folder: PathBuf = folder.components().collect();
-            let inner = path.strip_prefix(&folder).ok()?.to_owned();
-            Some((folder, inner))
-        });
-        let volumes: PathBuf = self.base.components().collect();
-        let allowed =
-            allowed.filter(|_| !path.starts_with(&volumes) && !volumes.starts_with(&path));
-        let Some((folder, inner)) = allowed else {
-            let allowed: Vec<_> = self.allowed.iter().map(|path| path.display()).collect();
-            let allowed: Vec<_> = allowed.iter().map(ToString::to_string).collect();
-            return Err(VolumeTrouble {
-                reason: "HostPathNotAllowed",
-                message: format!(
-                    "volume {name}: this machine allows host paths below {} only, and none that holds volumes, so not {}; hostMountAllow in /etc/kat/agent.yaml says which",
-                    allowed.join(", "),
-                    path.display()
-                ),
-            });
-        };
-        let base = self.below(&folder);
-        if host.ensure_type.is_some_and(makes) {
-            std::fs::create_dir_all(&base).map_err(|error| {
-                trouble(VolumeError::System {
-                    verb: "make the folder",
-                    path: folder.clone(),
-                    error,
-                })
-            })?;
-        }
-        let open = Base::open(&base).map_err(trouble)?.with_above(owner);
-        let made = match host.ensure_type {
-            None => open.is_there(&inner),
-            Some(EnsureType::DirectoryOrCreate) => open.folder(&inner, Some(owner)).map(drop),
-            Some(EnsureType::FileOrCreate) => open.file(&inner, Some(owner)).map(drop),
-            Some(kind) => open.is_kind(&inner, kind),
-        };
-        made.map_err(trouble)?;
-        Ok(Some((open, inner)))
     }
 
     /// Removes the data of a volume of simple cluster storage, where it is that of the wish's user. Blocks for as
@@ -344,10 +310,8 @@ impl Volumes {
             schema: 1,
             ..made.clone()
         };
-        // Plain data with text keys, which always serialises.
-        let content = serde_json::to_vec(&made).unwrap_or_default();
-        if let Err(error) = files::write_atomic(&self.file, &content, Access::mode(0o600)) {
-            tracing::error!(%error, "the list of volumes can't be kept");
+        if let Err(error) = files::write_json(&self.file, &made) {
+            tracing::error!(%error, "the list of volumes can't be kept: {error}");
         }
     }
 
@@ -360,23 +324,21 @@ impl Volumes {
     }
 }
 
-fn makes(kind: EnsureType) -> bool {
-    matches!(
-        kind,
-        EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate
-    )
-}
-
-fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
-    let reason = match error {
+/// One word for programs.
+pub(super) fn reason_of(error: &VolumeError) -> &'static str {
+    match error {
         VolumeError::System { .. } => "VolumeFailed",
         VolumeError::Missing(_) => "HostPathMissing",
         VolumeError::Link(_) => "HostPathIsLink",
         VolumeError::Unexpected { .. } => "HostPathUnexpected",
+        VolumeError::Unprotected { .. } => "HostPathUnprotected",
         VolumeError::Foreign { .. } => "VolumeForeign",
-    };
+    }
+}
+
+fn told(name: &str, error: &VolumeError) -> VolumeTrouble {
     VolumeTrouble {
-        reason,
+        reason: reason_of(error),
         message: format!("volume {name}: {error}"),
     }
 }

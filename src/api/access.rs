@@ -124,8 +124,10 @@ fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
     let machines = [Access::Report, Access::Join];
     match caller {
         Caller::Anonymous => false,
-        Caller::Node(name) => match access {
-            Access::Report | Access::ReadNode | Access::Leave => target.node == Some(name),
+        Caller::Node(machine) => match access {
+            Access::Report | Access::ReadNode | Access::Leave => {
+                target.node == Some(machine.name.as_str())
+            }
             other => other == Access::Authenticated,
         },
         Caller::Leader(_) => access == Access::Authenticated,
@@ -159,7 +161,14 @@ fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::routes::ROUTES;
+    use crate::api::{caller::CertifiedMachine, routes::ROUTES};
+
+    fn machine(name: &str) -> CertifiedMachine {
+        CertifiedMachine {
+            name: name.to_owned(),
+            key_hash: "key".to_owned(),
+        }
+    }
 
     fn token(scope: Scope) -> Caller {
         Caller::Token {
@@ -196,16 +205,13 @@ mod tests {
             ('r', token(Scope::Read)),
             ('d', deploy("shop")),
             ('o', deploy("other")),
-            ('n', Caller::Node("n1".to_owned())),
-            ('m', Caller::Node("n2".to_owned())),
-            ('l', Caller::Leader("n1".to_owned())),
+            ('n', Caller::Node(machine("n1"))),
+            ('m', Caller::Node(machine("n2"))),
+            ('l', Caller::Leader(machine("n1"))),
             ('s', socket(SocketAccess::ThisMachine)),
             ('j', token(Scope::Join)),
         ];
-        for admin in [
-            Caller::Admin("root".to_owned()),
-            socket(SocketAccess::Admin),
-        ] {
+        for admin in [Caller::Admin(machine("n1")), socket(SocketAccess::Admin)] {
             let same = check(access, &admin, target).is_ok()
                 == check(access, &callers[1].1, target).is_ok();
             assert!(same, "{access:?}: {admin} is an admin like any other");
@@ -229,6 +235,7 @@ mod tests {
             ("POST", "/v1alpha1/namespaces", "a"),
             ("GET", "/v1alpha1/namespaces/{namespace}", "ard"),
             ("DELETE", "/v1alpha1/namespaces/{namespace}", "a"),
+            ("PUT", "/v1alpha1/namespaces/{namespace}/quota", "a"),
             ("GET", "/v1alpha1/workloads", "ar"),
             ("GET", "/v1alpha1/n/{namespace}/workloads", "ard"),
             ("POST", "/v1alpha1/n/{namespace}/workloads", "ad"),

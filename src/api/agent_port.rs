@@ -5,10 +5,10 @@
 //! another machine (`api/volume_copies.rs`). Which instances
 //! there are, and whose they are, the machine takes from its own list: the leader only names one.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
     extract::{Request, State},
     http::HeaderMap,
@@ -17,15 +17,17 @@ use axum::{
     routing::{get, post},
 };
 use futures_util::StreamExt;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    caller::Peer,
+    audit::{Bounded, BoundedLines},
+    caller::{Caller, CertifiedMachine, Peer},
     errors::ApiError,
     extract::{At, Parameters},
     instances::{InstanceLogs, LogParameters},
     limits::Limits,
+    pools::Standing,
     server::{Listeners, Server, TlsListener, TlsSource},
     sessions::{
         ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
@@ -35,15 +37,23 @@ use super::{
     volume_copies::{self, VolumeCopies},
     watch::{line, ndjson},
 };
-use crate::{pki::PeerIdentity, plan::InstanceEntry, pulse::Pulses};
+use crate::{
+    pki::{PeerCertificate, PeerIdentity},
+    plan::InstanceEntry,
+    pulse::Pulses,
+};
 
 /// For whom the leader calls. One of an earlier version does not say.
 pub(super) const CALLER_HEADER: &str = "kat-caller";
 /// Longest name of a caller.
 const MOST_NAME: usize = 256;
 
-/// Whether a machine of this name holds the store, and so may lead.
-pub type MayLead = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+/// How often a stream's caller is looked up again.
+const LOOKED_UP_EVERY: Duration = Duration::from_millis(500);
+
+/// Whether a certificate is of a machine of the cluster, or of a leader on one that holds the store, as of
+/// now.
+pub type KnowsPeer = Arc<dyn Fn(&PeerCertificate) -> bool + Send + Sync>;
 
 /// An instance of this machine, by its id.
 pub type FindInstance = Arc<dyn Fn(&str) -> Option<InstanceEntry> + Send + Sync>;
@@ -57,8 +67,8 @@ pub struct AgentPort {
     pub listener: TcpListener,
     /// TLS 1.3, for clients with a leader's or a machine's certificate alone.
     pub config: TlsSource,
-    /// Who may lead now.
-    pub may_lead: MayLead,
+    /// Who is in the cluster now.
+    pub knows: KnowsPeer,
     /// This machine's instances.
     pub find: FindInstance,
     /// All of them.
@@ -76,24 +86,27 @@ pub struct AgentPort {
 }
 
 struct Agent {
-    may_lead: MayLead,
+    knows: KnowsPeer,
     find: FindInstance,
     all: ListInstances,
     logs: Arc<dyn InstanceLogs>,
     sessions: Arc<dyn InstanceSessions>,
     streams: Arc<OpenStreams>,
+    /// For calls that are refused: nothing limits how often a machine's certificate makes them.
+    bounded_lines: Arc<BoundedLines>,
     shutdown: CancellationToken,
 }
 
 /// Answers until `cancel`.
 pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
     let agent = Arc::new(Agent {
-        may_lead: port.may_lead,
+        knows: Arc::clone(&port.knows),
         find: port.find,
         all: port.all,
         logs: port.logs,
         sessions: port.sessions,
         streams: OpenStreams::new(port.limits.streams, port.limits.streams_of_one_caller),
+        bounded_lines: Arc::default(),
         shutdown: cancel.clone(),
     });
     let router = Router::new()
@@ -114,7 +127,9 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
         .with_state(Arc::clone(&agent))
         .merge(volume_copies::routes(
             port.copies,
+            port.knows,
             Arc::clone(&agent.streams),
+            Arc::clone(&agent.bounded_lines),
             cancel.clone(),
         ));
     let name = "the agent's port";
@@ -133,16 +148,29 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
 }
 
 /// One line for each call, whoever it comes from.
-async fn only_leaders(State(agent): State<Arc<Agent>>, request: Request, next: Next) -> Response {
+async fn only_leaders(
+    State(agent): State<Arc<Agent>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let peer = request.extensions().get::<Peer>();
-    let name = match peer.and_then(|peer| peer.identity.as_ref()) {
+    let certificate = peer.and_then(|peer| peer.certificate.clone());
+    let name = match certificate.as_ref().map(|one| &one.identity) {
         Some(PeerIdentity::Leader(name)) => name.clone(),
         _ => String::new(),
     };
+    let leader = certificate.filter(|one| !name.is_empty() && (agent.knows)(one));
     let method = request.method().clone();
     let path: String = request.uri().path().chars().take(256).collect();
     let whom = for_whom(request.headers()).map_or_else(String::new, |whom| format!(" for {whom}"));
-    let (response, but) = if !name.is_empty() && (agent.may_lead)(&name) {
+    let (response, but) = if let Some(leader) = leader {
+        if let Some(standing) = request.extensions().get::<Standing>() {
+            standing.prove(&Caller::Leader(CertifiedMachine {
+                name: name.clone(),
+                key_hash: leader.key_hash.clone(),
+            }));
+        }
+        request.extensions_mut().insert(leader);
         (next.run(request).await, "")
     } else {
         let message = "only a machine that may lead this cluster is answered here";
@@ -153,7 +181,9 @@ async fn only_leaders(State(agent): State<Arc<Agent>>, request: Request, next: N
         (refused.into_response(), ", which may not lead,")
     };
     let status = response.status().as_u16();
-    tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{but}{whom} on the agent's port");
+    if but.is_empty() || agent.bounded_lines.take(Bounded::Anybody) {
+        tracing::info!(target: "audit", "{method} {path} {status} by leader:{name}{but}{whom} on the agent's port");
+    }
     response
 }
 
@@ -178,30 +208,48 @@ impl Agent {
         });
         found.ok_or_else(|| ApiError::not_found("instance", id))
     }
+
+    /// Ends with the agent, and when the leader's machine is out of the cluster.
+    fn over(&self, leader: PeerCertificate) -> impl Future<Output = ()> + use<> {
+        over(self.shutdown.clone(), Arc::clone(&self.knows), leader)
+    }
+}
+
+/// Ends with `shutdown`, and when the other end of a stream is not known any more.
+pub(super) async fn over(shutdown: CancellationToken, knows: KnowsPeer, peer: PeerCertificate) {
+    let unknown = async {
+        while knows(&peer) {
+            sleep(LOOKED_UP_EVERY).await;
+        }
+    };
+    shutdown.run_until_cancelled(unknown).await;
 }
 
 async fn exec(
     State(agent): State<Arc<Agent>>,
+    Extension(leader): Extension<PeerCertificate>,
     At(name): At<(String, String, String)>,
     Parameters(query): Parameters<ExecParameters>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    begin(&agent, &name, query.request()?, &headers, body).await
+    begin(&agent, leader, &name, query.request()?, &headers, body).await
 }
 
 async fn forward(
     State(agent): State<Arc<Agent>>,
+    Extension(leader): Extension<PeerCertificate>,
     At(name): At<(String, String, String)>,
     Parameters(query): Parameters<ForwardParameters>,
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, ApiError> {
-    begin(&agent, &name, query.request()?, &headers, body).await
+    begin(&agent, leader, &name, query.request()?, &headers, body).await
 }
 
 async fn begin(
     agent: &Agent,
+    leader: PeerCertificate,
     (namespace, workload, id): &(String, String, String),
     request: SessionRequest,
     headers: &HeaderMap,
@@ -214,13 +262,12 @@ async fn begin(
         .sessions
         .begin(caller.as_deref(), &entry, request, inputs(body));
     let outputs = begun.await?;
-    let shutdown = agent.shutdown.clone();
     let outputs = outputs
         .map(move |output| {
             let _held = &held;
             output
         })
-        .take_until(shutdown.cancelled_owned());
+        .take_until(agent.over(leader));
     Ok(answer(outputs))
 }
 
@@ -234,6 +281,7 @@ async fn usage(
 
 async fn logs(
     State(agent): State<Arc<Agent>>,
+    Extension(leader): Extension<PeerCertificate>,
     At((namespace, workload, id)): At<(String, String, String)>,
     Parameters(query): Parameters<LogParameters>,
     headers: HeaderMap,
@@ -241,12 +289,11 @@ async fn logs(
     let entry = agent.instance(&namespace, &workload, &id)?;
     let held = agent.streams.open(for_whom(&headers).as_deref())?;
     let lines = agent.logs.open(&entry, query.query()?).await?;
-    let shutdown = agent.shutdown.clone();
     let lines = lines
         .map(move |line_or_error| {
             let _held = &held;
             line_or_error.map(|one| line(&one))
         })
-        .take_until(shutdown.cancelled_owned());
+        .take_until(agent.over(leader));
     Ok(ndjson(Body::from_stream(lines)))
 }

@@ -13,17 +13,19 @@ use super::{
     extract::Precondition,
     images,
     submission::Submission,
-    types::{Metadata, ObjectReference},
+    types::{Metadata, ObjectReference, Scope},
     view::workload_metadata,
     workloads::Written,
 };
 use crate::{
+    json,
     plan::{
         EventKind, EventLog, GenerationRecord, INDEX_LIMIT, ImageRecord, IndexRecord, LastIndex,
-        Origin, Snapshot, Stored, WorkloadEntry, WorkloadKey, WorkloadMeta, fence_after,
-        next_index, reserved_ports, with_restart,
+        MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, Origin, QuotaExceeded, Snapshot, Stored, WorkloadEntry,
+        WorkloadKey, WorkloadMeta, check_workload, fence_after, next_index, reserved_ports,
+        with_restart,
     },
-    resource::Protocol,
+    resource::{Amounts, Protocol},
     store::{Compare, MAX_OPERATIONS, Operation, keys},
 };
 
@@ -128,6 +130,17 @@ impl Apply<'_> {
                 limit: MAX_FILES,
             });
         }
+        // What is stored already is not refused: it meets the bounds of the planner.
+        let is_new = snapshot
+            .workloads
+            .get(&key)
+            .is_none_or(|entry| entry.meta.value.spec_hash != submission.spec_hash);
+        if is_new && submission.assignment_bytes > MAX_ASSIGNMENT {
+            return Err(ApiError::TooLarge {
+                what: "what one instance takes in the store, with its files and the largest secrets that it may have,",
+                limit: MAX_ASSIGNMENT,
+            });
+        }
         let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
         let seconds = Duration::from_secs(timeout.into());
         if let Some(grace) = submission.fenced_grace
@@ -170,6 +183,13 @@ impl Apply<'_> {
                 }
             },
         };
+        check_workload(
+            snapshot,
+            &key,
+            &quota_defaults(self.caller),
+            &submission.amounts,
+        )
+        .map_err(exceeded)?;
         let outcome = self.written(&key, entry.is_none(), &decided.meta);
         let generation = decided.meta.generation;
         let same_generation = entry.is_some_and(|entry| entry.meta.value.generation == generation);
@@ -433,11 +453,33 @@ pub(super) fn record(
     EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
 }
 
+/// The quotas that hold for this caller where a namespace has none.
+pub(super) fn quota_defaults(caller: &Caller) -> Amounts {
+    match caller {
+        Caller::Token {
+            scope: Scope::Deploy { .. },
+            ..
+        } => OF_DEPLOY_TOKENS,
+        _ => Amounts::default(),
+    }
+}
+
+/// Quota, what is used and what was asked for.
+pub(super) fn exceeded(error: QuotaExceeded) -> ApiError {
+    let (namespace, quota) = (&error.namespace, error.counted.word());
+    ApiError::conflict(
+        error.to_string(),
+        &format!(
+            "delete what is not needed; an administrator raises the quota with `katcall namespace set {namespace} {quota}=AMOUNT`"
+        ),
+    )
+}
+
 /// Writes an object as JSON.
 pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, ApiError> {
-    match serde_json::to_vec(value) {
+    match json::bytes(&key, value) {
         Ok(text) => Ok(Operation::Put(key, text)),
-        Err(error) => Err(ApiError::Internal(format!("can't write `{key}`: {error}"))),
+        Err(error) => Err(ApiError::Internal(error.to_string())),
     }
 }
 

@@ -11,8 +11,8 @@ use super::{
     types::{Scope, TRUSTING},
 };
 use crate::{
-    pki::{PeerIdentity, token::Token},
-    plan::{Snapshot, TokenRecord},
+    pki::{PeerCertificate, PeerIdentity, token::Token},
+    plan::{NodeRegistration, Snapshot, TokenRecord},
 };
 
 /// What callers on a local socket may do.
@@ -53,8 +53,17 @@ impl std::fmt::Display for Source {
 pub struct Peer {
     /// Where it comes from.
     pub source: Source,
-    /// Whom its certificate names, if it has one.
-    pub identity: Option<PeerIdentity>,
+    /// Its certificate, if it has one.
+    pub certificate: Option<PeerCertificate>,
+}
+
+/// A machine whose certificate is for a key that the cluster knows as that machine's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CertifiedMachine {
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of the certificate's public key.
+    pub key_hash: String,
 }
 
 /// Who makes a call.
@@ -72,11 +81,11 @@ pub enum Caller {
         scope: Scope,
     },
     /// A machine, by its certificate.
-    Node(String),
+    Node(CertifiedMachine),
     /// The leader, by its certificate.
-    Leader(String),
-    /// An administrator, by certificate.
-    Admin(String),
+    Leader(CertifiedMachine),
+    /// Root on a machine that holds the store, by certificate.
+    Admin(CertifiedMachine),
     /// Somebody on this machine.
     Socket {
         /// The peer's uid, if the kernel says it.
@@ -115,9 +124,9 @@ impl std::fmt::Display for Caller {
         match self {
             Self::Anonymous => formatter.write_str("anonymous"),
             Self::Token { id, .. } => write!(formatter, "token:{id}"),
-            Self::Node(name) => write!(formatter, "node:{name}"),
-            Self::Leader(name) => write!(formatter, "leader:{name}"),
-            Self::Admin(name) => write!(formatter, "admin:{name}"),
+            Self::Node(machine) => write!(formatter, "node:{}", machine.name),
+            Self::Leader(machine) => write!(formatter, "leader:{}", machine.name),
+            Self::Admin(machine) => write!(formatter, "admin:{}", machine.name),
             Self::Socket { uid: Some(uid), .. } => write!(formatter, "uid:{uid}"),
             Self::Socket { uid: None, .. } => formatter.write_str("socket"),
         }
@@ -127,8 +136,9 @@ impl std::fmt::Display for Caller {
 /// Says who calls. A token that is sent counts, whatever else the connection proves.
 ///
 /// # Errors
-/// [`ApiError::Unauthorized`] for a header that is no bearer token or a token that is unknown or
-/// expired; [`ApiError::Unavailable`] while no tokens can be looked up.
+/// [`ApiError::Unauthorized`] for a header that is no bearer token, a token that is unknown or
+/// expired, or a certificate for a key that the cluster does not know as that machine's;
+/// [`ApiError::Unavailable`] while neither can be looked up.
 pub fn identify(
     peer: &Peer,
     headers: &HeaderMap,
@@ -154,16 +164,73 @@ pub fn identify(
         let snapshot = snapshot.ok_or_else(not_ready)?;
         return by_token(token, snapshot, now);
     }
-    Ok(match (&peer.identity, &peer.source) {
-        (Some(PeerIdentity::Node(name)), _) => Caller::Node(name.clone()),
-        (Some(PeerIdentity::Leader(name)), _) => Caller::Leader(name.clone()),
-        (Some(PeerIdentity::Admin(name)), _) => Caller::Admin(name.clone()),
-        (None, Source::Socket { uid, access }) => Caller::Socket {
+    if let Some(certificate) = &peer.certificate {
+        let snapshot = snapshot.ok_or_else(not_ready)?;
+        let caller = by_certificate(certificate);
+        return match is_registered(&caller, snapshot) {
+            true => Ok(caller),
+            false => Err(unknown_key(&caller)),
+        };
+    }
+    Ok(match &peer.source {
+        Source::Socket { uid, access } => Caller::Socket {
             uid: *uid,
             access: *access,
         },
-        (None, Source::Network(_)) => Caller::Anonymous,
+        Source::Network(_) => Caller::Anonymous,
     })
+}
+
+fn by_certificate(certificate: &PeerCertificate) -> Caller {
+    let machine = |name: &String| CertifiedMachine {
+        name: name.clone(),
+        key_hash: certificate.key_hash.clone(),
+    };
+    match &certificate.identity {
+        PeerIdentity::Node(name) => Caller::Node(machine(name)),
+        PeerIdentity::Leader(name) => Caller::Leader(machine(name)),
+        PeerIdentity::Admin(name) => Caller::Admin(machine(name)),
+    }
+}
+
+/// Whether the cluster knows the key of a certificate as its machine's. A certificate outlives its
+/// machine's time in the cluster, and its name may be another machine's now: so the key is compared, at
+/// each call.
+///
+/// Callers without a certificate need no such proof.
+pub(super) fn is_registered(caller: &Caller, snapshot: &Snapshot) -> bool {
+    let machine = match caller {
+        Caller::Node(machine) | Caller::Leader(machine) | Caller::Admin(machine) => machine,
+        Caller::Anonymous | Caller::Token { .. } | Caller::Socket { .. } => return true,
+    };
+    let registration = snapshot.nodes.get(&machine.name);
+    let registration = registration.map(|node| &node.registration.value);
+    let Some(registration) = registration.filter(|one| is_in_cluster(one)) else {
+        return false;
+    };
+    let known = match caller {
+        Caller::Leader(_) => &registration.member_keys.leader,
+        Caller::Admin(_) => &registration.member_keys.admin,
+        _ => return registration.identity_key == machine.key_hash,
+    };
+    // One without a vote yet holds the store as well.
+    let members = snapshot.members.as_ref();
+    let is_member = members.is_some_and(|one| one.value.members.contains_key(&machine.name));
+    // A machine that joined with version 0.1.0 has not said these keys until its first report of a later
+    // version: until then the name of a member has to do, or no leader of that version could be asked.
+    let is_key = known.is_empty() || *known == machine.key_hash;
+    (registration.etcd || is_member) && is_key
+}
+
+/// A registration that proves somebody: its machine does not leave, and has a known key.
+fn is_in_cluster(registration: &NodeRegistration) -> bool {
+    !registration.deleting && !registration.identity_key.is_empty()
+}
+
+fn unknown_key(caller: &Caller) -> ApiError {
+    ApiError::Unauthorized(format!(
+        "the certificate `{caller}` is for a key by which the cluster does not know that machine now"
+    ))
 }
 
 /// What a call gets before the first whole list arrived from the store.
@@ -214,7 +281,7 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
     if expired(record, now) {
         let id = token.id();
         return Err(ApiError::Unauthorized(format!(
-            "the token `{id}` has expired"
+            "the token `{id}` has expired; `katcall token create` makes another"
         )));
     }
     Ok(Caller::Token {
@@ -232,14 +299,15 @@ fn expired(record: &TokenRecord, now: Timestamp) -> bool {
 /// Whether a caller that was let in earlier, at the start of a stream, may still stay.
 ///
 /// # Errors
-/// [`ApiError::Unauthorized`] when its token was revoked or has run out.
+/// [`ApiError::Unauthorized`] when its token was revoked or has run out, or its machine has left.
 pub fn still_valid(caller: &Caller, snapshot: &Snapshot, now: Timestamp) -> Result<(), ApiError> {
     let valid = match caller {
         Caller::Token { id, scope, .. } => snapshot
             .tokens
             .get(id)
             .is_some_and(|stored| !expired(&stored.value, now) && stored.value.scope == *scope),
-        _ => true,
+        caller if is_registered(caller, snapshot) => true,
+        caller => return Err(unknown_key(caller)),
     };
     if valid {
         Ok(())
@@ -254,7 +322,7 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use crate::plan::Stored;
+    use crate::plan::{ClusterMembers, NodeEntry, Stored};
 
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";
 
@@ -279,11 +347,62 @@ mod tests {
         snapshot
     }
 
-    fn peer(identity: Option<PeerIdentity>) -> Peer {
+    /// With a certificate for this key.
+    fn peer(certificate: Option<(PeerIdentity, &str)>) -> Peer {
+        let certificate = certificate.map(|(identity, key)| PeerCertificate {
+            identity,
+            key_hash: key.to_owned(),
+        });
         Peer {
             source: Source::Network("192.0.2.1:5000".parse().unwrap()),
-            identity,
+            certificate,
         }
+    }
+
+    /// A cluster with the machine n2 and its keys; it holds the store.
+    fn with_machine(change: impl FnOnce(&mut NodeRegistration)) -> Snapshot {
+        let mut registration = NodeRegistration::new("uid", Timestamp::UNIX_EPOCH);
+        registration.identity_key = "n".to_owned();
+        registration.member_keys.leader = "l".to_owned();
+        registration.member_keys.admin = "a".to_owned();
+        registration.etcd = true;
+        change(&mut registration);
+        let mut snapshot = snapshot(None);
+        let node = NodeEntry {
+            registration: Stored {
+                revision: 1,
+                value: registration,
+            },
+            status: None,
+            subnet: None,
+            public_key: None,
+            endpoints: Vec::new(),
+            reach: Default::default(),
+            desired: Stored {
+                revision: 1,
+                value: Default::default(),
+            },
+        };
+        snapshot.nodes.insert("n2".to_owned(), node);
+        snapshot
+    }
+
+    /// Whether n2's certificates for the keys n, l and a prove who calls.
+    fn proved(snapshot: &Snapshot) -> [bool; 3] {
+        let name = || "n2".to_owned();
+        [
+            (PeerIdentity::Node(name()), "n"),
+            (PeerIdentity::Leader(name()), "l"),
+            (PeerIdentity::Admin(name()), "a"),
+        ]
+        .map(|certificate| {
+            let peer = peer(Some(certificate));
+            let caller = identify(&peer, &HeaderMap::new(), Some(snapshot), now());
+            if let Ok(caller) = &caller {
+                assert!(still_valid(caller, snapshot, now()).is_ok());
+            }
+            caller.is_ok()
+        })
     }
 
     fn with(header_value: &str) -> HeaderMap {
@@ -331,7 +450,7 @@ mod tests {
             format!("Bearer kat2.0123456789ab.{SECRET}"),
         ] {
             // An admin certificate does not make a wrong token right.
-            let peer = peer(Some(PeerIdentity::Admin("root".to_owned())));
+            let peer = peer(Some((PeerIdentity::Admin("root".to_owned()), "a")));
             let caller = identify(&peer, &with(&value), Some(&snapshot), now());
             assert!(
                 matches!(caller, Err(ApiError::Unauthorized(_))),
@@ -344,17 +463,66 @@ mod tests {
     fn without_a_token_the_connection_decides() {
         let identified = |peer: &Peer| identify(peer, &HeaderMap::new(), None, now()).unwrap();
         assert_eq!(identified(&peer(None)), Caller::Anonymous);
-        let node = peer(Some(PeerIdentity::Node("n1".to_owned())));
-        assert_eq!(identified(&node), Caller::Node("n1".to_owned()));
         let access = SocketAccess::Admin;
         let socket = Peer {
             source: Source::Socket {
                 uid: Some(1000),
                 access,
             },
-            identity: None,
+            certificate: None,
         };
         assert!(identified(&socket).is_admin());
         assert_eq!(identified(&socket).to_string(), "uid:1000");
+    }
+
+    #[test]
+    fn a_certificate_proves_a_machine_only_for_the_key_that_is_registered() {
+        assert_eq!(proved(&with_machine(|_| {})), [true; 3]);
+        // The machine of that name is another one now.
+        let other = |one: &mut NodeRegistration| {
+            one.identity_key = "other".to_owned();
+            one.member_keys.leader = "other".to_owned();
+            one.member_keys.admin = "other".to_owned();
+        };
+        assert_eq!(proved(&with_machine(other)), [false; 3]);
+        assert_eq!(proved(&with_machine(|one| one.deleting = true)), [false; 3]);
+        assert_eq!(proved(&snapshot(None)), [false; 3], "no such machine");
+        let no_key = |one: &mut NodeRegistration| one.identity_key.clear();
+        assert_eq!(proved(&with_machine(no_key)), [false; 3]);
+    }
+
+    #[test]
+    fn a_machine_that_does_not_hold_the_store_has_no_administrator() {
+        let mut worker = with_machine(|one| one.etcd = false);
+        assert_eq!(proved(&worker), [true, false, false]);
+        // A member that has no vote yet.
+        let mut members = ClusterMembers::default();
+        members.members.insert("n2".to_owned(), Default::default());
+        worker.members = Some(Stored {
+            revision: 1,
+            value: members,
+        });
+        assert_eq!(proved(&worker), [true; 3]);
+    }
+
+    #[test]
+    fn a_member_of_an_earlier_version_is_known_by_its_name_until_it_says_its_keys() {
+        let earlier = |one: &mut NodeRegistration| one.member_keys = Default::default();
+        assert_eq!(proved(&with_machine(earlier)), [true; 3]);
+        let worker = |one: &mut NodeRegistration| {
+            one.member_keys = Default::default();
+            one.etcd = false;
+        };
+        assert_eq!(proved(&with_machine(worker)), [true, false, false]);
+    }
+
+    #[test]
+    fn nobody_is_proved_by_a_certificate_before_the_state_is_read() {
+        let peer = peer(Some((PeerIdentity::Node("n2".to_owned()), "n")));
+        let caller = identify(&peer, &HeaderMap::new(), None, now());
+        assert!(
+            matches!(caller, Err(ApiError::Unavailable(_))),
+            "{caller:?}"
+        );
     }
 }

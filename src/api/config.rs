@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    access::{self, Access, Target},
     caller::Caller,
     context::Api,
     errors::ApiError,
@@ -19,7 +20,7 @@ use super::{
     openapi,
     types::{ServerVersion, StoreEpoch},
 };
-use crate::{plan::BackupRecord, resource::ClusterConfiguration};
+use crate::{leader::PlanningReport, plan::BackupRecord, resource::ClusterConfiguration};
 
 /// The answer of `/healthz`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -41,6 +42,9 @@ pub struct HealthView {
     /// What is wrong with the store, although it answers: it is full, or nearly.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
+    /// Why the leader decides nothing, or cannot write some of it: one sentence for each object. Where this machine leads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub planning: Vec<String>,
     /// What the store weighs; where this machine leads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreView>,
@@ -83,8 +87,37 @@ pub struct StoreView {
     pub quota_bytes: Option<u64>,
 }
 
-pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthView>, ApiError> {
+/// Most objects that are named.
+const NAMED: usize = 20;
+
+/// What is wrong with the leader's plans. Callers that may not read the cluster learn how much, not of what.
+fn planning_troubles(report: Option<PlanningReport>, names: bool) -> Vec<String> {
+    let PlanningReport { frozen, trouble } = report.unwrap_or_default();
+    let mut troubles: Vec<String> = trouble.into_iter().collect();
+    if !names {
+        if !troubles.is_empty() {
+            troubles = vec!["the leader cannot write its decisions".to_owned()];
+        }
+        if !frozen.is_empty() {
+            troubles.push(format!("{} objects cannot be written", frozen.len()));
+        }
+        return troubles;
+    }
+    let named = frozen.iter().take(NAMED);
+    troubles
+        .extend(named.map(|one| format!("NotWritable: {} is left as it is: {one}", one.object)));
+    if let more @ 1.. = frozen.len().saturating_sub(NAMED) {
+        troubles.push(format!("{more} more objects cannot be written"));
+    }
+    troubles
+}
+
+pub(super) async fn health(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<HealthView>, ApiError> {
     let snapshot = api.snapshot()?;
+    let names = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
     let record = snapshot.backup.as_ref().map(|stored| &stored.value);
     let backup = api.config.joining.is_some().then(|| BackupView::of(record));
     let report = api.store_report();
@@ -103,6 +136,7 @@ pub(super) async fn health(State(api): State<Arc<Api>>) -> Result<Json<HealthVie
             .as_ref()
             .map(|stored| stored.value.clone()),
         trouble: report.and_then(|report| report.trouble),
+        planning: planning_troubles(api.planning_report(), names),
         store,
     }))
 }

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    audit::BoundedLines,
     caller::{Caller, not_ready},
     errors::ApiError,
     history::History,
@@ -15,18 +16,21 @@ use super::{
     limits::{Limits, RateLimits},
     metrics::Counters,
     sessions::InstanceSessions,
+    shares::SharedTurns,
     streams::{Held, OpenStreams},
     usage::Turns,
     view::View,
 };
 use crate::{
-    leader::{LeaderHandle, StoreReport},
+    leader::{LeaderHandle, PlanningReport, StoreReport},
     plan::{Observed, Snapshot},
     pulse::Pulses,
     registry::ImageSource,
     store::{Committed, Compare, Leadership, Operation},
 };
 
+/// Most namespaces in which something that quotas count is written at once.
+const GROWTH_AT_ONCE: usize = 1024;
 /// How often a write is tried again after others changed the same keys.
 const WRITE_ATTEMPTS: usize = 6;
 /// How long a write waits for its own effect, or for the change that it collided with.
@@ -74,9 +78,12 @@ pub struct Api {
     pub(super) config: ApiConfig,
     pub(super) rates: RateLimits,
     pub(super) counters: Counters,
+    pub(super) bounded_lines: BoundedLines,
     pub(super) history: History,
     pub(super) streams: Arc<OpenStreams>,
     pub(super) turns: Turns,
+    /// For writes that quotas count: by namespace, so that each is decided on what the one before it wrote.
+    pub(super) growth: SharedTurns,
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
@@ -109,8 +116,10 @@ impl Api {
             rates: RateLimits::new(&config.limits),
             streams: OpenStreams::new(config.limits.streams, config.limits.streams_of_one_caller),
             turns: Turns::default(),
+            growth: SharedTurns::new(1, GROWTH_AT_ONCE),
             config,
             counters: Counters::default(),
+            bounded_lines: BoundedLines::default(),
             history: History::default(),
             shutdown,
             started: Instant::now(),
@@ -163,7 +172,7 @@ impl Api {
     fn not_leader(&self) -> ApiError {
         let snapshot = self.newest();
         let members = self.members(snapshot.as_deref());
-        if members > 1 {
+        if members > 0 {
             return ApiError::NoLeader { members };
         }
         let leader = snapshot.and_then(|snapshot| snapshot.leader_endpoint.clone());
@@ -179,9 +188,9 @@ impl Api {
     }
 
     /// What is shown may be old: this machine holds the store, and neither leads nor reaches who
-    /// does.
+    /// does. So it is with one member whose etcd is dead.
     pub(super) fn is_stale(&self) -> bool {
-        !self.leads() && self.members(self.newest().as_deref()) > 1
+        !self.leads() && self.members(self.newest().as_deref()) > 0
     }
 
     /// The agents' reports as this machine knows them.
@@ -192,6 +201,11 @@ impl Api {
     /// What is known of the store's own upkeep.
     pub(super) fn store_report(&self) -> Option<StoreReport> {
         self.config.handle.store_health.report()
+    }
+
+    /// Whether the leader plans and can write that; where this machine leads.
+    pub(super) fn planning_report(&self) -> Option<PlanningReport> {
+        self.config.handle.planning.report()
     }
 
     /// What the snapshot looks like from outside.

@@ -123,9 +123,7 @@ pub enum ApiError {
         leader: Option<String>,
     },
     /// Nobody leads, as far as this machine can see, and it holds the store with others.
-    #[error(
-        "no machine leads the cluster: more than half of the {members} machines that hold its store must reach each other; until then everything runs on and nothing can be changed"
-    )]
+    #[error("{}", no_leader(*members))]
     NoLeader {
         /// How many hold the store.
         members: usize,
@@ -142,6 +140,18 @@ pub enum ApiError {
     /// A mistake of KAT's own.
     #[error("{0}")]
     Internal(String),
+}
+
+fn no_leader(members: usize) -> String {
+    let why = match members {
+        1 => "its store is on one machine, and etcd does not answer there".to_owned(),
+        members => format!(
+            "more than half of the {members} machines that hold its store must reach each other"
+        ),
+    };
+    format!(
+        "no machine leads the cluster: {why}; until then everything runs on and nothing can be changed"
+    )
 }
 
 impl ApiError {

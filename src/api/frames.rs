@@ -9,7 +9,11 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 
 use super::types::ErrorBody;
+use crate::json;
 
+/// A refusal whose words have no JSON.
+const NOT_SAID: &[u8] =
+    br#"{"error":"Internal","message":"why it failed cannot be written as JSON"}"#;
 /// Most bytes of a frame's content.
 pub const MOST: usize = 32 * 1024;
 /// Bytes before the content.
@@ -181,7 +185,8 @@ impl Message for Output {
                 body.error = body.error.chars().take(MOST / 24).collect();
                 body.message = body.message.chars().take(MOST / 24).collect();
                 body.hint = body.hint.map(|hint| hint.chars().take(MOST / 24).collect());
-                let content = serde_json::to_vec(&body).unwrap_or_default();
+                let content = json::bytes("the refusal", &body);
+                let content = content.unwrap_or_else(|_| NOT_SAID.to_vec());
                 (FAILED, content.into())
             }
         }

@@ -1,28 +1,60 @@
 //! What an apply learns of its image before it is written: the digest that its tag means now, and for which
 //! architectures it is made, so that every replica of a version runs the same, where it can.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 use super::{
     apply::{Apply, Cause},
+    caller::Caller,
     context::Api,
+    shares::{SharedTurns, Turn},
     submission::Submission,
+    types::Scope,
 };
 use crate::{
     plan::{ImageRecord, Snapshot, WorkloadKey, logins_for, with_restart},
     registry::{Reference, RegistryError, login_host},
 };
 
-/// Most images that are asked for at once.
-const AT_ONCE: usize = 4;
+/// Most images that are asked for at once, of a namespace and in all: a registry that does not answer takes its time.
+const AT_ONCE: (usize, usize) = (2, 8);
 
-static QUESTIONS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
+/// Longest time for all images of an apply, of which the caller waits for the answer.
+const WHOLE: Duration = Duration::from_secs(15);
 
-/// Waits for a turn to ask.
-pub(super) async fn permit() -> Option<SemaphorePermit<'static>> {
-    QUESTIONS.acquire().await.ok()
+static QUESTIONS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(AT_ONCE.0, AT_ONCE.1));
+
+/// Waits for a turn to ask for this namespace.
+pub(super) async fn turn(namespace: &str) -> Turn<'static> {
+    QUESTIONS.take(namespace).await
+}
+
+/// What this caller is told of a registry that could not be asked. A deploy token names any host, and the leader asks
+/// it: which ports of the leader's networks are open, closed or speak TLS is not for it to learn.
+pub(super) fn told(error: &RegistryError, caller: &Caller) -> String {
+    let deploys = matches!(
+        caller,
+        Caller::Token {
+            scope: Scope::Deploy { .. },
+            ..
+        }
+    );
+    let host = match error {
+        RegistryError::Unreachable { host, .. }
+        | RegistryError::Refused { host, .. }
+        | RegistryError::Unexpected { host, .. } => host,
+        // A registry says these, over TLS that is known by the machine.
+        RegistryError::ShortName(_)
+        | RegistryError::Unauthorized(_)
+        | RegistryError::NotFound { .. } => return error.to_string(),
+    };
+    if !deploys {
+        return error.to_string();
+    }
+    tracing::info!(%caller, %error, "a registry could not be asked");
+    format!("{host} does not answer as a registry; the leader's journal says why")
 }
 
 /// Asks the registries of all its images where this apply begins a version; `None` where it does not. Who can't be
@@ -34,7 +66,13 @@ pub(super) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
     }
     let namespace = apply.submission.namespace.as_str();
     let images = apply.submission.pulled_images.iter();
-    let asked = images.map(|image| look_at(api, &snapshot, (namespace, image)));
+    let caller = apply.caller;
+    let deadline = Instant::now() + WHOLE;
+    let asked = images.map(async |image| {
+        let asked = look_at(api, &snapshot, (namespace, image), caller);
+        let asked = timeout_at(deadline, asked).await;
+        asked.unwrap_or_else(|_| not_asked(image))
+    });
     // At once, as each may take its time.
     let records = futures_util::future::join_all(asked).await;
     let records: Vec<ImageRecord> = records.into_iter().flatten().collect();
@@ -60,13 +98,26 @@ pub(super) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission)
     meant.flatten().unwrap_or_default()
 }
 
+/// There was no time to ask for this one.
+fn not_asked(image: &str) -> Option<ImageRecord> {
+    let reference = Reference::parse(image).filter(|one| !one.is_pinned())?;
+    let host = &reference.host;
+    let seconds = WHOLE.as_secs();
+    Some(ImageRecord {
+        reference: image.to_owned(),
+        problem: format!("{host} was not asked: the images took longer than {seconds} s together"),
+        ..ImageRecord::default()
+    })
+}
+
 /// What is to be known of one image; `None` where nothing is.
 async fn look_at(
     api: &Api,
     snapshot: &Snapshot,
     (namespace, image): (&str, &str),
+    caller: &Caller,
 ) -> Option<ImageRecord> {
-    let _permit = permit().await;
+    let _turn = turn(namespace).await;
     let source = api.config.images.as_ref()?;
     let record = |pinned: String, architectures, problem| ImageRecord {
         reference: image.to_owned(),
@@ -107,7 +158,7 @@ async fn look_at(
             let problem = format!("{error}; `katcall registry login {host} -n {namespace}`");
             Some(record(String::new(), Vec::new(), problem))
         }
-        Err(error) => Some(record(String::new(), Vec::new(), error.to_string())),
+        Err(error) => Some(record(String::new(), Vec::new(), told(&error, caller))),
     }
 }
 
@@ -125,6 +176,46 @@ fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
         Cause::Restarted { at } => meta.restarted != Some(at),
         Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => {
             with_restart(&submission.template_hash, meta.restarted) != meta.template_hash
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deploy_token_learns_one_sentence_of_every_host() {
+        let caller = |scope| Caller::Token {
+            id: "0123456789ab".to_owned(),
+            name: String::new(),
+            scope,
+        };
+        let deploy = caller(Scope::Deploy {
+            namespace: "shop".to_owned(),
+        });
+        let host = || "10.0.0.1:22".to_owned();
+        let errors =
+            ["connection refused", "no answer in time"].map(|error| RegistryError::Unreachable {
+                host: host(),
+                error: error.to_owned(),
+            });
+        let others = [
+            RegistryError::Refused {
+                host: host(),
+                status: 500,
+            },
+            RegistryError::Unexpected {
+                host: host(),
+                what: "no digest".to_owned(),
+            },
+        ];
+        let errors: Vec<_> = errors.into_iter().chain(others).collect();
+        for error in &errors {
+            let expected =
+                "10.0.0.1:22 does not answer as a registry; the leader's journal says why";
+            assert_eq!(told(error, &deploy), expected);
+            assert_eq!(told(error, &caller(Scope::Admin)), error.to_string());
         }
     }
 }

@@ -279,9 +279,16 @@ fn refused(error: NotAdmitted) -> ApiError {
             "join with that name; for another one, run `kat-agent reset` on this machine first"
         }
         NotAdmitted::Leaving(_) => "it is gone in a moment; try again then",
+        NotAdmitted::AddressTaken { .. } => {
+            "--advertise-address names another address, and --behind-nat says that others can't call this machine; `katcall delete node` takes out a machine that is gone"
+        }
+        NotAdmitted::NotSigned(_) => {
+            "upgrade KAT on it, or take the machine out with `katcall delete node` first"
+        }
         NotAdmitted::SameWireGuardKey(_) => {
             "`kat-agent reset` on the copy makes it a machine of its own"
         }
+        NotAdmitted::NotEncoded(_) => return ApiError::Internal(error.to_string()),
         NotAdmitted::NoSubnet { .. } => "clusterCIDR and nodeSubnetBits of cluster.kat decide this",
     };
     ApiError::conflict(error.to_string(), hint)
@@ -341,9 +348,24 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
     if !request.endpoints.iter().all(|text| is_endpoint(text)) {
         return Err(ApiError::invalid("endpoints: expected `host:port`"));
     }
+    if !(request.member_keys.is_empty() || request.member_keys.is_complete()) {
+        return Err(ApiError::invalid(
+            "memberKeys: expected two hashes of 64 hexadecimal digits",
+        ));
+    }
+    let signed = match proof.states(&request.statement()) {
+        Some(false) => {
+            return Err(ApiError::invalid(
+                "certificateRequest: it was signed for another request: who passed this one on changed it",
+            ));
+        }
+        stated => stated.is_some(),
+    };
     Ok(Applicant {
+        signed,
         name: request.name.clone(),
         identity_key: proof.key_hash().to_owned(),
+        member_keys: request.member_keys.clone(),
         public_key: request.wireguard_key.clone(),
         endpoints: request.endpoints.clone(),
         advertise: request.advertise.clone(),

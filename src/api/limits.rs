@@ -29,6 +29,15 @@ pub const STREAM_WINDOW: u32 = 256 * 1024;
 /// The same of a connection: enough for all of its streams, so that none holds up another.
 pub const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
 
+/// How many connections there may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Of one address, certificate, token or uid.
+    pub each: usize,
+    /// In all.
+    pub all: usize,
+}
+
 /// What the API allows. The defaults suit a hundred machines.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -46,10 +55,20 @@ pub struct Limits {
     pub shutdown_timeout: Duration,
     /// Between two bookmarks of a watch.
     pub bookmark_interval: Duration,
-    /// Most connections.
-    pub connections: usize,
-    /// Most connections from one address.
-    pub connections_from_one_address: usize,
+    /// From the last request of an anonymous caller to the end of its connection, whatever pings it answers.
+    pub anonymous_idle: Duration,
+    /// Connections passed on to the leader, by address: the leader sees them all under this machine's.
+    pub passed_on: Share,
+    /// Connections whose caller has proved nothing, by address: as many as one machine passes on.
+    pub unproved: Share,
+    /// Connections by proved certificate.
+    pub by_certificate: Share,
+    /// Connections by token.
+    pub by_token: Share,
+    /// Root's connections on the local socket.
+    pub root_on_socket: Share,
+    /// Others' connections on the local socket, by uid.
+    pub others_on_socket: Share,
     /// Most watches, logs and sessions.
     pub streams: usize,
     /// Most of them of one caller: enough for the logs of a workload on a hundred machines.
@@ -67,6 +86,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         let number = |value| NonZeroU32::new(value).unwrap_or(NonZeroU32::MIN);
+        let share = |each, all| Share { each, all };
         Self {
             handshake_timeout: Duration::from_secs(5),
             header_timeout: Duration::from_secs(10),
@@ -75,8 +95,14 @@ impl Default for Limits {
             write_timeout: Duration::from_secs(30),
             shutdown_timeout: Duration::from_secs(5),
             bookmark_interval: Duration::from_secs(10),
-            connections: 1024,
-            connections_from_one_address: 256,
+            anonymous_idle: Duration::from_secs(30),
+            passed_on: share(16, 128),
+            unproved: share(128, 512),
+            by_certificate: share(256, 512),
+            by_token: share(256, 512),
+            // Logs that are followed over the socket have a connection each.
+            root_on_socket: share(192, 192),
+            others_on_socket: share(160, 256),
             streams: 512,
             streams_of_one_caller: 128,
             calls_per_second: number(100),
@@ -205,7 +231,7 @@ mod tests {
     fn peer(address: &str) -> Peer {
         Peer {
             source: Source::Network(address.parse().unwrap()),
-            identity: None,
+            certificate: None,
         }
     }
 

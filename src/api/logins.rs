@@ -17,7 +17,7 @@ use super::{
     context::{Api, Decision},
     errors::ApiError,
     extract::{At, Precondition},
-    images::permit,
+    images::{told, turn},
     limits::{check_content_type, read_body},
     namespaces::JSON,
     types::{
@@ -94,7 +94,7 @@ pub(super) async fn write(
     check_namespace_exists(&api, &namespace)?;
     let check = match request.no_check {
         true => "notChecked",
-        false => ask(&api, &place, &credentials, &namespace).await?,
+        false => ask(&api, &place, &credentials, &namespace, &caller).await?,
     };
     let change = Change {
         namespace: &namespace,
@@ -177,12 +177,13 @@ async fn ask(
     place: &LoginPlace,
     credentials: &Credentials,
     namespace: &str,
+    caller: &Caller,
 ) -> Result<&'static str, ApiError> {
     const UNCHECKED: &str = "`--no-check` keeps them without asking; `katcall registry set` says how a registry is reached";
     let Some(source) = api.config.images.as_ref() else {
         return Ok("notChecked");
     };
-    let _permit = permit().await;
+    let _turn = turn(namespace).await;
     let snapshot = api.snapshot()?;
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
@@ -203,7 +204,10 @@ async fn ask(
             "some registries want a token of their own in the place of the account's password",
         )),
         Err(error) => Err(ApiError::conflict(
-            format!("the leader could not ask the registry, and nothing was changed: {error}"),
+            format!(
+                "the leader could not ask the registry, and nothing was changed: {}",
+                told(&error, caller)
+            ),
             UNCHECKED,
         )),
     }

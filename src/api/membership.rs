@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use axum::{Json, extract::State};
+use axum::{Extension, Json, extract::State};
 
 use super::{
+    caller::Caller,
     context::Api,
     errors::ApiError,
     extract::At,
@@ -12,10 +13,12 @@ use super::{
 };
 use crate::pki::seal::RecoveryKey;
 
-/// That the certificate names the machine of the path is checked before. The machine must be among
-/// the members that the leader has written down, and not on its way out.
+/// That the certificate is for the registered key of the machine of the path is checked before, and here
+/// once more: nothing else that the API answers is worth as much. The machine must be among the members
+/// that the leader has written down, and not on its way out.
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
     At(name): At<String>,
 ) -> Result<Json<MembershipAnswer>, ApiError> {
     api.leadership()?;
@@ -28,6 +31,13 @@ pub(super) async fn get(
         .nodes
         .get(&name)
         .ok_or_else(|| ApiError::not_found("node", &name))?;
+    let known = &node.registration.value.identity_key;
+    let proved = matches!(&caller, Caller::Node(machine) if machine.key_hash == *known);
+    if known.is_empty() || !proved {
+        return Err(ApiError::Unauthorized(format!(
+            "the key is not the one by which the cluster knows `{name}`"
+        )));
+    }
     let members = snapshot.members.as_ref();
     let chosen = members.is_some_and(|members| members.value.members.contains_key(&name));
     if !chosen || node.registration.value.deleting || node.registration.value.no_etcd {

@@ -28,7 +28,10 @@ use super::{
 };
 use crate::{
     plan::{EventKind, EventLog, NamespaceRecord, Snapshot},
-    resource::{API_VERSION, NamespaceMetadata, default_namespace, name::check_namespace},
+    resource::{
+        API_VERSION, Amounts, Counted, NamespaceMetadata, default_namespace,
+        name::{check_namespace, check_new_namespace},
+    },
     store::{Compare, Operation, keys},
 };
 
@@ -110,6 +113,53 @@ pub(super) async fn create(
     Ok(written.answer(revision))
 }
 
+pub(super) async fn set_quota(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let body: serde_json::Map<String, serde_json::Value> =
+        read_json(&api, request, MAX_JSON).await?;
+    if let Some(unknown) = body.keys().find(|word| Counted::of_word(word).is_none()) {
+        let unknown: String = unknown.chars().take(60).collect();
+        return Err(ApiError::invalid(format!("`{unknown}` is no quota")));
+    }
+    let quota: Amounts = serde_json::from_value(body.into())
+        .map_err(|error| ApiError::invalid(format!("the body: {error}")))?;
+    let now = api.now();
+    let decide = |snapshot: &Snapshot| {
+        let stored = snapshot.namespaces.get(&name);
+        let stored = stored.ok_or_else(|| ApiError::not_found("namespace", &name))?;
+        precondition.check(Some(stored.revision))?;
+        let record = NamespaceRecord {
+            quota,
+            ..stored.value.clone()
+        };
+        let changed = record != stored.value;
+        let outcome = if changed { "updated" } else { "unchanged" };
+        let metadata = namespace_metadata(&name, &record, stored.revision);
+        let result = Written::of("Namespace", outcome, metadata);
+        if !changed || query.dry_run {
+            return Ok(Decision::Done(result));
+        }
+        let key = keys::namespace(&name);
+        let mut operations = vec![put(key.clone(), &record)?];
+        let message = format!("its quotas were set by {caller}");
+        let uid = &record.uid;
+        operations.extend(event(snapshot, now, "QuotaSet", &name, uid, message));
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key, stored.revision)],
+            operations,
+            outcome: result,
+        })
+    };
+    let (written, revision) = api.write(decide).await?;
+    Ok(written.answer(revision))
+}
+
 fn check(request: &NamespaceRequest) -> Result<(), ApiError> {
     if let Some(found) = request
         .api_version
@@ -157,6 +207,10 @@ impl Create<'_> {
         let stored = snapshot.namespaces.get(name);
         self.precondition
             .check(stored.map(|stored| stored.revision))?;
+        if stored.is_none() {
+            check_new_namespace(name)
+                .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+        }
         let (record, outcome) = match stored {
             None => (
                 NamespaceRecord {
@@ -165,6 +219,7 @@ impl Create<'_> {
                     labels: self.metadata.labels.clone(),
                     created: self.now,
                     deleting: false,
+                    quota: Default::default(),
                 },
                 "created",
             ),

@@ -17,19 +17,12 @@ use super::{
     joining::{MAX_ADDRESSES, is_endpoint, reachable},
     limits::MAX_REPORT,
     namespaces::read_json,
-    types::{Condition, NodeReport, UNSURE_HEADER},
+    types::{MemberKeys, NodeReport, UNSURE_HEADER},
     view::View,
     watch::{ListQuery, answer},
     workloads::item,
 };
 use crate::resource::ClusterSpec;
-
-/// Most characters of one word in a report.
-const MAX_WORD: usize = 128;
-/// Most characters of one sentence in a report: what a machine says is stored and shown.
-const MAX_SENTENCE: usize = 4096;
-/// Most instances, addresses or conditions in a report.
-const MAX_ENTRIES: usize = 2000;
 
 pub(super) async fn list(
     State(api): State<Arc<Api>>,
@@ -114,85 +107,28 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Refuses lists without measure and cuts texts: one machine must not fill the store.
+/// Keeps what a machine may say: one machine must not fill the store.
 fn bound(report: &mut NodeReport, spec: &ClusterSpec) -> Result<(), ApiError> {
-    let lists = [
-        ("workloadInstances", report.workload_instances.len()),
-        ("addresses", report.addresses.len()),
-        ("advertise", report.advertise.len()),
-        ("endpoints", report.endpoints.len()),
-        ("peers", report.overlay_network.peers.len()),
-        ("conditions", report.conditions.len()),
-    ];
-    for (name, length) in lists {
-        if length > MAX_ENTRIES {
-            return Err(ApiError::invalid(format!(
-                "{name} has {length} entries, at most {MAX_ENTRIES} are allowed"
-            )));
-        }
-    }
-    for text in [&mut report.version, &mut report.architecture]
-        .into_iter()
-        .chain(&mut report.addresses)
-    {
-        cut(text, MAX_WORD);
-    }
-    let overlay = &mut report.overlay_network;
-    let of_peers = overlay.peers.iter_mut().flat_map(|peer| {
-        let texts = [&mut peer.endpoint, &mut peer.last_handshake, &mut peer.via];
-        texts.into_iter().flatten().chain([&mut peer.name])
-    });
-    of_peers
-        .chain([&mut overlay.status, &mut overlay.last_peer_sync])
-        .for_each(|text| cut(text, MAX_WORD));
+    let bounded = report.keep_bounds();
+    bounded.map_err(|error| ApiError::invalid(error.to_string()))?;
     // What makes no sense here is not told to the other machines.
     report.advertise.retain(|address| reachable(address, spec));
     report.endpoints.retain(|endpoint| is_endpoint(endpoint));
+    if !report.member_keys.is_complete() {
+        report.member_keys = MemberKeys::default();
+    }
     report.advertise.truncate(MAX_ADDRESSES);
     report.endpoints.truncate(MAX_ADDRESSES);
-    report.conditions.iter_mut().for_each(bound_condition);
-    for instance in &mut report.workload_instances {
-        let words = [
-            &mut instance.workload_name,
-            &mut instance.namespace,
-            &mut instance.instance_id,
-            &mut instance.container_id,
-            &mut instance.image_id,
-            &mut instance.state,
-            &mut instance.reason,
-            &mut instance.since,
-            &mut instance.template_hash,
-        ];
-        words.into_iter().for_each(|text| cut(text, MAX_WORD));
-        cut(&mut instance.message, MAX_SENTENCE);
-        instance.conditions.truncate(16);
-        instance.conditions.iter_mut().for_each(bound_condition);
-    }
     Ok(())
-}
-
-fn bound_condition(condition: &mut Condition) {
-    for text in [
-        &mut condition.kind,
-        &mut condition.reason,
-        &mut condition.since,
-    ] {
-        cut(text, MAX_WORD);
-    }
-    cut(&mut condition.message, MAX_SENTENCE);
-}
-
-/// Keeps the first `limit` bytes or a little less, so that no character is cut in two.
-fn cut(text: &mut String, limit: usize) {
-    if text.len() > limit {
-        text.truncate(text.floor_char_boundary(limit));
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::types::InstanceReport;
+    use crate::api::types::{
+        InstanceReport,
+        report_bounds::{MAX_ENTRIES, MAX_SENTENCE, MAX_WORD},
+    };
 
     #[test]
     fn a_report_is_cut_to_measure() {

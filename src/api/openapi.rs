@@ -244,7 +244,7 @@ fn security(access: Access) -> Value {
 /// # Errors
 /// [`ApiError::Internal`] if it can't be written.
 pub fn text() -> Result<String, ApiError> {
-    let text = serde_json::to_string_pretty(&document());
+    let text = crate::json::pretty_text("the OpenAPI document", &document());
     text.map(|text| text + "\n")
         .map_err(|error| ApiError::Internal(error.to_string()))
 }

@@ -8,30 +8,31 @@ mod units;
 
 use std::sync::{Arc, LazyLock};
 
-use axum::http::StatusCode;
-use tokio::sync::Semaphore;
-
 use super::{
     apply::Apply,
     context::{Api, Decision},
     errors::ApiError,
+    shares::SharedTurns,
     types::Preview,
     workloads::Written,
 };
 use crate::{
+    json::NotEncoded,
     leader::{Rehearsal, Rehearsed},
     plan::{NamespaceRecord, Observed, Snapshot, WorkloadKey, rollout_in_words},
+    resource::name::check_new_namespace,
     store::{Operation, keys},
 };
+use axum::http::StatusCode;
 
-/// Most previews at once: each copies and plans the whole cluster.
+/// Most previews at once: each copies and plans the whole cluster. Callers take turns.
 const AT_ONCE: usize = 1;
 
-static PREVIEWS: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(AT_ONCE));
+static PREVIEWS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(1, AT_ONCE));
 
 /// The answer to an apply that is only tried; nothing is written.
 pub(super) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, ApiError> {
-    let _permit = PREVIEWS.acquire().await;
+    let _turn = PREVIEWS.take(&apply.caller.to_string()).await;
     api.leadership()?;
     // Read anew and not from the leader's copy, which has no keys any more: whole, and of one revision.
     let listing = api.config.handle.store.list(keys::ROOT).await?;
@@ -39,6 +40,8 @@ pub(super) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
     let mut before = rehearsal.snapshot();
     let namespace = &apply.submission.namespace;
     if apply.submission.makes_namespace && !before.namespaces.contains_key(namespace) {
+        check_new_namespace(namespace)
+            .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
         rehearsal.write(&[namespace_to_come(apply)?]);
         before = rehearsal.snapshot();
     }
@@ -60,6 +63,7 @@ pub(super) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
     let preview = played
         .await
         .map_err(|error| ApiError::Internal(format!("the preview ended early: {error}")))?;
+    let preview = preview.map_err(|error| ApiError::Internal(error.to_string()))?;
     Ok(Written {
         status: StatusCode::OK,
         preview: Some(Box::new(preview)),
@@ -75,6 +79,7 @@ fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
         labels: Default::default(),
         created: apply.now,
         deleting: false,
+        quota: Default::default(),
     };
     super::apply::put(keys::namespace(&apply.submission.namespace), &record)
 }
@@ -85,7 +90,7 @@ fn preview(
     before: &Snapshot,
     rehearsed: &Rehearsed,
     observed: &Observed,
-) -> Preview {
+) -> Result<Preview, NotEncoded> {
     let after = &rehearsed.snapshot;
     let (old, new) = (before.workloads.get(key), after.workloads.get(key));
     let template = |entry: &Arc<crate::plan::WorkloadEntry>| entry.meta.value.template_hash.clone();
@@ -94,15 +99,15 @@ fn preview(
     let rollout = new.filter(|_| template_changed && fates.replaces());
     let rollout = rollout
         .and_then(|entry| Some(rollout_in_words(&entry.parsed.as_ref().ok()?.workload.spec)));
-    Preview {
+    Ok(Preview {
         rollout: rollout.unwrap_or_default(),
         present_generation: old.map(|entry| entry.meta.value.generation),
         template_changed,
-        fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+        fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref))?,
         files: files::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
         units: units::changes(&fates, &before.cluster),
         blocked: fates.blocked.clone(),
         instances: fates.changes(old.is_none()),
         complete: rehearsed.complete,
-    }
+    })
 }

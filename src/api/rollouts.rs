@@ -107,7 +107,8 @@ pub(super) async fn roll_back(
             of: generation,
             restarted,
         };
-        Ok((submission::of_files(&files_of(archived))?, cause))
+        let files = files_of(archived);
+        Ok((submission::of_changed(&files, &files)?, cause))
     };
     write(&api, &caller, place, query, precondition, change).await
 }
@@ -173,7 +174,7 @@ pub(super) async fn scale(
             )
         })?;
         Ok((
-            submission::of_files(&files)?,
+            submission::of_changed(&files, &present(entry))?,
             Cause::Scaled { to: replicas },
         ))
     };
@@ -197,7 +198,8 @@ pub(super) async fn set_image(
                 "apply its folder with another image",
             )
         })?;
-        Ok((submission::of_files(&files)?, Cause::ImageSet))
+        let submission = submission::of_changed(&files, &present(entry))?;
+        Ok((submission, Cause::ImageSet))
     };
     write(&api, &caller, place, query, precondition, change).await
 }
@@ -215,7 +217,8 @@ pub(super) async fn restart(
         ApiError::invalid("restartedAt: expected a time such as `2026-11-20T10:00:00Z`".to_owned())
     })?;
     let change = |_: &Snapshot, _: &WorkloadKey, entry: &WorkloadEntry| {
-        let submission = submission::of_files(&present(entry))?;
+        let files = present(entry);
+        let submission = submission::of_changed(&files, &files)?;
         Ok((submission, Cause::Restarted { at }))
     };
     write(&api, &caller, place, query, precondition, change).await
@@ -259,6 +262,7 @@ async fn write(
         return Ok(preview::of(api, &apply).await?.answer(None));
     }
     let decide = |snapshot: &Snapshot| apply(snapshot)?.decide(snapshot);
+    let _turn = api.growth.take(&key.namespace).await;
     let (written, revision) = api.write(decide).await?;
     Ok(written.answer(revision))
 }

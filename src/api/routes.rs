@@ -10,7 +10,7 @@ use axum::{
     Router,
     extract::{RawPathParams, Request, State, rejection::RawPathParamsRejection},
     handler::Handler,
-    http::{Method, Uri},
+    http::{Method, Uri, header::AUTHORIZATION},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
@@ -25,6 +25,7 @@ use super::{
     errors::ApiError,
     metrics::Metrics,
     namespaces::NamespaceRequest,
+    pools::Standing,
     types::{
         ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
         JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
@@ -34,7 +35,7 @@ use super::{
         TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
     },
 };
-use crate::resource::ClusterConfiguration;
+use crate::resource::{Amounts, ClusterConfiguration};
 
 pub use verb::Verb;
 
@@ -100,6 +101,7 @@ pub enum Operation {
     CreateNamespace,
     GetNamespace,
     DeleteNamespace,
+    PutNamespaceQuota,
     ListAllWorkloads,
     ListWorkloads,
     CreateWorkload,
@@ -234,6 +236,9 @@ pub static ROUTES: &[Route] = {
             "Reads a namespace"),
         R::new(Delete, "/v1alpha1/namespaces/{namespace}", A::Admin, O::DeleteNamespace, APPLIED,
             "Deletes a namespace; with `cascade=true` its workloads too").query(&["cascade", "volumes", "dryRun"]),
+        R::new(Put, "/v1alpha1/namespaces/{namespace}/quota", A::Admin, O::PutNamespaceQuota, APPLIED,
+            "Sets the quotas of a namespace, all of them; what exceeds one already stays")
+            .takes(P::Json(of::<Amounts>), &[200]).query(&["dryRun"]),
         R::new(Get, "/v1alpha1/workloads", A::ReadCluster, O::ListAllWorkloads, list_of::<WorkloadItem>(),
             "Lists or watches workloads of all namespaces").query(LIST),
         R::new(Get, "/v1alpha1/n/{namespace}/workloads", A::ReadNamespace, O::ListWorkloads, list_of::<WorkloadItem>(),
@@ -456,12 +461,19 @@ fn admit(
     let snapshot = api.newest();
     let caller = match identify(peer, request.headers(), snapshot.as_deref(), api.now()) {
         Ok(caller) => caller,
+        // Who was taken out, or is not known yet, is a stranger where strangers are answered.
+        Err(_) if is_open(route) && !request.headers().contains_key(AUTHORIZATION) => {
+            Caller::Anonymous
+        }
         Err(error) => {
             // Guesses at tokens count against the address.
             let limited = api.rates.check(peer, None);
             return (Caller::Anonymous, limited.and(Err(error)));
         }
     };
+    if let Some(standing) = request.extensions().get::<Standing>() {
+        standing.prove(&caller);
+    }
     let asked = query_namespace(route, request.uri());
     let param = |name| {
         params
@@ -478,6 +490,10 @@ fn admit(
         .check(peer, Some(&caller))
         .and_then(|()| check(route.access, &caller, target));
     (caller, admitted)
+}
+
+fn is_open(route: &Route) -> bool {
+    matches!(route.access, Access::Anyone | Access::KnownKey)
 }
 
 /// The namespace that the query names, where the route has such a parameter.

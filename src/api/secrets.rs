@@ -15,7 +15,7 @@ use jiff::Timestamp;
 
 pub(super) use self::rotation::rotate;
 use super::{
-    apply::put,
+    apply::{exceeded, put, quota_defaults},
     caller::Caller,
     context::{Api, Decision},
     errors::ApiError,
@@ -30,9 +30,12 @@ use super::{
 use crate::{
     plan::{
         EventKind, EventLog, SealingError, SecretKey, SecretRecord, Snapshot, Stored, WorkloadKey,
-        secrets_of, users_of_secret,
+        check_growth, secrets_of, users_of_secret,
     },
-    resource::secret::{NAMESPACE_LIMIT, SECRET_LIMIT, SecretValues, check_key, check_name},
+    resource::{
+        Amounts, Bytes,
+        secret::{NAMESPACE_LIMIT, SECRET_LIMIT, SecretValues, check_key, check_name},
+    },
     store::{Compare, Operation, keys},
 };
 
@@ -100,6 +103,7 @@ pub(super) async fn write(
         uid: (api.config.new_uid)(),
         now: api.now(),
     };
+    let _turn = api.growth.take(&namespace).await;
     let (written, revision) = api.write(|snapshot| change.decide(snapshot)).await?;
     Ok(written.answer(revision))
 }
@@ -206,6 +210,23 @@ impl Change<'_> {
                 "delete those that are not needed",
             ));
         }
+        let amounts = |count: u64, values: &SecretValues| {
+            let bytes = values.0.values().map(Vec::len).sum::<usize>();
+            Amounts {
+                secrets: Some(count),
+                secret_bytes: Some(Bytes(u64::try_from(bytes).unwrap_or(u64::MAX))),
+                ..Amounts::default()
+            }
+        };
+        let present = u64::from(stored.is_some());
+        check_growth(
+            snapshot,
+            &key.namespace,
+            &quota_defaults(self.caller),
+            &amounts(present, &before),
+            &amounts(1, &values),
+        )
+        .map_err(exceeded)?;
         self.write(snapshot, namespace.revision, stored, &values)
     }
 

@@ -4,13 +4,7 @@
 //! for a client has a deadline, and connections are counted, so that a client can hold up nobody
 //! but itself (ARCHITECTURE.md, invariant 8).
 
-use std::{
-    collections::BTreeMap,
-    io,
-    net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use hyper::{Request, body::Incoming};
@@ -22,7 +16,6 @@ use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep_until, timeout},
 };
 use tokio_rustls::TlsAcceptor;
@@ -32,12 +25,13 @@ use tower::ServiceExt;
 use super::{
     caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
-    limits::{CONNECTION_WINDOW, Limits, STREAM_WINDOW, address_group},
+    limits::{CONNECTION_WINDOW, Limits, STREAM_WINDOW},
     pass::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
+    pools::{Place, Pools, Standing},
     routes::router,
     stalled::Stalled,
 };
-use crate::{pki::peer_identity, pulse::Pulses};
+use crate::{pki::peer_certificate, pulse::Pulses};
 
 /// The TLS configuration for the next connection; it changes when certificates are renewed.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
@@ -116,6 +110,7 @@ pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: Cancellation
             () = cancel.cancelled() => break,
             () = sleep_until(forget_at) => {
                 api.rates.forget_quiet();
+                api.bounded_lines.settle();
                 forget_at = Instant::now() + FORGET_INTERVAL;
             }
             changed = snapshots.changed() => {
@@ -139,32 +134,10 @@ pub(super) struct Server {
     /// How the watchdog calls the loop of its TCP ports.
     port: &'static str,
     limits: Limits,
-    open: Arc<Semaphore>,
-    by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
+    pools: Arc<Pools>,
     tracker: TaskTracker,
     pulses: Pulses,
     cancel: CancellationToken,
-}
-
-/// Counts a connection against its address for as long as it lives.
-struct AddressSlot {
-    by_address: Arc<Mutex<BTreeMap<IpAddr, usize>>>,
-    address: IpAddr,
-}
-
-impl Drop for AddressSlot {
-    fn drop(&mut self) {
-        let mut counts = self
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.address) {
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                counts.remove(&self.address);
-            }
-        }
-    }
 }
 
 impl Server {
@@ -179,8 +152,7 @@ impl Server {
         Self {
             router,
             port,
-            open: Arc::new(Semaphore::new(limits.connections)),
-            by_address: Arc::default(),
+            pools: Pools::new(&limits),
             tracker: TaskTracker::new(),
             limits,
             pulses,
@@ -202,7 +174,6 @@ impl Server {
     /// After it was cancelled: lets requests under way end.
     pub(super) async fn end(&self) {
         let _ = timeout(self.limits.shutdown_timeout, self.tracker.wait()).await;
-        self.open.close();
     }
 
     async fn accept_tls(self, listener: TlsListener) {
@@ -215,34 +186,20 @@ impl Server {
         let mut pause = ACCEPT_PAUSE;
         let pulse = self.pulses.watch(self.port);
         loop {
-            // There may be no caller, or no room for one more, for a long time.
-            let next = async {
-                let permit = self.permit().await?;
-                let accepted = self.cancel.run_until_cancelled(listener.accept()).await?;
-                Some((permit, accepted))
-            };
-            let Some((permit, accepted)) = pulse.wait(next).await else {
+            // There may be no caller for a long time.
+            let next = self.cancel.run_until_cancelled(listener.accept());
+            let Some(accepted) = pulse.wait(next).await else {
                 return;
             };
             match accepted {
                 Ok((stream, address)) => {
                     pause = ACCEPT_PAUSE;
-                    let Some(slot) = self.slot(address.ip()) else {
-                        tracing::debug!(%address, "too many connections from one address");
-                        continue;
-                    };
                     let server = self.clone();
                     let acceptor = TlsAcceptor::from(config());
                     let leader = Arc::clone(&leader);
                     self.tracker.spawn(async move {
-                        let _held = (permit, slot);
-                        let reached = reach(&*leader, &server.limits, stands_in).await;
-                        let done = match reached {
-                            Ok(Some(reached)) => server.pass_on(stream, reached, leader).await,
-                            Ok(None) => server.tls_connection(stream, address, acceptor).await,
-                            Err(error) => Err(error),
-                        };
-                        if let Err(error) = done {
+                        let done = server.accepted(stream, address, acceptor, leader, stands_in);
+                        if let Err(error) = done.await {
                             tracing::debug!(%address, %error, "a connection ended early");
                         }
                     });
@@ -261,13 +218,9 @@ impl Server {
         let mut pause = ACCEPT_PAUSE;
         let pulse = self.pulses.watch("the API's socket");
         loop {
-            // There may be no caller, or no room for one more, for a long time.
-            let next = async {
-                let permit = self.permit().await?;
-                let accepted = self.cancel.run_until_cancelled(listener.accept()).await?;
-                Some((permit, accepted))
-            };
-            let Some((permit, accepted)) = pulse.wait(next).await else {
+            // There may be no caller for a long time.
+            let next = self.cancel.run_until_cancelled(listener.accept());
+            let Some(accepted) = pulse.wait(next).await else {
                 return;
             };
             match accepted {
@@ -276,16 +229,8 @@ impl Server {
                     let server = self.clone();
                     let leader = leader.clone();
                     self.tracker.spawn(async move {
-                        let _held = permit;
-                        let reached = match &leader {
-                            Some(leader) => leader.reach().await.zip(Some(&leader.leader)),
-                            None => None,
-                        };
-                        match reached {
-                            Some((reached, leader)) => {
-                                server.pass_on_local(stream, reached, leader).await;
-                            }
-                            None => server.local_connection(stream, access).await,
+                        if let Err(error) = server.accepted_local(stream, access, leader).await {
+                            tracing::debug!(%error, "a connection on the socket ended early");
                         }
                     });
                 }
@@ -294,29 +239,77 @@ impl Server {
         }
     }
 
-    /// Waits for room for one more connection; nothing when the server stops.
-    async fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        tokio::select! {
-            () = self.cancel.cancelled() => None,
-            permit = Arc::clone(&self.open).acquire_owned() => permit.ok(),
-        }
+    /// A connection over TCP, to its end.
+    async fn accepted(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        acceptor: TlsAcceptor,
+        leader: LeaderSource,
+        stands_in: bool,
+    ) -> io::Result<()> {
+        let ended = CancellationToken::new();
+        let place = |passed_on| {
+            let place = self.pools.of_address(address.ip(), passed_on, &ended);
+            place.ok_or_else(|| io::Error::other("too many connections"))
+        };
+        let expected = !leader.endpoints().is_empty();
+        let mut held = place(expected)?;
+        let work = async {
+            let reached = reach(&*leader, &self.limits, stands_in).await?;
+            if reached.is_some() != expected {
+                held = place(reached.is_some())?;
+            }
+            match reached {
+                Some(reached) => {
+                    let _held = held;
+                    self.pass_on(stream, reached, leader).await
+                }
+                None => {
+                    let standing = |peer: &Peer| self.standing(held, &ended, peer);
+                    self.tls_connection(stream, address, acceptor, standing)
+                        .await
+                }
+            }
+        };
+        ended.run_until_cancelled(work).await.unwrap_or_else(lost)
     }
 
-    fn slot(&self, address: IpAddr) -> Option<AddressSlot> {
-        let address = address_group(address);
-        let mut counts = self
-            .by_address
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(address).or_default();
-        if *count >= self.limits.connections_from_one_address {
-            return None;
-        }
-        *count += 1;
-        Some(AddressSlot {
-            by_address: Arc::clone(&self.by_address),
-            address,
-        })
+    /// A connection on the local socket, to its end.
+    async fn accepted_local(
+        &self,
+        stream: UnixStream,
+        access: SocketAccess,
+        leader: Option<SocketLeader>,
+    ) -> io::Result<()> {
+        let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
+        let ended = CancellationToken::new();
+        let place = self.pools.of_socket(uid, &ended);
+        let place = place.ok_or_else(|| io::Error::other("too many connections"))?;
+        let work = async {
+            let reached = match &leader {
+                Some(leader) => leader.reach().await.zip(Some(&leader.leader)),
+                None => None,
+            };
+            if let Some((reached, leader)) = reached {
+                let _held = place;
+                return self.pass_on_local(stream, reached, leader).await;
+            }
+            let peer = Peer {
+                source: Source::Socket { uid, access },
+                certificate: None,
+            };
+            let standing = self.standing(place, &ended, &peer);
+            self.converse(stream, peer, standing).await;
+            Ok(())
+        };
+        ended.run_until_cancelled(work).await.unwrap_or_else(lost)
+    }
+
+    fn standing(&self, place: Place, ended: &CancellationToken, peer: &Peer) -> Standing {
+        // The version of HTTP is found out before hyper's own timers start.
+        let first_by = Instant::now() + self.limits.header_timeout;
+        Standing::new(&self.pools, place, ended.clone(), peer, first_by)
     }
 
     async fn accept_failed(&self, error: &io::Error, pause: &mut Duration) {
@@ -330,6 +323,7 @@ impl Server {
         stream: TcpStream,
         address: SocketAddr,
         acceptor: TlsAcceptor,
+        standing: impl FnOnce(&Peer) -> Standing,
     ) -> io::Result<()> {
         stream.set_nodelay(true)?;
         let handshake = timeout(self.limits.handshake_timeout, shake(stream, acceptor));
@@ -345,9 +339,10 @@ impl Server {
         let peer = Peer {
             source: Source::Network(address),
             // The verifier let it through; a name that is none of KAT's is nobody.
-            identity: certificate.and_then(|certificate| peer_identity(certificate).ok()),
+            certificate: certificate.and_then(|certificate| peer_certificate(certificate).ok()),
         };
-        self.converse(stream, peer).await;
+        let standing = standing(&peer);
+        self.converse(stream, peer, standing).await;
         Ok(())
     }
 
@@ -368,38 +363,31 @@ impl Server {
         stream: UnixStream,
         reached: Reached<LeaderStream>,
         leader: &LeaderSource,
-    ) {
-        let passed = tokio::select! {
-            () = self.cancel.cancelled() => return,
+    ) -> io::Result<()> {
+        tokio::select! {
+            () = self.cancel.cancelled() => Ok(()),
             passed = pass_opened(stream, reached, &**leader, &self.limits) => passed,
-        };
-        if let Err(error) = passed {
-            tracing::debug!(%error, "a connection on the socket ended early");
         }
     }
 
-    async fn local_connection(&self, stream: UnixStream, access: SocketAccess) {
-        let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
-        let peer = Peer {
-            source: Source::Socket { uid, access },
-            identity: None,
-        };
-        self.converse(stream, peer).await;
-    }
-
     /// HTTP/1.1 or HTTP/2 until the client or the server has enough.
-    async fn converse<S>(&self, stream: S, peer: Peer)
+    async fn converse<S>(&self, stream: S, peer: Peer, standing: Standing)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let first_request = CancellationToken::new();
-        let seen = first_request.clone();
         let router = self.router.clone();
+        let calls = standing.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            seen.cancel();
+            calls.active();
             let mut request = request.map(Body::new);
             request.extensions_mut().insert(peer.clone());
-            router.clone().oneshot(request)
+            request.extensions_mut().insert(calls.clone());
+            let (answer, calls) = (router.clone().oneshot(request), calls.clone());
+            async move {
+                let answer = answer.await;
+                calls.active();
+                answer
+            }
         });
         let mut builder = Builder::new(TokioExecutor::new());
         builder
@@ -420,8 +408,6 @@ impl Server {
         let stream = TokioIo::new(Stalled::new(stream, self.limits.write_timeout));
         let connection = builder.serve_connection(stream, service);
         let mut connection = std::pin::pin!(connection);
-        // The version of HTTP is found out before hyper's own timers start.
-        let first_by = Instant::now() + self.limits.header_timeout;
         let mut stopping = false;
         loop {
             tokio::select! {
@@ -435,9 +421,9 @@ impl Server {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                () = sleep_until(first_by), if !first_request.is_cancelled() => {
-                    // The condition above is of when the wait began; a request may have come since.
-                    if first_request.is_cancelled() {
+                // The deadline only moves on; it is of when the wait began.
+                () = sleep_until(standing.deadline()) => {
+                    if Instant::now() < standing.deadline() {
                         continue;
                     }
                     tracing::debug!("a connection ended early: no request came");
@@ -446,6 +432,11 @@ impl Server {
             }
         }
     }
+}
+
+/// The place of a connection went to another.
+fn lost() -> io::Result<()> {
+    Err(io::Error::other("its place went to another connection"))
 }
 
 type LeaderStream = tokio_rustls::client::TlsStream<TcpStream>;

@@ -199,6 +199,8 @@ async fn begin(
     request: SessionRequest,
     body: Body,
 ) -> Result<Response, ApiError> {
+    // A member that is cut off does not hear that a token was revoked.
+    api.leadership()?;
     let snapshot = api.snapshot()?;
     let entry = snapshot.instances.get(&id).filter(|entry| {
         let assignment = &entry.assignment.value;

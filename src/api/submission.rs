@@ -3,21 +3,23 @@
 use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::body::Bytes;
-use tokio::sync::Semaphore;
 
-use super::errors::ApiError;
+use super::{caller::Caller, errors::ApiError, shares::SharedTurns};
 use crate::{
-    bundle::{self, Class, Diagnostic, Mode, SourceFile},
+    bundle::{self, Bundle, Class, Diagnostic, Mode, SourceFile},
+    json::{self, NotEncoded},
+    plan::{ParsedWorkload, amounts_of_workload, largest_assignment},
     resource::{
-        HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer, WorkloadSpec,
-        stop_seconds,
+        Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
+        WorkloadSpec, stop_seconds,
     },
 };
 
-/// Most archives that are unpacked at once: unpacking is what costs most for the least asked.
-const UNPACKED_AT_ONCE: usize = 4;
+/// Most archives that are unpacked at once, of a caller and in all: unpacking is what costs most for the least asked.
+const UNPACKED_AT_ONCE: (usize, usize) = (2, 4);
 
-static UNPACKING: LazyLock<Semaphore> = LazyLock::new(|| Semaphore::new(UNPACKED_AT_ONCE));
+static UNPACKING: LazyLock<SharedTurns> =
+    LazyLock::new(|| SharedTurns::new(UNPACKED_AT_ONCE.0, UNPACKED_AT_ONCE.1));
 
 /// A workload as somebody sent it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,14 +47,18 @@ pub(super) struct Submission {
     pub(super) host_ports: Vec<(u16, Protocol)>,
     /// Its namespace is written beside it.
     pub(super) makes_namespace: bool,
+    /// What it takes of its namespace's quotas.
+    pub(super) amounts: Amounts,
+    /// Bytes of the largest assignment that an instance of it can have.
+    pub(super) assignment_bytes: usize,
 }
 
 /// Unpacks, parses and checks an archive.
 ///
 /// # Errors
 /// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
-pub(super) async fn read(archive: Bytes) -> Result<Submission, ApiError> {
-    let _permit = UNPACKING.acquire().await;
+pub(super) async fn read(archive: Bytes, caller: &Caller) -> Result<Submission, ApiError> {
+    let _turn = UNPACKING.take(&caller.to_string()).await;
     let read = tokio::task::spawn_blocking(move || parse(&archive)).await;
     read.map_err(|error| ApiError::Internal(format!("can't read the archive: {error}")))?
 }
@@ -67,7 +73,39 @@ fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
 /// # Errors
 /// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
 pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
-    let bundle = bundle::parse(files, Mode::Strict).map_err(refusal)?;
+    of_bundle(bundle::parse(files, Mode::Strict).map_err(refusal)?)
+}
+
+/// The same for files that are `stored` but for one change: a rule that is newer than these refuses nobody another number, image
+/// or start of what runs.
+///
+/// # Errors
+/// As [`of_files`], of what `stored` does not say too.
+pub(super) fn of_changed(
+    files: &[SourceFile],
+    stored: &[SourceFile],
+) -> Result<Submission, ApiError> {
+    let found = match bundle::parse(files, Mode::Strict) {
+        Ok(bundle) => return of_bundle(bundle),
+        Err(found) => found,
+    };
+    let known = bundle::parse(stored, Mode::Strict)
+        .err()
+        .unwrap_or_default();
+    let is_known = |one: &Diagnostic| {
+        let mut known = known.iter();
+        known.any(|other| {
+            let of = |one: &Diagnostic| (one.class, one.path.clone(), one.message.clone());
+            of(one) == of(other)
+        })
+    };
+    if !found.iter().all(is_known) {
+        return Err(refusal(found));
+    }
+    of_bundle(bundle::parse(files, Mode::Stored).map_err(refusal)?)
+}
+
+fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
     let not_yet = bundle::not_yet(&bundle);
     if !not_yet.is_empty() {
         return Err(refusal(not_yet));
@@ -75,12 +113,25 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
     let Some(workload) = &bundle.workload else {
         return Err(ApiError::invalid("the archive has no `workload.kat`"));
     };
+    let carried = bundle
+        .files
+        .iter()
+        .find(|file| file.name == bundle::CARRIED)
+        .map(|file| file.text.as_str().into());
+    let measured = largest_assignment(&ParsedWorkload {
+        workload: workload.clone(),
+        load_balancer: bundle.load_balancer.clone(),
+        carried,
+    });
+    let not_encoded = |error: NotEncoded| ApiError::invalid(error.to_string());
+    let assignment_bytes = measured.map_err(not_encoded)?;
     Ok(Submission {
+        assignment_bytes,
         namespace: workload.metadata.namespace.clone(),
         name: workload.metadata.name.clone(),
         labels: workload.metadata.labels.clone(),
-        spec_hash: bundle::spec_hash(&bundle),
-        template_hash: bundle::template_hash(&bundle),
+        spec_hash: bundle::spec_hash(&bundle).map_err(not_encoded)?,
+        template_hash: bundle::template_hash(&bundle).map_err(not_encoded)?,
         pulled_images: pulled_images(&workload.spec),
         has_own_images: workload
             .spec
@@ -103,6 +154,10 @@ pub(super) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
             .namespace
             .as_ref()
             .is_some_and(|namespace| namespace.metadata.name == workload.metadata.namespace),
+        amounts: amounts_of_workload(
+            &workload.spec,
+            bundle.files.iter().map(|file| file.text.len()).sum(),
+        ),
         files: bundle
             .files
             .iter()
@@ -144,7 +199,7 @@ fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
             .all(|diagnostic| diagnostic.class == Class::Oversize);
     let details = diagnostics
         .iter()
-        .filter_map(|diagnostic| serde_json::to_value(diagnostic).ok())
+        .filter_map(|diagnostic| json::tree("a diagnostic", diagnostic).ok())
         .collect();
     if oversize {
         ApiError::Oversize { message, details }
@@ -172,5 +227,41 @@ fn place(diagnostic: &Diagnostic) -> String {
         (false, true) => format!("{at}: {message}"),
         (true, false) => format!("{path}: {message}"),
         (false, false) => format!("{at}: {path}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(replicas: u32, profile: &str, image: &str) -> Vec<SourceFile> {
+        let text = format!(
+            "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: web\nspec:\n  type: Service\n  source:\n    \
+             image: {image}\n  replicas: {replicas}\n  restartPolicy: {{condition: Always}}\n  container:\n    name: app\n    quadlet:\n      SeccompProfile: {profile}\n"
+        );
+        vec![SourceFile {
+            name: "workload.kat".to_owned(),
+            text,
+        }]
+    }
+
+    #[test]
+    fn a_rule_that_is_newer_than_what_is_stored_refuses_only_what_breaks_it_anew() {
+        let stored = files(1, "/srv/profile.json", "registry.lab/web:1");
+        // The control: nobody may apply it.
+        let error = of_files(&stored).unwrap_err().to_string();
+        assert!(error.contains("SeccompProfile"), "{error}");
+        let changed = |files: &[SourceFile]| of_changed(files, &stored);
+        let same = changed(&stored).unwrap();
+        let more = changed(&files(3, "/srv/profile.json", "registry.lab/web:2")).unwrap();
+        assert_eq!(more.pulled_images, ["registry.lab/web:2"]);
+        let instances = [same, more].map(|one| one.amounts.instances);
+        assert_eq!(instances, [Some(1), Some(3)]);
+        for refused in [
+            files(1, "/srv/other.json", "registry.lab/web:1"),
+            files(0, "/srv/profile.json", "a b"),
+        ] {
+            assert!(changed(&refused).is_err(), "{refused:?}");
+        }
     }
 }

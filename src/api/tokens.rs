@@ -34,6 +34,9 @@ const MAX_TOKENS: usize = 1000;
 const MAX_NAME: usize = 64;
 /// Longest time for which whoever reaches the API may join: a day.
 const MAX_TRUST: u64 = 24 * 3600;
+/// Life of a token for a program, where no other is asked for: 90 days. Such a token lies in the settings of
+/// some other system, and is forgotten there.
+const PROGRAM_TTL: u64 = 90 * 24 * 3600;
 /// Longest life of a token that has an end: ten years.
 const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
 
@@ -104,7 +107,11 @@ pub(super) async fn create(
         )));
     }
     let now = api.now();
-    let expires = match request.ttl_seconds {
+    let life = request.ttl_seconds.or(match request.scope {
+        Scope::Read | Scope::Deploy { .. } => Some(PROGRAM_TTL),
+        Scope::Admin | Scope::Join => None,
+    });
+    let expires = match life {
         None => None,
         Some(seconds @ 1..=MAX_TTL) => {
             let life = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::resource::{Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
+use crate::resource::{Amounts, Protocol, VirtualLoadBalancerSpec, WorkloadSpec};
 
 mod container;
 mod event;
@@ -32,7 +32,7 @@ pub use membership::*;
 pub use node::*;
 pub use preview::*;
 pub use registry::*;
-pub use report::*;
+pub use report::{bounds as report_bounds, *};
 pub use rollout::*;
 pub use secret::*;
 pub use token::*;
@@ -196,8 +196,14 @@ pub struct HostPortStatus {
 pub const SERVICE_ADDRESS: &str = "ServiceAddress";
 /// Kind of an instance's condition, and its reason: a program of its machine listens on its host port.
 pub const HOST_PORT_IN_USE: &str = "HostPortInUse";
+/// Reason of an instance that was stopped because a disk of its machine ran full.
+pub const EVICTED: &str = "Evicted";
+/// Condition of an instance, and reason of one that does not start: its machine's owner does not let a host port of its lead to workloads.
+pub const HOST_PORT_NOT_ALLOWED: &str = "HostPortNotAllowed";
 /// Kind of a workload's condition: something of it can't leave a machine that is drained.
 pub const DRAIN_BLOCKED: &str = "DrainBlocked";
+/// Reason of a workload, or a machine, that is left as it is because what it needs cannot be written to the store.
+pub const NOT_WRITABLE: &str = "NotWritable";
 /// Kind of a workload's condition: it is known which image all of its replicas run.
 pub const IMAGE_PINNED: &str = "ImagePinned";
 
@@ -337,9 +343,14 @@ pub struct InstanceStatus {
     pub containers: Vec<ContainerStatus>,
 }
 
-/// A namespace has no specification.
+/// What a namespace may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct NamespaceSpec {}
+#[serde(rename_all = "camelCase", default)]
+pub struct NamespaceSpec {
+    /// Its quotas.
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub quota: Amounts,
+}
 
 /// What a namespace holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -349,6 +360,9 @@ pub struct NamespaceStatus {
     pub phase: String,
     /// Workloads in it.
     pub workloads: u32,
+    /// What quotas count, as it is now.
+    #[serde(skip_serializing_if = "Amounts::is_empty")]
+    pub used: Amounts,
 }
 
 /// One line of a watch (`?watch=true&resourceVersion=N`): a JSON object and a line feed.

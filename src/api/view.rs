@@ -13,7 +13,7 @@ use crate::{
     leader::StoreReport,
     plan::{
         NamespaceRecord, NodeRegistration, Observed, Snapshot, TokenRecord, WorkloadEntry,
-        WorkloadKey,
+        WorkloadKey, used_by_namespace,
     },
     resource::{
         Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
@@ -58,10 +58,13 @@ impl View<'_> {
         Some(Item {
             kind: "Namespace".to_owned(),
             metadata: namespace_metadata(name, &stored.value, stored.revision),
-            spec: NamespaceSpec {},
+            spec: NamespaceSpec {
+                quota: stored.value.quota,
+            },
             status: NamespaceStatus {
                 phase: phase.to_owned(),
                 workloads: u32::try_from(count).unwrap_or(u32::MAX),
+                used: used_by_namespace(self.snapshot, name),
             },
         })
     }

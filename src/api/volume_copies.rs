@@ -7,7 +7,7 @@ use axum::{
     Router,
     body::{Body, Bytes},
     extract::{Request, State},
-    middleware::{Next, from_fn},
+    middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -16,12 +16,15 @@ use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    caller::Peer,
+    agent_port::{KnowsPeer, over},
+    audit::{Bounded, BoundedLines},
+    caller::{Caller, CertifiedMachine, Peer},
     errors::ApiError,
     extract::{At, Parameters},
+    pools::Standing,
     streams::OpenStreams,
 };
-use crate::pki::PeerIdentity;
+use crate::pki::{PeerCertificate, PeerIdentity};
 
 /// A copy's pieces.
 pub type CopyStream = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
@@ -44,72 +47,98 @@ struct CopyParameters {
 
 /// Which machine calls.
 #[derive(Debug, Clone)]
-struct Machine(String);
+struct Machine(String, PeerCertificate);
 
 struct Sender {
     copies: Arc<dyn VolumeCopies>,
+    knows: KnowsPeer,
     streams: Arc<OpenStreams>,
+    lines: Arc<BoundedLines>,
     shutdown: CancellationToken,
 }
 
 /// The routes that machines may use, and nobody else.
 pub(super) fn routes(
     copies: Arc<dyn VolumeCopies>,
+    knows: KnowsPeer,
     streams: Arc<OpenStreams>,
+    lines: Arc<BoundedLines>,
     shutdown: CancellationToken,
 ) -> Router {
-    let sender = Sender {
+    let sender = Arc::new(Sender {
         copies,
+        knows,
         streams,
+        lines,
         shutdown,
-    };
+    });
+    let only_machines = from_fn_with_state(Arc::clone(&sender), only_machines);
     Router::new()
         .route(
             "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/copy",
-            get(copy).route_layer(from_fn(only_machines)),
+            get(copy).route_layer(only_machines),
         )
-        .with_state(Arc::new(sender))
+        .with_state(sender)
 }
 
 /// One line for each call, whoever it comes from.
-async fn only_machines(mut request: Request, next: Next) -> Response {
+async fn only_machines(
+    State(sender): State<Arc<Sender>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let peer = request.extensions().get::<Peer>();
-    let name = match peer.and_then(|peer| peer.identity.as_ref()) {
+    let certificate = peer.and_then(|peer| peer.certificate.clone());
+    let name = match certificate.as_ref().map(|one| &one.identity) {
         Some(PeerIdentity::Node(name)) => name.clone(),
         _ => String::new(),
     };
+    let machine = certificate.filter(|one| !name.is_empty() && (sender.knows)(one));
     let path: String = request.uri().path().chars().take(256).collect();
-    let response = if name.is_empty() {
+    let response = if let Some(certificate) = machine {
+        if let Some(standing) = request.extensions().get::<Standing>() {
+            standing.prove(&Caller::Node(CertifiedMachine {
+                name: name.clone(),
+                key_hash: certificate.key_hash.clone(),
+            }));
+        }
+        let machine = Machine(name.clone(), certificate);
+        request.extensions_mut().insert(machine);
+        next.run(request).await
+    } else {
         let message = "only a machine that is to take this volume is answered here";
         let refused = ApiError::Forbidden {
             message: message.to_owned(),
             hint: None,
         };
         refused.into_response()
-    } else {
-        request.extensions_mut().insert(Machine(name.clone()));
-        next.run(request).await
     };
     let status = response.status().as_u16();
-    tracing::info!(target: "audit", "GET {path} {status} by node:{name} on the agent's port");
+    if status < 400 || sender.lines.take(Bounded::Anybody) {
+        tracing::info!(target: "audit", "GET {path} {status} by node:{name} on the agent's port");
+    }
     response
 }
 
 async fn copy(
     State(sender): State<Arc<Sender>>,
-    axum::Extension(Machine(machine)): axum::Extension<Machine>,
+    axum::Extension(Machine(machine, certificate)): axum::Extension<Machine>,
     At((namespace, workload, volume)): At<(String, String, String)>,
     Parameters(query): Parameters<CopyParameters>,
 ) -> Result<Response, ApiError> {
     let held = sender.streams.open(Some(&format!("node:{machine}")))?;
     let volume = format!("{namespace}/{workload}/{volume}");
     let pieces = sender.copies.open(&machine, &volume, &query.id)?;
-    let shutdown = sender.shutdown.clone();
+    let over = over(
+        sender.shutdown.clone(),
+        Arc::clone(&sender.knows),
+        certificate,
+    );
     let pieces = pieces
         .map(move |piece| {
             let _held = &held;
             Ok::<_, Infallible>(piece)
         })
-        .take_until(shutdown.cancelled_owned());
+        .take_until(over);
     Ok(Body::from_stream(pieces).into_response())
 }

@@ -311,7 +311,10 @@ mod tests {
             key: key("shop", "web", "data".to_owned()),
             precondition: Precondition::Nothing,
             dry_run: false,
-            caller: &Caller::Admin("root".to_owned()),
+            caller: &Caller::Socket {
+                uid: Some(0),
+                access: crate::api::SocketAccess::Admin,
+            },
             now: Timestamp::UNIX_EPOCH,
         };
         removal.decide(snapshot)

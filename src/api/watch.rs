@@ -31,7 +31,7 @@ use super::{
     },
     view::View,
 };
-use crate::plan::Snapshot;
+use crate::{json, plan::Snapshot};
 
 /// How long a watch waits for a resourceVersion that this machine has not seen yet.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -250,9 +250,13 @@ pub(super) fn ndjson(body: Body) -> Response {
     (StatusCode::OK, headers, body).into_response()
 }
 
+/// The line in place of one that has no JSON: the watch ends with it.
+const NOT_SAID: &[u8] = br#"{"type":"ERROR","object":{"error":"Internal","message":"an object cannot be written as JSON"}}"#;
+
 /// One JSON line.
 pub(super) fn line<T: Serialize>(value: &T) -> Bytes {
-    let mut text = serde_json::to_vec(value).unwrap_or_default();
+    let text = json::bytes("an object of the watch", value);
+    let mut text = text.unwrap_or_else(|_| NOT_SAID.to_vec());
     text.push(b'\n');
     text.into()
 }

@@ -191,7 +191,7 @@ async fn apply(
         api.config.limits.body_timeout,
     )
     .await?;
-    let submission = submission::read(archive).await?;
+    let submission = submission::read(archive, caller).await?;
     if submission.namespace != namespace {
         return Err(ApiError::invalid(format!(
             "workload.kat says namespace `{}`, the path says `{namespace}`",
@@ -218,6 +218,7 @@ async fn apply(
     if query.dry_run {
         return Ok(preview::of(api, &apply).await?.answer(None));
     }
+    let _turn = api.growth.take(&apply.submission.namespace).await;
     let (written, revision) = api.write(|snapshot| apply.decide(snapshot)).await?;
     Ok(written.answer(revision))
 }

@@ -7,6 +7,8 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::json::{self, NotEncoded};
+
 use super::{
     Bundle, Kind,
     fields::{self, FieldType},
@@ -35,10 +37,13 @@ const TEMPLATE: [&str; 7] = [
 /// restart policy, what a cut does to it, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
-pub fn template_hash(bundle: &Bundle) -> String {
+///
+/// # Errors
+/// [`NotEncoded`].
+pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
-    let workload = part(Kind::Workload, &bundle.workload);
-    let balancer = part(Kind::VirtualLoadBalancer, &bundle.load_balancer);
+    let workload = part(Kind::Workload, &bundle.workload)?;
+    let balancer = part(Kind::VirtualLoadBalancer, &bundle.load_balancer)?;
     for name in TEMPLATE {
         take(&mut parts, &workload, name);
     }
@@ -53,31 +58,34 @@ pub fn template_hash(bundle: &Bundle) -> String {
         take(&mut parts, &balancer, name);
     }
     carried(&mut parts, bundle);
-    let build = part(Kind::BuildDefinition, &bundle.build);
+    let build = part(Kind::BuildDefinition, &bundle.build)?;
     if !build.is_null() {
         parts.insert("build".to_owned(), build);
     }
-    digest(&Value::Object(parts))
+    Ok(digest(&Value::Object(parts)))
 }
 
 /// 16 hexadecimal digits over everything that the files say, but for the namespace's own file.
 ///
 /// The generation of a workload grows when this changes (RFC001-KAT 4.2).
-pub fn spec_hash(bundle: &Bundle) -> String {
+///
+/// # Errors
+/// [`NotEncoded`].
+pub fn spec_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     let mut parts = Map::new();
     for (name, value) in [
-        ("workload", part(Kind::Workload, &bundle.workload)),
+        ("workload", part(Kind::Workload, &bundle.workload)?),
         (
             "loadBalancer",
-            part(Kind::VirtualLoadBalancer, &bundle.load_balancer),
+            part(Kind::VirtualLoadBalancer, &bundle.load_balancer)?,
         ),
-        ("job", part(Kind::JobDefinition, &bundle.job)),
-        ("build", part(Kind::BuildDefinition, &bundle.build)),
+        ("job", part(Kind::JobDefinition, &bundle.job)?),
+        ("build", part(Kind::BuildDefinition, &bundle.build)?),
     ] {
         parts.insert(name.to_owned(), value);
     }
     carried(&mut parts, bundle);
-    digest(&Value::Object(parts))
+    Ok(digest(&Value::Object(parts)))
 }
 
 /// What volumes mount of the workload's folder; a workload without such files has the hash that it always had.
@@ -90,17 +98,24 @@ fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
 }
 
 /// A document without its defaults; null where there is none.
-fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Value {
+fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Result<Value, NotEncoded> {
     match document {
         Some(document) => without_defaults(kind, document),
-        None => Value::Null,
+        None => Ok(Value::Null),
     }
 }
 
 /// What a document says, without what it leaves at its default.
-pub fn without_defaults<T: serde::Serialize>(kind: Kind, document: &T) -> Value {
-    let value = serde_json::to_value(document).unwrap_or_default();
-    prune(kind, "", &value).unwrap_or_else(|| Value::Object(Map::new()))
+///
+/// # Errors
+/// [`NotEncoded`].
+pub fn without_defaults<T: serde::Serialize>(
+    kind: Kind,
+    document: &T,
+) -> Result<Value, NotEncoded> {
+    let value = json::tree(kind.as_str(), document)?;
+    let pruned = prune(kind, "", &value);
+    Ok(pruned.unwrap_or_else(|| Value::Object(Map::new())))
 }
 
 fn take(parts: &mut Map<String, Value>, document: &Value, name: &str) {

@@ -5,7 +5,9 @@ use super::{
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
-use crate::resource::{Container, Device, VirtualLoadBalancerSpec, WorkloadSpec};
+use crate::resource::{
+    Container, Device, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
+};
 
 /// Checks the containers, and the main one with the ports of its load balancer.
 pub(super) fn check(
@@ -16,6 +18,7 @@ pub(super) fn check(
 ) {
     for (path, container) in spec.containers() {
         check_devices(document, &path, container, found);
+        check_profile(document, &path, container, found);
         let is_main = path == "spec.container";
         let message = match (spec.container.host_network, is_main) {
             (true, _) => "settings of the network are the machine's own with hostNetwork",
@@ -59,6 +62,25 @@ pub(super) fn check(
 /// A setting that belongs to a network namespace.
 fn is_of_network(setting: &str) -> bool {
     setting.starts_with("net.")
+}
+
+/// What a profile allows decides about the machine's kernel, so root of the machine chooses what it may be.
+fn check_profile(
+    document: &Document<'_>,
+    path: &str,
+    container: &Container,
+    found: &mut Vec<Diagnostic>,
+) {
+    let Some(profile) = container.foreign_profile() else {
+        return;
+    };
+    let path = format!("{path}.quadlet.SeccompProfile");
+    let message = format!(
+        "`{}` is neither a file below {PROFILES} nor `unconfined`",
+        quote(profile)
+    );
+    let message = document.at_value(Class::CrossFile, &path, message);
+    found.push(message.hint(format!("put the profile below {PROFILES} on the machines")));
 }
 
 fn check_devices(

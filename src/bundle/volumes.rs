@@ -21,8 +21,43 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
             }));
         }
     }
+    check_within(document, spec, found);
     for (path, container) in spec.containers() {
         check_mounts(document, spec, (&path, container), found);
+    }
+}
+
+/// A program that may write to a path of the machine could put a link in the place of another volume's path within it: KAT makes none
+/// there. What is there is bound by descriptor, so that no link is followed.
+fn check_within(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
+    let together = spec.together();
+    let path_of = |volume: &Volume| Some(volume.host_mount.as_ref()?.host_path.clone());
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        let Some(inner) = path_of(volume).filter(|_| is_made(volume)) else {
+            continue;
+        };
+        let is_around = |other: &&Volume| {
+            let (inner, outer) = (components(&inner), path_of(other));
+            outer.is_some_and(|outer| {
+                let outer = components(&outer);
+                outer.len() < inner.len() && inner.starts_with(&outer)
+            })
+        };
+        let mut others = spec.volumes.iter();
+        let outer = others.find(|one| is_around(one) && together.writes_to(&one.name));
+        if let Some(outer) = outer {
+            let path = item_path("spec.volumes", index);
+            let message = format!(
+                "`{}` can't be made: it lies in volume `{}`, where the program could put a link in its place",
+                quote(&inner),
+                quote(&outer.name)
+            );
+            let at = format!("{path}.hostMount.hostPath");
+            let message = document.at_value(Class::CrossFile, &at, message);
+            found.push(message.hint(
+                "make it yourself and write `ensureType: Directory` or `File`, mount the outer one with `readOnly: true`, or write paths of which none lies within another",
+            ));
+        }
     }
 }
 
@@ -60,7 +95,7 @@ fn check_mounts(
             let name = quote(&mount.name);
             let message = format!("subPath needs a folder of the machine, and `{name}` is {what}");
             found.push(at("subPath", message).hint("leave subPath out"));
-        } else if volume.is_none_or(Volume::keeps_data)
+        } else if volume.is_none_or(|volume| volume.simple_cluster_storage.is_some())
             && let Some(outer) = together
                 .volume_mounts
                 .iter()
@@ -81,17 +116,22 @@ fn check_mounts(
 /// More than one replica would write to one and the same folder.
 fn several_writers(spec: &WorkloadSpec, volume: &Volume) -> Option<String> {
     let replicas = spec.replicas.unwrap_or(1);
-    let host = volume.host_mount.as_ref().and_then(|host| host.ensure_type);
-    let made = matches!(
-        host,
-        Some(EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate)
-    );
-    let one_folder = (volume.simple_cluster_storage.is_some() && !volume.per_replica) || made;
+    let one_folder =
+        (volume.simple_cluster_storage.is_some() && !volume.per_replica) || is_made(volume);
     let many = spec.kind == WorkloadType::Service && replicas > 1;
     (one_folder && many && spec.together().writes_to(&volume.name)).then(|| {
         let name = quote(&volume.name);
         format!("{replicas} replicas would write to one and the same `{name}`, expected one")
     })
+}
+
+/// A path of the machine that KAT makes where it is missing.
+fn is_made(volume: &Volume) -> bool {
+    let host = volume.host_mount.as_ref().and_then(|host| host.ensure_type);
+    matches!(
+        host,
+        Some(EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate)
+    )
 }
 
 /// What a volume is that has no folders.

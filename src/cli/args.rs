@@ -17,7 +17,7 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, node, registry::Registry, rollout, secret, time, volume_move};
+use super::{apply::prune, node, quota, registry::Registry, rollout, secret, time, volume_move};
 
 /// Where a wait for a rollout was interrupted.
 const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";
@@ -110,6 +110,8 @@ pub(super) enum Command {
     Status,
     /// Create a namespace
     Create(Create),
+    /// Set how much a namespace may have
+    Namespace(quota::Namespaces),
     /// Move everything off a machine, place nothing new there, and wait until it is empty
     Drain(Drain),
     /// Move the data of a volume to another machine

@@ -21,6 +21,7 @@ use crate::api::{
     client::{Client, Options},
     types::Connection,
 };
+use crate::json;
 
 /// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -85,7 +86,7 @@ impl Contexts {
                 .recursive(true)
                 .mode(0o700)
                 .create(folder)?;
-            let mut text = serde_json::to_vec_pretty(self)?;
+            let mut text = json::pretty(&path.display().to_string(), self)?;
             text.push(b'\n');
             let mut new = tempfile::NamedTempFile::new_in(folder)?;
             new.write_all(&text)?;

@@ -12,7 +12,7 @@ use super::{
     args::{Describe, DescribedKind},
     errors::CliError,
     get::{self, Columns, Listed},
-    secret,
+    quota, secret,
 };
 use crate::api::{
     client::{ClientError, EventQuery, Named as _},
@@ -55,6 +55,11 @@ async fn namespaces(session: &Session<'_>, sheet: &mut Sheet, name: &str) -> Res
     sheet.labels(&item.metadata.labels);
     sheet.field("workloads", &item.status.workloads.to_string());
     sheet.age(&item.metadata.creation_timestamp);
+    let quotas = quota::lines(&item.spec.quota, &item.status.used);
+    if !quotas.is_empty() {
+        sheet.section("quotas");
+        quotas.iter().for_each(|line| sheet.line(line));
+    }
     let query = EventQuery {
         namespace: Some(name.to_owned()),
         ..EventQuery::default()

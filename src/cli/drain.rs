@@ -16,7 +16,7 @@ use state::State;
 /// Asks for it, and waits until the machine is empty.
 ///
 /// Ends with 3 when the machine leaves the cluster meanwhile, 1 when somebody lets it take work
-/// again, 5 once the time is up, with what is left and why.
+/// again, or what is left is of workloads that cannot be written, 5 once the time is up, with what is left and why.
 pub(super) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), CliError> {
     let started = Instant::now();
     let deadline = started + arguments.timeout;
@@ -77,6 +77,17 @@ pub(super) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), 
                 }
             }
             return session.console.line(&format!("node/{name} drained"));
+        }
+        if state.is_stuck() {
+            drop(progress);
+            for line in state.left() {
+                session.console.note(&format!("  {line}"));
+            }
+            return Err(CliError::failed(format!(
+                "node `{name}` is not drained: {}",
+                state.counts()
+            ))
+            .hinted("what is left cannot be written to the store: change or delete these workloads; everything else has moved"));
         }
         for line in state.news() {
             progress.note(&line);

@@ -31,6 +31,7 @@ mod output;
 mod plan;
 mod port_forward;
 mod progress;
+mod quota;
 mod registry;
 mod rollout;
 mod secret;
@@ -154,6 +155,7 @@ async fn dispatch(
         Command::Scale(arguments) => rollout::scale(&session()?, &arguments).await?,
         Command::Status => return status::run(&session()?).await,
         Command::Create(arguments) => create::run(&session()?, &arguments).await?,
+        Command::Namespace(arguments) => quota::run(&session()?, &arguments).await?,
         Command::Drain(arguments) => drain::run(&session()?, &arguments).await?,
         Command::Volume(arguments) => volume_move::run(&session()?, &arguments).await?,
         Command::Uncordon(arguments) => node::uncordon(&session()?, &arguments).await?,

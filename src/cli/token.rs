@@ -101,16 +101,21 @@ async fn create(
     };
     match (format, &request.scope) {
         (Some(format), _) => output::document(console, format, &made)?,
+        // Not as an argument, which everybody on that machine could read.
         (None, Scope::Join) => console.line(&format!(
-            "sudo kat-agent join --leader-api {leader} --token {secret}"
+            "sudo kat-agent join --leader-api {leader} <<< {secret}"
         ))?,
         (None, _) => console.line(secret)?,
     }
     if made.uses.is_some() {
         return note_joining(session, request, &made);
     }
+    let end = match &made.expires {
+        Some(expires) => format!("; it ends at {expires}: make another before"),
+        None => String::new(),
+    };
     console.note(&format!(
-        "token `{}` with scope {}; it is shown this once",
+        "token `{}` with scope {}; it is shown this once{end}",
         made.id,
         rows::scope(&made.scope)
     ));

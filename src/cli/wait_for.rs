@@ -12,9 +12,12 @@ use super::{
     progress::Progress,
     wait::Connection,
 };
-use crate::api::{
-    client::Change,
-    types::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
+use crate::{
+    api::{
+        client::Change,
+        types::{InstanceItem, NamespaceItem, NodeItem, SecretItem, WorkloadItem},
+    },
+    json,
 };
 
 /// What is waited for.
@@ -133,7 +136,8 @@ async fn until<T: Listed>(session: &Session<'_>, arguments: &Wait) -> Result<(),
             }
             return Err(CliError::not_found(format!("there is no {title}")));
         };
-        let item = serde_json::to_value(&item).unwrap_or_default();
+        let item =
+            json::tree(&title, &item).map_err(|error| CliError::failed(error.to_string()))?;
         let status = item.get("status").unwrap_or(&Value::Null);
         if what.holds(status) {
             drop(progress);

@@ -90,6 +90,23 @@ impl Access {
     }
 }
 
+/// The JSON of what a file is to hold.
+///
+/// # Errors
+/// [`FileError::System`], where it has none: nothing is written in its place.
+pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
+    crate::json::bytes(&path.display().to_string(), value).map_err(|error| FileError::System {
+        verb: "write",
+        path: path.to_owned(),
+        error: error.into(),
+    })
+}
+
+/// Replaces a file with the JSON of this value, 0600; see [`write_atomic`].
+pub fn write_json<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<(), FileError> {
+    write_atomic(path, &json_of(path, value)?, Access::mode(0o600))
+}
+
 /// Replaces a file: whoever reads it, also after a crash, finds the old text or the new one.
 ///
 /// The new text is written beside it, with mode and owner, brought to disk and renamed; then the

@@ -1,10 +1,12 @@
 //! The machine: its users, files, facts and clock.
 
+pub mod bound_paths;
 pub mod check;
 pub mod clock;
 pub mod commands;
 pub mod copy;
 pub mod facts;
 pub mod files;
+mod mount_tree;
 pub mod users;
 pub mod volumes;

@@ -7,7 +7,7 @@ use std::{
     fs::{self, File, Permissions},
     io,
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::fs::{FileTypeExt, MetadataExt, PermissionsExt},
     },
     path::{Component, Path, PathBuf},
@@ -18,6 +18,7 @@ use rustix::{
     io::Errno,
 };
 
+use super::bound_paths::FileIdentity;
 use crate::resource::EnsureType;
 
 /// What is wrong with something that a container is to mount.
@@ -48,6 +49,21 @@ pub enum VolumeError {
         found: &'static str,
         /// What it should be.
         expected: &'static str,
+    },
+    /// Others than root may change what lies at the path.
+    #[error(
+        "{}: {} above it belongs to uid {uid} and has mode {mode:04o}; what containers mount lies below folders that root alone may change",
+        path.display(), above.display()
+    )]
+    Unprotected {
+        /// What is to be mounted.
+        path: PathBuf,
+        /// The folder above it.
+        above: PathBuf,
+        /// Its owner.
+        uid: u32,
+        /// Its permission bits.
+        mode: u32,
     },
     /// It belongs to somebody else.
     #[error("{}: belongs to uid {uid}, which is not of this workload", path.display())]
@@ -231,6 +247,43 @@ impl Base {
         Ok((metadata.uid(), metadata.gid()))
     }
 
+    /// Root alone may change each folder from this one down to that in which `relative` lies. Those that are missing are not looked at.
+    ///
+    /// # Errors
+    /// [`VolumeError::Unprotected`] for the first that others may change.
+    pub fn check_above(&self, relative: &Path) -> Result<(), VolumeError> {
+        let mut above: Vec<&Path> = relative.ancestors().skip(1).collect();
+        above.reverse();
+        for part in above {
+            let folder = match self.beneath(part, OFlags::DIRECTORY) {
+                Ok(folder) => File::from(folder),
+                Err(VolumeError::Missing(_)) => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            let shown = self.path.join(part);
+            let metadata = folder
+                .metadata()
+                .map_err(|error| system("look at", &shown, error))?;
+            check_protected(&metadata, &shown, &self.path.join(relative))?;
+        }
+        Ok(())
+    }
+
+    /// What is at `relative`, with its path, in which there are no links.
+    ///
+    /// # Errors
+    /// [`VolumeError`].
+    pub fn identify(&self, relative: &Path) -> Result<(PathBuf, FileIdentity), VolumeError> {
+        let place = File::from(self.beneath(relative, OFlags::empty())?);
+        let path = self.path.join(relative);
+        let link = format!("/proc/self/fd/{}", place.as_raw_fd());
+        let real = fs::read_link(link).map_err(|error| system("find the path of", &path, error))?;
+        let metadata = place
+            .metadata()
+            .map_err(|error| system("look at", &path, error))?;
+        Ok((real, FileIdentity::of(&metadata)))
+    }
+
     /// The folder at `relative`, to be read.
     ///
     /// # Errors
@@ -277,6 +330,51 @@ impl Base {
         }
         Ok((self.beneath(&so_far, OFlags::DIRECTORY)?, last))
     }
+}
+
+/// Root alone may change each folder above `folder`, from `root` down, as it is written and as its links lead. Missing ones are
+/// not looked at.
+///
+/// # Errors
+/// [`VolumeError::Unprotected`] for the first that others may change.
+pub fn check_ancestors(root: &Path, folder: &Path) -> Result<(), VolumeError> {
+    check_chain(root, folder, folder)?;
+    match (folder.canonicalize(), root.canonicalize()) {
+        (Ok(real), Ok(root)) => check_chain(&root, &real, folder),
+        _ => Ok(()),
+    }
+}
+
+fn check_chain(root: &Path, folder: &Path, shown: &Path) -> Result<(), VolumeError> {
+    let is_inside = folder.starts_with(root);
+    let mut above: Vec<&Path> = folder
+        .ancestors()
+        .skip(1)
+        .filter(|one| !is_inside || one.starts_with(root))
+        .collect();
+    above.reverse();
+    for part in above {
+        match fs::metadata(part) {
+            Ok(metadata) => check_protected(&metadata, part, shown)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(system("look at", part, error)),
+        }
+    }
+    Ok(())
+}
+
+/// An access list shows in the bits of the group.
+fn check_protected(metadata: &fs::Metadata, above: &Path, path: &Path) -> Result<(), VolumeError> {
+    let mode = metadata.mode() & 0o7777;
+    if metadata.uid() == 0 && mode & 0o022 == 0 {
+        return Ok(());
+    }
+    Err(VolumeError::Unprotected {
+        path: path.to_owned(),
+        above: above.to_owned(),
+        uid: metadata.uid(),
+        mode,
+    })
 }
 
 /// Removes a folder with all that is in it; true where there was one. Links in it are removed and not followed.

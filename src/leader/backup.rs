@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::LeaderHandle;
 use crate::{
     api::types::ObjectReference,
+    json,
     plan::{BackupRecord, EventKind, EventLog, Snapshot},
     store::{Leadership, Operation, keys},
 };
@@ -173,9 +174,12 @@ impl Round<'_> {
             operations.extend(log.record(kind, reason, cluster, message));
         }
         if let Some(record) = record {
-            // Plain data, which always serialises.
-            let value = serde_json::to_vec(&record).unwrap_or_default();
-            operations.push(Operation::Put(keys::BACKUP.to_owned(), value));
+            match json::bytes(keys::BACKUP, &record) {
+                Ok(value) => operations.push(Operation::Put(keys::BACKUP.to_owned(), value)),
+                Err(error) => {
+                    tracing::error!(%error, "what became of a backup is not written down: {error}");
+                }
+            }
         }
         if operations.is_empty() {
             return;

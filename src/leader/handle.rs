@@ -11,7 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::StoreHealth;
+use super::{PlanningHealth, StoreHealth};
 use crate::{
     api::types::NodeReport,
     plan::{Observed, ReportedNode, Snapshot},
@@ -32,6 +32,8 @@ pub struct LeaderHandle {
     pub reports: Reports,
     /// What is known of the store's own upkeep.
     pub store_health: StoreHealth,
+    /// Whether it plans, and can write that.
+    pub planning: PlanningHealth,
 }
 
 impl LeaderHandle {

@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     api::types::ObjectReference,
+    json,
     plan::{
         ClusterMembers, MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address,
         wanted_members,
@@ -357,8 +358,8 @@ pub(super) async fn still_leads(
 }
 
 fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
-    match serde_json::to_vec(value) {
+    match json::bytes(&key, value) {
         Ok(value) => Ok(Operation::Put(key, value)),
-        Err(error) => Err(StoreError::Invalid(format!("{key}: {error}"))),
+        Err(error) => Err(StoreError::Invalid(error.to_string())),
     }
 }

@@ -9,7 +9,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth};
+use super::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
 use crate::{
     plan::{self, Observed, Plan, Sealing, Snapshot},
     pulse::{Pulse, Pulses},
@@ -71,6 +71,7 @@ pub fn start_with(
         leadership,
         reports: Reports::default(),
         store_health: StoreHealth::default(),
+        planning: PlanningHealth::default(),
     };
     tokio::spawn(follow(
         mirror,
@@ -120,7 +121,7 @@ async fn campaign(
         let leadership = match won {
             Ok(leadership) => leadership,
             Err(error) => {
-                tracing::warn!(%error, "the election can't be held");
+                tracing::warn!(%error, "the election cannot be held: {error}");
                 tokio::select! {
                     biased;
                     () = cancel.cancelled() => return,
@@ -131,6 +132,7 @@ async fn campaign(
         tracing::info!(node = config.candidate, "this machine leads");
         // Before the API takes the first report.
         let since = Instant::now();
+        handle.planning.begin();
         leaderships.send_replace(Some(leadership.clone()));
         let mut tenure = Tenure {
             handle: &handle,
@@ -148,9 +150,10 @@ async fn campaign(
             () = tenure.lead() => {}
         }
         leaderships.send_replace(None);
+        handle.planning.end();
         if cancel.is_cancelled() {
             if let Err(error) = handle.store.resign(&leadership).await {
-                tracing::warn!(%error, "leadership was not given up in order; it runs out by itself");
+                tracing::warn!(%error, "leadership was not given up in order, and runs out by itself: {error}");
             }
             return;
         }
@@ -186,15 +189,18 @@ impl Tenure<'_> {
             let observed = self.handle.reports.observed(self.since.elapsed());
             let now = (self.config.clock)();
             let plan = (self.planner)(&snapshot, &observed, now, plan::SEED);
+            self.handle.planning.planned(&plan.frozen);
             let wake = plan.wake_after.map_or(LONGEST_SLEEP, |wake| {
                 wake.clamp(Duration::from_millis(1), LONGEST_SLEEP)
             });
             if !plan.changes.is_empty() {
-                if !self.commit(plan, snapshot.planned, &pulse).await {
-                    sleep(AFTER_FAILURE).await;
+                match self.commit(plan, snapshot.planned, &pulse).await {
+                    true => self.handle.planning.finished(),
+                    false => sleep(AFTER_FAILURE).await,
                 }
                 continue;
             }
+            self.handle.planning.finished();
             tokio::select! {
                 biased;
                 changed = snapshots.changed() => if changed.is_err() { return },
@@ -259,7 +265,8 @@ impl Tenure<'_> {
                     return false;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "changes could not be written");
+                    tracing::warn!(%error, "changes could not be written: {error}");
+                    self.handle.planning.failed(error.to_string());
                     return false;
                 }
             }
@@ -273,13 +280,14 @@ impl Tenure<'_> {
         if self.published.as_ref() == Some(&endpoint) {
             return true;
         }
-        let operation = Operation::Put(
-            keys::LEADER_ENDPOINT.to_owned(),
-            endpoint.clone().into_bytes(),
-        );
+        let text =
+            |key: &str, value: &str| Operation::Put(key.to_owned(), value.to_owned().into_bytes());
         let group = fenced::Group {
             conditions: Vec::new(),
-            operations: vec![operation],
+            operations: vec![
+                text(keys::LEADER_ENDPOINT, &endpoint),
+                text(keys::LEADER_NAME, &self.config.candidate),
+            ],
         };
         match fenced::commit(
             self.handle.store.as_ref(),
@@ -293,8 +301,15 @@ impl Tenure<'_> {
                 self.published = Some(endpoint);
                 true
             }
-            other => {
-                tracing::warn!(?other, "the leader's endpoint could not be published");
+            Err(error) => {
+                tracing::warn!(%error, "the leader's endpoint could not be published: {error}");
+                self.handle.planning.failed(error.to_string());
+                false
+            }
+            Ok(fenced::Outcome::Refused { .. }) => {
+                tracing::warn!(
+                    "the leader's endpoint could not be published: the fence refused it"
+                );
                 false
             }
         }

@@ -131,6 +131,7 @@ impl SnapshotBuilder {
             snapshot.cluster = value.value;
         }
         snapshot.leader_endpoint = entries.get(keys::LEADER_ENDPOINT).map(|entry| text(entry));
+        snapshot.leader_name = leader_name(entries);
         snapshot.endpoints = entries
             .get(keys::ENDPOINTS)
             .and_then(|entry| self.json::<ClusterEndpoints>(entry));
@@ -465,6 +466,14 @@ fn below<'a>(
     entries
         .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
         .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
+}
+
+/// The machine that leads. A leader of version 0.1.0 writes its endpoint alone: then the name beside it,
+/// of an earlier transaction, is another's.
+pub fn leader_name(entries: &Entries) -> Option<String> {
+    let endpoint = entries.get(keys::LEADER_ENDPOINT)?;
+    let name = entries.get(keys::LEADER_NAME)?;
+    (name.mod_revision == endpoint.mod_revision).then(|| text(name))
 }
 
 fn text(entry: &KeyValue) -> String {

@@ -166,7 +166,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        leader::{Reports, StoreHealth},
+        leader::{PlanningHealth, Reports, StoreHealth},
         plan::{DesiredMeta, NodeEntry, NodeRegistration, Stored},
         store::{
             MemoryStore, StateStore,
@@ -263,6 +263,7 @@ mod tests {
             leadership,
             reports: Reports::default(),
             store_health: StoreHealth::default(),
+            planning: PlanningHealth::default(),
         };
         let config = TakeoverConfig {
             node: "n2".to_owned(),

@@ -6,7 +6,7 @@
 //!
 //! Every link has the overlay's MTU, so that TCP's segment size follows it without clamping.
 
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 use sha2::{Digest, Sha256};
@@ -219,20 +219,29 @@ fn is_of(link: &Link, instance: &str) -> bool {
     }
 }
 
-/// Removes the links of instances that are not in `keep`, and gives their ids. A link without
-/// KAT's mark is never touched.
+/// Removes the links of all instances. A link without KAT's mark is never touched.
 ///
 /// # Errors
 /// The first link that the kernel would not remove.
-pub async fn sweep(links: &Links, keep: &BTreeSet<&str>) -> Result<Vec<String>, LinkError> {
-    let mut removed = Vec::new();
+pub(super) async fn remove_all(links: &Links) -> Result<(), LinkError> {
     for link in links.all().await? {
-        let Some(instance) = instance_of(&link) else {
-            continue;
-        };
-        if !keep.contains(instance) {
+        if instance_of(&link).is_some() {
             links.delete(link.index).await?;
-            removed.push(instance.to_owned());
+        }
+    }
+    Ok(())
+}
+
+/// Removes the links of one instance, and gives whether there were any.
+///
+/// # Errors
+/// The first link that the kernel would not remove.
+pub(super) async fn remove(links: &Links, instance: &str) -> Result<bool, LinkError> {
+    let mut removed = false;
+    for link in links.all().await? {
+        if instance_of(&link) == Some(instance) {
+            links.delete(link.index).await?;
+            removed = true;
         }
     }
     Ok(removed)
@@ -240,6 +249,8 @@ pub async fn sweep(links: &Links, keep: &BTreeSet<&str>) -> Result<Vec<String>, 
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

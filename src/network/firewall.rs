@@ -4,7 +4,15 @@
 //! transaction through `nft -f -` (nft(8)). An accept in it does not undo a drop in somebody
 //! else's table: see [`obstacles`](super::obstacles).
 
-use std::{borrow::Cow, io::ErrorKind, process::Stdio, sync::Mutex, time::Duration};
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    io::ErrorKind,
+    net::{IpAddr, Ipv4Addr},
+    process::Stdio,
+    sync::Mutex,
+    time::Duration,
+};
 
 use ipnet::Ipv4Net;
 use serde::Serialize;
@@ -80,12 +88,17 @@ impl Firewall {
         firewall
     }
 
-    /// Puts the rules in place unless they are. Gives whether something was done.
+    /// Puts the rules in place unless they are; `machines` are the addresses of the other machines outside the overlay.
+    /// Gives whether something was done.
     ///
     /// # Errors
     /// See [`FirewallError`]; the rules from before hold then.
-    pub async fn ensure(&self, node: &NodeNetwork) -> Result<bool, FirewallError> {
-        let rules = ruleset(&self.template, node.subnet, node.cluster_cidr, node.relay)?;
+    pub async fn ensure(
+        &self,
+        node: &NodeNetwork,
+        machines: &BTreeSet<IpAddr>,
+    ) -> Result<bool, FirewallError> {
+        let rules = ruleset(&self.template, node, machines)?;
         let present = Some(Applied {
             rules: rules.clone(),
             listed: listed().await?,
@@ -118,23 +131,37 @@ struct Values {
     subnet: Ipv4Net,
     cluster: Ipv4Net,
     relay: bool,
+    /// What of an address tells machines and instances of one part of the overlay apart: all parts are of one size.
+    host_mask: Ipv4Addr,
+    ports: String,
+    machines: String,
+    machines6: String,
 }
 
-/// The whole transaction, for a machine's part of the overlay. A relay passes on what is between
-/// two other machines, and no other machine does.
+/// The whole transaction, for a machine and the addresses of the others outside the overlay. A relay passes on
+/// what is between two other machines, and no other machine does.
 ///
 /// # Errors
 /// The template is wrong.
 pub fn ruleset(
     template: &str,
-    subnet: Ipv4Net,
-    cluster: Ipv4Net,
-    relay: bool,
+    node: &NodeNetwork,
+    machines: &BTreeSet<IpAddr>,
 ) -> Result<String, tera::Error> {
+    let ports = node.control_ports.iter().map(u16::to_string);
+    let of_family = |v4: bool| {
+        let own = machines.iter().filter(|address| address.is_ipv4() == v4);
+        let texts: Vec<String> = own.map(IpAddr::to_string).collect();
+        texts.join(", ")
+    };
     let values = Values {
-        subnet: subnet.trunc(),
-        cluster: cluster.trunc(),
-        relay,
+        subnet: node.subnet.trunc(),
+        cluster: node.cluster_cidr.trunc(),
+        relay: node.relay,
+        host_mask: node.subnet.hostmask(),
+        ports: ports.collect::<Vec<_>>().join(", "),
+        machines: of_family(true),
+        machines6: of_family(false),
     };
     let mut templates = Tera::new();
     templates.add_raw_template("kat.nft", template)?;
@@ -182,15 +209,18 @@ pub(super) async fn nft(arguments: &[&str], input: &str) -> Result<String, Firew
 mod tests {
     use super::*;
 
+    fn node(relay: bool) -> NodeNetwork {
+        let node = format!(
+            r#"{{"schema":1,"node":"n1","clusterCidr":"10.90.0.0/16","serviceCidr":"10.91.0.0/16",
+            "subnet":"10.90.2.0/23","address":"10.90.2.1","clusterDomain":"cluster.local",
+            "wireguardPort":51820,"mtu":1420,"holdSeconds":60,"relay":{relay}}}"#
+        );
+        serde_json::from_str(&node).unwrap()
+    }
+
     #[test]
     fn the_table_is_replaced_whole_and_nothing_else_is_named() {
-        let rules = ruleset(
-            TEMPLATE,
-            "10.90.1.0/24".parse().unwrap(),
-            "10.90.0.0/16".parse().unwrap(),
-            false,
-        )
-        .unwrap();
+        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
         let tables: Vec<&str> = rules
             .lines()
             .filter(|line| !line.starts_with('#') && line.contains("table "))
@@ -203,24 +233,52 @@ mod tests {
                 "table inet kat {"
             ]
         );
-        assert!(!rules.contains("hook output"), "own traffic is filtered");
+    }
+
+    #[test]
+    fn of_what_the_machine_sends_only_workloads_users_are_filtered() {
+        use crate::plan::{INDEX_LIMIT, SUBORDINATE_BASE, SUBORDINATE_COUNT, USER_BASE};
+        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
+        let (_, output) = rules.split_once("hook output").unwrap();
+        let (output, _) = output.split_once("\n\t}").unwrap();
+        let lines: Vec<&str> = output.lines().skip(1).map(str::trim).collect();
+        let users = format!(
+            "{{ {USER_BASE}-{}, {SUBORDINATE_BASE}-{} }}",
+            USER_BASE + INDEX_LIMIT - 1,
+            SUBORDINATE_BASE + SUBORDINATE_COUNT * INDEX_LIMIT - 1,
+        );
+        let expected =
+            format!("tcp dport {{ 2379, 2380, 9115, 9116 }} meta skuid {users} goto workload");
+        assert_eq!(lines, [expected]);
+    }
+
+    #[test]
+    fn ports_of_machines_are_closed_at_each_address_that_they_have() {
+        let machines = ["192.0.2.2", "192.0.2.3", "2001:db8::2"];
+        let machines = machines.iter().map(|text| text.parse().unwrap()).collect();
+        let rules = ruleset(TEMPLATE, &node(false), &machines).unwrap();
+        assert_eq!(
+            rules.matches("ip daddr { 192.0.2.2, 192.0.2.3 }").count(),
+            2
+        );
+        assert_eq!(rules.matches("ip6 daddr { 2001:db8::2 }").count(), 1);
+        assert!(rules.contains("ip saddr & 0.0.1.255 != 0.0.0.1"), "{rules}");
     }
 
     #[test]
     fn a_relay_alone_passes_on() {
-        let any = Ipv4Net::default();
         let passes = "iifname \"kat0\" oifname \"kat0\" accept";
         let keeps = "iifname \"kat0\" oifname \"kat0\" drop";
         for (relay, has, lacks) in [(true, passes, keeps), (false, keeps, passes)] {
-            let rules = ruleset(TEMPLATE, any, any, relay).unwrap();
+            let rules = ruleset(TEMPLATE, &node(relay), &BTreeSet::new()).unwrap();
             assert!(rules.contains(has) && !rules.contains(lacks), "{rules}");
         }
     }
 
     #[test]
     fn a_wrong_template_is_named() {
-        let any = Ipv4Net::default();
-        let error = ruleset("table inet {{ nothing }}", any, any, false).unwrap_err();
+        let nobody = BTreeSet::new();
+        let error = ruleset("table inet {{ nothing }}", &node(false), &nobody).unwrap_err();
         let message = FirewallError::from(error).to_string();
         assert!(message.starts_with("template kat.nft: "), "{message}");
     }

@@ -23,6 +23,8 @@ use rustix::net::{
 };
 use serde::Deserialize;
 
+use crate::json::{self, NotEncoded};
+
 use super::{
     server,
     state::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
@@ -60,6 +62,9 @@ pub enum HookError {
     /// The state is not what runtime-spec says.
     #[error("the container's state is malformed: {0}")]
     Malformed(#[source] serde_json::Error),
+    /// The request has no JSON.
+    #[error(transparent)]
+    NotEncoded(#[from] NotEncoded),
     /// The container has no annotation of KAT's.
     #[error("the container has no annotation {ANNOTATION}")]
     NoAnnotation,
@@ -233,7 +238,7 @@ fn call(request: &HookRequest, options: &Options, start: Instant) -> Result<(), 
             .ok_or(HookError::Timeout(options.timeout))
     };
     let mut stream = connect(&options.socket, left()?).map_err(failed)?;
-    let mut line = serde_json::to_vec(request).map_err(HookError::Malformed)?;
+    let mut line = json::bytes("the request to kat-net", request)?;
     line.push(b'\n');
     match stream.write_all(&line) {
         // It answered before it read: the answer says why.

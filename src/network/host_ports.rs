@@ -9,6 +9,7 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
     sync::Arc,
     time::Duration,
 };
@@ -21,8 +22,11 @@ use tokio::time::Instant;
 use super::{
     conntrack::{self, ConntrackError, Flow},
     firewall::FirewallError,
-    host_sockets, local,
-    state::{HostPortParts, Instances, NodeNetwork, Part, Transport},
+    host_sockets, local, run_file,
+    state::{
+        HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
+        Part, Transport,
+    },
     table::{self, Table},
     watch::Snapshot,
 };
@@ -35,6 +39,9 @@ pub const TEMPLATE: &str = include_str!("../../unit-templates/kat-host-ports.nft
 const INSTALLED: &str = "/usr/share/kat/unit-templates/kat-host-ports.nft";
 /// Everything is looked at again after this time, also who listens on the machine.
 const INTERVAL: Duration = Duration::from_secs(20);
+/// For so long a port stays a program's of the machine after it was last seen to listen there: one that starts anew, or is
+/// upgraded, must not find its callers, who may send passwords, with a workload.
+const KEPT_FOR_PROGRAMS: Duration = Duration::from_secs(600);
 /// Chains of ports begin so.
 const CHAIN: &str = "to-";
 
@@ -67,6 +74,10 @@ pub struct HostPortKeeper {
     known: BTreeSet<HostPort>,
     /// Ports that are left to a program of the machine.
     left: BTreeSet<HostPort>,
+    /// Ports that a program of the machine had, and when it was last seen there.
+    programs: BTreeMap<HostPort, Instant>,
+    /// Where they are told to the agent.
+    report: Option<PathBuf>,
 }
 
 /// What the rules follow from, but for who listens.
@@ -100,6 +111,8 @@ impl Default for HostPortKeeper {
             seen: None,
             known: BTreeSet::new(),
             left: BTreeSet::new(),
+            programs: BTreeMap::new(),
+            report: None,
         }
     }
 }
@@ -109,6 +122,7 @@ impl HostPortKeeper {
     pub fn installed() -> Self {
         Self {
             template: table::template(INSTALLED, TEMPLATE),
+            report: Some(MACHINE_PORTS_FILE.into()),
             ..Self::default()
         }
     }
@@ -140,7 +154,7 @@ impl HostPortKeeper {
         let parts = snapshot.host_ports.as_deref().unwrap_or(&parts);
         let mut ports = behind(instances, parts);
         self.leave_to_programs(node, &mut ports);
-        let values = Values::of(node, &ports);
+        let values = Values::of(node, &ports, &led_from_loopback(instances));
         let wanted = values.ports.iter().map(|port| port.chain.as_str());
         let render = |stale| values.render(&self.template, stale);
         let changed = self.table.set(&wanted.collect(), render).await?;
@@ -156,26 +170,48 @@ impl HostPortKeeper {
         Ok(())
     }
 
-    /// Takes out the ports that a program of the machine itself listens on.
+    /// Takes out the ports that a program of the machine itself listens on, or did not long ago.
     fn leave_to_programs(&mut self, node: &NodeNetwork, ports: &mut BTreeMap<HostPort, Behind>) {
-        if ports.is_empty() {
-            self.left.clear();
-            return;
-        }
-        let programs = host_sockets::in_the_way(node.cluster_cidr);
-        let left: BTreeSet<HostPort> = programs
-            .into_iter()
-            .filter(|port| ports.contains_key(port))
-            .collect();
+        let listening = host_sockets::in_the_way(node.cluster_cidr);
+        self.remember(&listening, Instant::now());
+        let has = |port: &HostPort| listening.contains(port) || self.programs.contains_key(port);
+        let left: BTreeSet<HostPort> = ports.keys().copied().filter(has).collect();
         for (protocol, port) in left.difference(&self.left) {
             tracing::warn!(
                 port,
                 protocol = protocol.word(),
-                "a program of this machine listens on a host port, which is left to it"
+                "a program of this machine listens on a host port, or did in the last ten minutes, which is left to it"
             );
         }
         ports.retain(|port, _| !left.contains(port));
         self.left = left;
+    }
+
+    /// Notes who listens now, forgets who has not for long, and tells the agent.
+    fn remember(&mut self, listening: &BTreeSet<HostPort>, now: Instant) {
+        // Whoever asks something over UDP has such a port for a moment, which says nothing.
+        let passing = host_sockets::passing_ports();
+        let lasting =
+            |(transport, port): &HostPort| *transport == Transport::Tcp || !passing.contains(port);
+        let seen = listening.iter().copied().filter(lasting);
+        self.programs.extend(seen.map(|port| (port, now)));
+        self.programs
+            .retain(|_, seen| now.saturating_duration_since(*seen) < KEPT_FOR_PROGRAMS);
+        let Some(path) = &self.report else { return };
+        let of = |wanted: Transport| {
+            let ports = self.programs.keys();
+            let ports = ports.filter(|(transport, _)| *transport == wanted);
+            ports.map(|(_, port)| *port).collect()
+        };
+        let told = MachinePorts {
+            schema: 1,
+            tcp: of(Transport::Tcp),
+            udp: of(Transport::Udp),
+        };
+        let written = run_file::write(path, &told);
+        if let Err(error) = written {
+            tracing::warn!(%error, "the ports of the machine's programs can't be told to kat-agent");
+        }
     }
 
     /// Has the kernel forget which instance a connection is sent to, where that is not to be; and, after a change,
@@ -270,7 +306,8 @@ pub fn ruleset(
     instances: &Instances,
     parts: &HostPortParts,
 ) -> Result<String, tera::Error> {
-    Values::of(node, &behind(instances, parts)).render(template, Vec::new())
+    let loopback = led_from_loopback(instances);
+    Values::of(node, &behind(instances, parts), &loopback).render(template, Vec::new())
 }
 
 /// Every port of the machine that an instance has, with those instances.
@@ -284,6 +321,16 @@ fn behind(instances: &Instances, parts: &HostPortParts) -> BTreeMap<HostPort, Be
         }
     }
     ports
+}
+
+/// Ports that lead to their instances for callers of 127.0.0.1 too: where all that have one say so.
+fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPort> {
+    let ports = instances.instances.values().flat_map(|one| &one.host_ports);
+    let (led, not_led): (Vec<_>, Vec<_>) = ports.partition(|port| port.loopback);
+    let of = |port: &HostPortNetwork| (port.protocol, port.port);
+    let not_led: BTreeSet<HostPort> = not_led.into_iter().map(of).collect();
+    let led = led.into_iter().map(of);
+    led.filter(|port| !not_led.contains(port)).collect()
 }
 
 fn serving(behind: &Behind) -> impl Iterator<Item = Target> {
@@ -306,13 +353,16 @@ struct Values {
     ports: Vec<PortValues>,
     /// Those that nobody serves.
     refused: Vec<Refused>,
+    /// Those of both that callers of 127.0.0.1 are sent to as well.
+    loopback_ports: Vec<PortValues>,
+    loopback_refused: Vec<Refused>,
     /// Ports of containers that ports of the machine lead to.
     passing: Vec<Passing>,
     /// Instances that may be sent to themselves.
     own: BTreeSet<Ipv4Addr>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct PortValues {
     chain: String,
     protocol: Transport,
@@ -320,13 +370,13 @@ struct PortValues {
     targets: Vec<Target>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Target {
     address: Ipv4Addr,
     port: u16,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Refused {
     protocol: Transport,
     port: u16,
@@ -340,7 +390,11 @@ struct Passing {
 }
 
 impl Values {
-    fn of(node: &NodeNetwork, all: &BTreeMap<HostPort, Behind>) -> Self {
+    fn of(
+        node: &NodeNetwork,
+        all: &BTreeMap<HostPort, Behind>,
+        loopback: &BTreeSet<HostPort>,
+    ) -> Self {
         let (mut ports, mut refused) = (Vec::new(), Vec::new());
         let (mut passing, mut own) = (BTreeSet::new(), BTreeSet::new());
         for ((protocol, port), behind) in all {
@@ -365,7 +419,16 @@ impl Values {
                 targets,
             });
         }
+        let is_led = |protocol, port| loopback.contains(&(protocol, port));
+        let loopback_ports = ports.iter();
+        let loopback_ports =
+            loopback_ports.filter(|one: &&PortValues| is_led(one.protocol, one.port));
+        let loopback_refused = refused.iter();
+        let loopback_refused =
+            loopback_refused.filter(|one: &&Refused| is_led(one.protocol, one.port));
         Self {
+            loopback_ports: loopback_ports.cloned().collect(),
+            loopback_refused: loopback_refused.cloned().collect(),
             network: node.cluster_cidr.trunc(),
             services: node.service_cidr.trunc(),
             machine: node.address,

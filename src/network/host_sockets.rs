@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{BufRead, BufReader},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::RangeInclusive,
 };
 
 use ipnet::Ipv4Net;
@@ -34,6 +35,17 @@ pub fn in_the_way(overlay: Ipv4Net) -> BTreeSet<(Transport, u16)> {
         found.extend(ports);
     }
     found
+}
+
+/// Ports from which the kernel chooses one for a socket that has none (ip(7), `ip_local_port_range`).
+pub fn passing_ports() -> RangeInclusive<u16> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let text = text.unwrap_or_default();
+    let mut ends = text.split_whitespace().map(str::parse);
+    match (ends.next(), ends.next()) {
+        (Some(Ok(first)), Some(Ok(last))) => first..=last,
+        _ => 32_768..=60_999,
+    }
 }
 
 /// A host port takes the callers of a socket at this address.

@@ -6,6 +6,7 @@
 
 pub mod announce;
 pub mod attach;
+pub mod attachments;
 pub mod balance;
 mod budget;
 mod conntrack;
@@ -24,6 +25,7 @@ mod overlay_state;
 mod peers;
 mod reconcile;
 pub mod resolved;
+mod run_file;
 pub mod server;
 pub mod service;
 pub mod state;
@@ -31,6 +33,7 @@ mod sysctl;
 mod table;
 mod teardown;
 pub mod unit_links;
+pub mod unit_processes;
 pub mod verify;
 pub mod watch;
 pub mod wireguard;

@@ -1,7 +1,7 @@
 //! Network namespaces and processes, held by descriptors so that a number used again can't be
 //! taken for the old one.
 //!
-//! This is the one module with `unsafe`: the two requests of ioctl_nsfs(2) have no safe wrapper in
+//! With `host/mount_tree.rs` this is all of KAT's `unsafe`: the two requests of ioctl_nsfs(2) have no safe wrapper in
 //! the libraries used, and a descriptor passed by the service manager is a bare number.
 
 #![allow(

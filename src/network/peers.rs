@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::{Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
     path::PathBuf,
     sync::Arc,
 };
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::{
     announce::{Schedule, port::Announcer},
     local::{self, Local},
-    overlay_state,
+    overlay_state, run_file,
     state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
     wireguard::{
         Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
@@ -67,6 +67,8 @@ pub(super) struct PeerKeeper {
     report: Option<PathBuf>,
     /// The machine's own addresses, as they were last.
     own: Option<Vec<Local>>,
+    /// Where those with a session were reached last.
+    reached: BTreeSet<IpAddr>,
 }
 
 impl PeerKeeper {
@@ -79,7 +81,20 @@ impl PeerKeeper {
             schedule: Schedule::default(),
             report,
             own: None,
+            reached: BTreeSet::new(),
         }
+    }
+
+    /// Addresses of the other machines outside the overlay: those that the list names, and where the others were reached,
+    /// as names are looked up only when somebody is looked for.
+    pub(super) fn addresses(&self, peers: Option<&Peers>) -> BTreeSet<IpAddr> {
+        let peers = peers.into_iter().flat_map(|peers| peers.peers.values());
+        let named = peers
+            .flat_map(|peer| &peer.endpoints)
+            .filter_map(|endpoint| endpoint.parse().ok())
+            .map(|endpoint: SocketAddr| endpoint.ip());
+        let all = named.chain(self.reached.iter().copied());
+        all.filter(local::is_meaningful).collect()
     }
 
     /// Makes the peers as `peers` says; without a list nobody is removed.
@@ -132,6 +147,10 @@ impl PeerKeeper {
         nudge(&by_key, &asked, moved);
         self.announce(node, &by_key, moved);
         self.tell(&by_key, &actual);
+        let sessions = actual.peers.values().filter(|peer| peer.is_connected());
+        self.reached = sessions
+            .filter_map(|peer| Some(peer.endpoint?.ip()))
+            .collect();
         let status = |key: &PublicKey| actual.peers.get(key);
         let connected = by_key
             .keys()
@@ -212,7 +231,7 @@ impl PeerKeeper {
             schema: 1,
             peers: peers.collect(),
         };
-        if let Err(error) = overlay_state::write(path, &state) {
+        if let Err(error) = run_file::write(path, &state) {
             tracing::warn!("{}: {error}", path.display());
         }
     }
@@ -434,6 +453,7 @@ mod tests {
             wireguard_port: 51820,
             mtu: 1420,
             upstream_dns: Vec::new(),
+            control_ports: crate::network::state::control_ports(),
             hold_seconds: 60,
             relay: false,
         };

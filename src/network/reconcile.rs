@@ -1,22 +1,24 @@
 //! One round of `kat-net`: what the files say against what the machine has.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::{sync::watch, time::Instant};
 
 use super::{
-    attach,
+    attachments::Attachments,
     firewall::{Firewall, FirewallError},
     kat0::Overlay,
-    links::{Link, LinkError, Links, Target},
     peers::PeerKeeper,
-    resolved,
-    state::{Instances, NodeNetwork},
+    resolved::Announcement,
+    state::{NodeNetwork, Peers},
     watch::Snapshot,
 };
 
-/// systemd-resolved is told again after this time, in case that it was restarted.
-const RESOLVED_INTERVAL: Duration = Duration::from_secs(300);
 /// The firewall's rules are looked at again after this time.
 const FIREWALL_INTERVAL: Duration = Duration::from_secs(25);
 
@@ -33,36 +35,42 @@ pub(super) struct Outcome {
     pub dns_address: Option<Ipv4Addr>,
 }
 
+/// When the rules were looked at, and what they were made of.
+struct Checked {
+    when: Instant,
+    node: Arc<NodeNetwork>,
+    machines: BTreeSet<IpAddr>,
+}
+
 /// Remembers what a round needs of the one before.
 pub(super) struct Reconciler {
-    links: Links,
+    attachments: Arc<Attachments>,
     overlay: Overlay,
     firewall: Firewall,
     /// Why services are not balanced as they should be.
     services: watch::Receiver<Option<String>>,
-    checked: Option<(Instant, Arc<NodeNetwork>)>,
+    checked: Option<Checked>,
     peers: PeerKeeper,
-    resolved: bool,
-    announced: Option<(u32, Ipv4Addr, String, Instant)>,
+    /// What systemd-resolved is to be told.
+    announcement: watch::Sender<Option<Announcement>>,
 }
 
 impl Reconciler {
     pub(super) fn new(
-        links: Links,
+        attachments: Arc<Attachments>,
         overlay: Overlay,
         peers: PeerKeeper,
         services: watch::Receiver<Option<String>>,
-        resolved: bool,
+        announcement: watch::Sender<Option<Announcement>>,
     ) -> Self {
         Self {
-            links,
+            attachments,
             overlay,
             firewall: Firewall::installed(),
             services,
             checked: None,
             peers,
-            resolved,
-            announced: None,
+            announcement,
         }
     }
 
@@ -86,10 +94,22 @@ impl Reconciler {
             };
         };
         let mut problems = Vec::new();
-        if let Err(error) = self.set_firewall(node).await {
+        if let Err(error) = self.set_firewall(node, snapshot.peers.as_deref()).await {
             problems.push(error.to_string());
         }
         problems.extend(self.services.borrow().clone());
+        // Before what may wait for other machines and their names.
+        let attached = match self.attachments.keep().await {
+            Err(error) => {
+                problems.push(error.to_string());
+                None
+            }
+            Ok(kept) => {
+                problems.extend(without_links(&kept.without));
+                let listed = snapshot.instances.is_some();
+                listed.then(|| format!("{} containers attached", kept.attached))
+            }
+        };
         let mut parts = Vec::new();
         let mut dns_address = None;
         let mut peers_settled = true;
@@ -111,15 +131,14 @@ impl Reconciler {
                         ));
                     }
                 }
-                self.announce(node, &link).await;
+                self.announce(Announcement {
+                    link: link.index,
+                    server: node.address,
+                    domain: node.cluster_domain.clone(),
+                });
             }
         }
-        if let Some(instances) = &snapshot.instances {
-            match self.set_instances(instances).await {
-                Err(error) => problems.push(error.to_string()),
-                Ok(count) => parts.push(format!("{count} containers attached")),
-            }
-        }
+        parts.extend(attached);
         let settled = problems.is_empty() && peers_settled;
         let status = match problems.is_empty() {
             true => parts.join(", "),
@@ -133,64 +152,51 @@ impl Reconciler {
         }
     }
 
-    /// Looks at the rules when the node changed, and from time to time: `nft` is a program.
-    async fn set_firewall(&mut self, node: &Arc<NodeNetwork>) -> Result<(), FirewallError> {
-        let fresh = self.checked.as_ref().is_some_and(|(when, seen)| {
-            when.elapsed() < FIREWALL_INTERVAL && Arc::ptr_eq(seen, node)
+    /// Looks at the rules when what they are made of changed, and from time to time: `nft` is a program.
+    async fn set_firewall(
+        &mut self,
+        node: &Arc<NodeNetwork>,
+        peers: Option<&Peers>,
+    ) -> Result<(), FirewallError> {
+        let machines = self.peers.addresses(peers);
+        let fresh = self.checked.as_ref().is_some_and(|checked| {
+            checked.when.elapsed() < FIREWALL_INTERVAL
+                && Arc::ptr_eq(&checked.node, node)
+                && checked.machines == machines
         });
         if !fresh {
             self.checked = None;
-            if self.firewall.ensure(node).await? {
+            if self.firewall.ensure(node, &machines).await? {
                 tracing::info!("put the rules of the firewall in place");
             }
-            self.checked = Some((Instant::now(), Arc::clone(node)));
+            self.checked = Some(Checked {
+                when: Instant::now(),
+                node: Arc::clone(node),
+                machines,
+            });
         }
         Ok(())
     }
 
-    /// Removes links of instances that are gone, and puts back routes that somebody took.
-    async fn set_instances(&self, instances: &Instances) -> Result<usize, LinkError> {
-        let keep = instances.instances.keys().map(String::as_str).collect();
-        for instance in attach::sweep(&self.links, &keep).await? {
-            tracing::info!(instance, "removed the link of an instance that is gone");
-        }
-        let routes = self.links.routes().await?;
-        let mut count = 0;
-        for link in self.links.all().await? {
-            let Some(instance) = attach::instance_of(&link) else {
-                continue;
-            };
-            let Some(known) = instances.instances.get(instance) else {
-                continue;
-            };
-            count += 1;
-            let net = known.address.into();
-            if link.up && !routes.contains(&(net, Some(link.index))) {
-                tracing::info!(instance, "put back the route of an instance");
-                self.links.set_route(net, Target::Link(link.index)).await?;
+    fn announce(&self, wanted: Announcement) {
+        self.announcement.send_if_modified(|current| {
+            let changed = current.as_ref() != Some(&wanted);
+            if changed {
+                *current = Some(wanted);
             }
-        }
-        Ok(count)
+            changed
+        });
     }
+}
 
-    async fn announce(&mut self, node: &Arc<NodeNetwork>, link: &Link) {
-        if !self.resolved || !resolved::is_running() {
-            return;
-        }
-        let (index, address, domain) = (link.index, node.address, &node.cluster_domain);
-        let same = self
-            .announced
-            .as_ref()
-            .is_some_and(|(at, server, name, when)| {
-                (*at, *server, name) == (index, address, domain)
-                    && when.elapsed() < RESOLVED_INTERVAL
-            });
-        if same {
-            return;
-        }
-        match resolved::announce(index, address, domain).await {
-            Ok(()) => self.announced = Some((index, address, domain.clone(), Instant::now())),
-            Err(error) => tracing::warn!("systemd-resolved was not told: {error}"),
-        }
-    }
+/// A sentence about the containers that run without their links; nothing where all have theirs.
+fn without_links(without: &BTreeMap<String, String>) -> Option<String> {
+    let (first, why) = without.first_key_value()?;
+    let others = match without.len() {
+        1 => String::new(),
+        count => format!(" ({} others too)", count - 1),
+    };
+    Some(format!(
+        "the container of {first} runs without its link{others}: {why}"
+    ))
 }

@@ -14,28 +14,32 @@ use std::{
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{UnixListener, UnixStream},
+    sync::Semaphore,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    attach::{self, AttachError, Attachment},
+    attachments::{AttachmentError, Attachments},
     budget::LineBudget,
-    links::Links,
     state::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
-    verify::{CgroupReader, VerifyError, verify},
+    verify::VerifyError,
     watch::StateFiles,
 };
-use crate::pulse::Pulse;
+use crate::{json, pulse::Pulse};
 
 /// Longest request, with its end of line.
 const MAXIMUM_REQUEST: usize = 4096;
 /// Time to send it, and to take the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time for the links themselves.
-const ATTACH_LIMIT: Duration = Duration::from_secs(20);
 /// Calls that one uid may have waiting.
 const CALLS_OF_ONE_USER: usize = 64;
+/// Calls that users without an instance may have waiting, all of them together: one person may have many uids.
+const CALLS_OF_STRANGERS: usize = 64;
+/// Calls that each of them may have waiting.
+const CALLS_OF_ONE_STRANGER: usize = 8;
+/// For users without an instance the files are looked at no more often.
+const STRANGERS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a request can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -80,6 +84,9 @@ pub enum HookRefusal {
     /// Too many at once.
     #[error("user {0} has {CALLS_OF_ONE_USER} calls waiting already")]
     TooMany(u32),
+    /// Too many of those who have no instance.
+    #[error("too many calls of users without an instance are waiting already")]
+    TooManyStrangers,
     /// This machine's network is not known yet.
     #[error("this machine's network is not set up yet (no node.json)")]
     NoNode,
@@ -94,10 +101,7 @@ pub enum HookRefusal {
     Gone,
     /// The links could not be made.
     #[error(transparent)]
-    Attach(#[from] AttachError),
-    /// The links took too long.
-    #[error("the links were not ready within {} s", ATTACH_LIMIT.as_secs())]
-    AttachTimeout,
+    Attach(#[from] AttachmentError),
 }
 
 /// Reads one request (a line of JSON, with or without its end).
@@ -136,10 +140,11 @@ pub fn check_instance(instance: &str) -> Result<(), RequestError> {
 /// Serves the hook.
 pub struct HookServer {
     files: Arc<StateFiles>,
-    links: Links,
-    cgroups: CgroupReader,
+    attachments: Arc<Attachments>,
     calls: Mutex<BTreeMap<u32, usize>>,
-    busy: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    strangers: Semaphore,
+    /// When the files were looked at for a stranger.
+    looked: tokio::sync::Mutex<Option<Instant>>,
     lines: LineBudget,
 }
 
@@ -166,14 +171,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl HookServer {
-    /// A server that decides by `files` and makes links with `links`.
-    pub fn new(files: Arc<StateFiles>, links: Links, cgroups: CgroupReader) -> Arc<Self> {
+    /// A server that decides by `files` and makes links with `attachments`.
+    pub fn new(files: Arc<StateFiles>, attachments: Arc<Attachments>) -> Arc<Self> {
         Arc::new(Self {
             files,
-            links,
-            cgroups,
+            attachments,
             calls: Mutex::default(),
-            busy: Mutex::default(),
+            strangers: Semaphore::new(CALLS_OF_STRANGERS),
+            looked: tokio::sync::Mutex::default(),
             lines: LineBudget::default(),
         })
     }
@@ -225,7 +230,10 @@ impl HookServer {
         let outcome = self.handle(&mut reader, uid).await;
         let answer = HookAnswer::of(&outcome);
         self.tell(uid, &outcome);
-        let mut line = serde_json::to_vec(&answer).unwrap_or_default();
+        let Ok(mut line) = json::bytes("the hook's answer", &answer) else {
+            // Without an answer the container does not start.
+            return;
+        };
         line.push(b'\n');
         let _ = timeout(PATIENCE, writing.write_all(&line)).await;
     }
@@ -233,7 +241,12 @@ impl HookServer {
     /// One line for the journal, unless the caller caused too many.
     fn tell(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
         // Anyone can cause these.
-        if let Err(error @ HookRefusal::Stranger(_)) = outcome {
+        if let Err(error) = outcome
+            && (matches!(
+                error,
+                HookRefusal::Stranger(_) | HookRefusal::TooManyStrangers
+            ) || !self.is_known(uid))
+        {
             return tracing::debug!("{error}");
         }
         let Some(held_back) = self.lines.take(uid) else {
@@ -253,37 +266,46 @@ impl HookServer {
         reader: &mut (impl AsyncBufReadExt + Unpin),
         uid: u32,
     ) -> Result<HookRequest, HookRefusal> {
-        if !self.is_known(uid) {
-            self.files.refresh();
-            if !self.is_known(uid) {
-                return Err(HookRefusal::Stranger(uid));
-            }
-        }
         let _call = self.begin(uid)?;
+        self.meet(uid).await?;
         let request = timeout(PATIENCE, read_request(reader))
             .await
             .map_err(|_| HookRefusal::Slow)??;
         let (_, instance) = self.look_up(&request, uid)?;
-        let container = verify(request.pid, uid, &instance.unit, &self.cgroups)?;
+        let container = self.attachments.verify(request.pid, &instance)?;
         let (node, instance) = self.pass_gate(reader, &request, uid).await?;
-
-        let turn = self.turn(&request.instance);
-        let _turn = turn.lock().await;
-        container.still_alive()?;
-        let wanted = Attachment {
-            instance: request.instance.clone(),
-            address: instance.address,
-            gateway: node.address,
-            mtu: node.mtu,
-            has_host_ports: !instance.host_ports.is_empty(),
-        };
-        timeout(
-            ATTACH_LIMIT,
-            attach::attach(&self.links, &container.namespace, &wanted),
-        )
-        .await
-        .map_err(|_| HookRefusal::AttachTimeout)??;
+        let id = &request.instance;
+        self.attachments
+            .attach(id, &node, &instance, &container)
+            .await?;
         Ok(request)
+    }
+
+    /// Finds out whether the caller has an instance. Its list may have been written in this moment, so the files are looked
+    /// at again, for all who wait together.
+    async fn meet(&self, uid: u32) -> Result<(), HookRefusal> {
+        if self.is_known(uid) {
+            return Ok(());
+        }
+        if lock(&self.calls).get(&uid) > Some(&CALLS_OF_ONE_STRANGER) {
+            return Err(HookRefusal::TooManyStrangers);
+        }
+        let permit = self.strangers.try_acquire();
+        let _permit = permit.map_err(|_| HookRefusal::TooManyStrangers)?;
+        let came = Instant::now();
+        let mut looked = self.looked.lock().await;
+        if looked.is_none_or(|when| when < came) {
+            if let Some(when) = *looked {
+                tokio::time::sleep_until(when + STRANGERS_INTERVAL).await;
+            }
+            self.files.refresh();
+            *looked = Some(Instant::now());
+        }
+        drop(looked);
+        match self.is_known(uid) {
+            true => Ok(()),
+            false => Err(HookRefusal::Stranger(uid)),
+        }
     }
 
     fn is_known(&self, uid: u32) -> bool {
@@ -300,13 +322,6 @@ impl HookServer {
         }
         *count += 1;
         Ok(Call { server: self, uid })
-    }
-
-    /// One call at a time for each instance.
-    fn turn(&self, instance: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut busy = lock(&self.busy);
-        busy.retain(|name, turn| name == instance || Arc::strong_count(turn) > 1);
-        Arc::clone(busy.entry(instance.to_owned()).or_default())
     }
 
     fn look_up(
@@ -379,13 +394,19 @@ async fn read_request(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::network::links::Links;
 
     #[tokio::test(start_paused = true)]
     async fn a_socket_that_nobody_calls_does_not_look_hung() {
         let folder = tempfile::tempdir().unwrap();
         let files = StateFiles::open(folder.path());
-        let cgroups: CgroupReader = Arc::new(|_| Ok("/".to_owned()));
-        let server = HookServer::new(files, Links::open().unwrap(), cgroups);
+        let attachments = Attachments::new(
+            Arc::clone(&files),
+            Links::open().unwrap(),
+            Arc::new(|_| Ok("/".to_owned())),
+            Arc::new(|_, _| Ok(Vec::new())),
+        );
+        let server = HookServer::new(files, attachments);
         let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
         let (pulses, cancel) = (crate::pulse::Pulses::default(), CancellationToken::new());
         let serving = server.serve(listener, pulses.watch("the socket"), cancel.clone());

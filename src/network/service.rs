@@ -26,15 +26,18 @@ use tokio_util::sync::CancellationToken;
 use super::{
     OVERLAY_LINK,
     announce::port::Announcer,
+    attachments::Attachments,
     balance::Balancer,
     kat0::Overlay,
     links::{self, LinkError, Links},
     names, namespaces,
     peers::PeerKeeper,
     reconcile::Reconciler,
+    resolved::{self, Tell, tell_resolved},
     server::HookServer,
     state::{FOLDER, HOOK_SOCKET, OVERLAY_FILE},
     unit_links,
+    unit_processes::{UnitProcesses, machine_processes},
     verify::{CgroupReader, proc_cgroups},
     watch::{Snapshot, StateFiles},
 };
@@ -89,12 +92,14 @@ pub struct Config {
     pub listener: Option<StdListener>,
     /// How a process's control group is known.
     pub cgroups: CgroupReader,
+    /// How the containers of a unit are found.
+    pub processes: UnitProcesses,
     /// How `kat0` is made; nothing for the machine's own way.
     pub overlay: Option<Overlay>,
     /// DNS, started when `kat0` has its address.
     pub dns: Option<DnsServer>,
-    /// Whether systemd-resolved is told.
-    pub resolved: bool,
+    /// How systemd-resolved is told; nothing where it is not.
+    pub resolved: Option<Tell>,
     /// Where it is told how the peers are; nothing tells nobody.
     pub report: Option<PathBuf>,
     /// Ends the service; SIGTERM and SIGINT do too.
@@ -114,9 +119,10 @@ impl Config {
             root: Some("/".into()),
             listener,
             cgroups: proc_cgroups(),
+            processes: machine_processes(),
             overlay: None,
             dns: Some(names::server()),
-            resolved: true,
+            resolved: Some(tell_resolved()),
             report: Some(OVERLAY_FILE.into()),
             cancel: CancellationToken::new(),
         }
@@ -140,15 +146,19 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     let links = Links::open()?;
     let files = StateFiles::open(&config.folder);
     let cancel = config.cancel;
-    let hook = HookServer::new(Arc::clone(&files), links.clone(), config.cgroups);
+    let attachments = Attachments::new(
+        Arc::clone(&files),
+        links.clone(),
+        config.cgroups,
+        config.processes,
+    );
+    let hook = HookServer::new(Arc::clone(&files), Arc::clone(&attachments));
     let mut tasks = tokio::task::JoinSet::new();
     let pulses = Pulses::default();
     let pulse = pulses.watch("the hook's socket");
     tasks.spawn(hook.serve(listener, pulse, cancel.clone()));
     tasks.spawn(Arc::clone(&files).watch(cancel.clone()));
-    let overlay = config
-        .overlay
-        .unwrap_or_else(|| Overlay::new(links.clone()));
+    let overlay = config.overlay.unwrap_or_else(|| Overlay::new(links));
     let announcer = Arc::new(Announcer::default());
     tasks.spawn(Arc::clone(&announcer).listen(cancel.clone()));
     let heard = Arc::clone(&announcer);
@@ -158,7 +168,11 @@ pub async fn run(config: Config) -> Result<(), ServiceError> {
     let pulse = pulses.watch("the addresses of services");
     let balancing = Balancer::installed().keep(files.subscribe(), trouble, pulse, cancel.clone());
     tasks.spawn(balancing);
-    let reconciler = Reconciler::new(links, overlay, peers, services, config.resolved);
+    let (announcement, wanted) = watch::channel(None);
+    if let Some(tell) = config.resolved {
+        tasks.spawn(resolved::keep(tell, wanted, cancel.clone()));
+    }
+    let reconciler = Reconciler::new(attachments, overlay, peers, services, announcement);
     let pulse = pulses.watch("the rounds");
     let keeping = keep(reconciler, files, heard, config.dns, pulse, cancel.clone());
     tasks.spawn(keeping);

@@ -4,7 +4,7 @@
 //! replaced atomically, is JSON, and its readers ignore fields that they do not know.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
 };
 
@@ -27,6 +27,8 @@ pub const SERVICES_FILE: &str = "services.json";
 pub const HOST_PORTS_FILE: &str = "host-ports.json";
 /// How the peers are: [`OverlayState`]; written by `kat-net` with every round, read by the agent.
 pub const OVERLAY_FILE: &str = "/run/kat/overlay.json";
+/// Ports that programs of the machine have, or had a moment ago: [`MachinePorts`].
+pub const MACHINE_PORTS_FILE: &str = "/run/kat/machine-ports.json";
 /// WireGuard's private key, base64, 0600.
 pub const PRIVATE_KEY_FILE: &str = "wireguard.key";
 /// The hook's socket, made by `kat-net.socket`.
@@ -57,11 +59,19 @@ pub struct NodeNetwork {
     /// Where other names are asked; the machine's own resolvers when empty.
     #[serde(default)]
     pub upstream_dns: Vec<IpAddr>,
+    /// TCP ports of the machines themselves, which containers do not reach.
+    #[serde(default = "control_ports")]
+    pub control_ports: BTreeSet<u16>,
     /// Longest time the hook holds an unconfirmed start, in seconds.
     pub hold_seconds: u32,
     /// It passes on what is between two other machines.
     #[serde(default)]
     pub relay: bool,
+}
+
+/// Those of etcd, the API and the agents as every cluster has them that was not given others.
+pub fn control_ports() -> BTreeSet<u16> {
+    [2379, 2380, 9115, 9116].into()
 }
 
 /// The other machines.
@@ -161,6 +171,13 @@ pub struct HostPortNetwork {
     pub protocol: Transport,
     /// Port of the container.
     pub container_port: u16,
+    /// It leads there for the machine's own programs that call 127.0.0.1, too; an agent of before this was said means so.
+    #[serde(default = "led_always")]
+    pub loopback: bool,
+}
+
+fn led_always() -> bool {
+    true
 }
 
 /// What this machine's instances are to those who call its ports.
@@ -171,6 +188,18 @@ pub struct HostPortParts {
     pub schema: u32,
     /// By their addresses.
     pub parts: BTreeMap<Ipv4Addr, Part>,
+}
+
+/// Ports of the machine that its own programs have, or had not long ago.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MachinePorts {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// TCP ports.
+    pub tcp: BTreeSet<u16>,
+    /// UDP ports.
+    pub udp: BTreeSet<u16>,
 }
 
 /// Whether the hook lets an instance start.

@@ -1,9 +1,7 @@
 //! Takes KAT's network off the machine, for `kat-agent reset`.
 
 use super::{
-    OVERLAY_LINK,
-    attach::sweep,
-    balance,
+    OVERLAY_LINK, attach, balance,
     firewall::{self, FirewallError},
     host_ports, kat0,
     links::{LinkError, Links},
@@ -27,7 +25,7 @@ pub enum TeardownError {
 /// The first thing that could not be removed, after all were tried.
 pub async fn teardown() -> Result<(), TeardownError> {
     let links = Links::open()?;
-    let veths = sweep(&links, &std::collections::BTreeSet::new()).await;
+    let veths = attach::remove_all(&links).await;
     let overlay = remove_overlay(&links).await;
     let routes = links.remove_routes(|_, _| false).await;
     let table = firewall::remove().await;

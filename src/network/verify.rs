@@ -141,17 +141,32 @@ pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
 /// Reads control groups from `/proc`. Where this service itself runs below a prefix (a container
 /// of the lab without a control group namespace), the prefix is taken off.
 pub fn proc_cgroups() -> CgroupReader {
-    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let prefix = unified_path(&own)
-        .and_then(|path| path.split_once("/system.slice/"))
-        .map(|(prefix, _)| prefix.to_owned())
-        .unwrap_or_default();
+    let prefix = own_prefix();
     Arc::new(move |pid| {
+        let prefix = known(&prefix)?;
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
         let path = unified_path(&text)
-            .and_then(|path| path.strip_prefix(&prefix))
+            .and_then(|path| path.strip_prefix(prefix))
             .ok_or_else(|| io::Error::other("no control group of version 2"))?;
         Ok(path.to_owned())
+    })
+}
+
+/// Where this service runs below a prefix, the prefix; else nothing.
+///
+/// # Errors
+/// Its control groups can't be read.
+pub(super) fn own_prefix() -> io::Result<String> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let prefix = unified_path(&own).and_then(|path| path.split_once("/system.slice/"));
+    Ok(prefix.map_or_else(String::new, |(prefix, _)| prefix.to_owned()))
+}
+
+/// The prefix that was read once, or again the error of that time.
+pub(super) fn known(prefix: &io::Result<String>) -> io::Result<&str> {
+    prefix.as_deref().map_err(|error| {
+        let told = format!("the service's own control group is not known: {error}");
+        io::Error::new(error.kind(), told)
     })
 }
 

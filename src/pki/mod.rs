@@ -27,8 +27,11 @@ pub use self::{
     files::{write_public, write_secret},
     leaf::{Identity, LeafKind},
     recovery::{load_recovery_key, recovery_key_file, store_recovery_key},
-    request::{CertificateRequest, MAX_REQUEST, create_request, create_request_for_key},
-    tls::{PeerIdentity, peer_identity},
+    request::{
+        CertificateRequest, MAX_REQUEST, create_key, create_request, create_request_for_key,
+        create_request_stating, key_hash,
+    },
+    tls::{PeerCertificate, PeerIdentity, peer_certificate, peer_identity},
     validity::{AUTHORITY_LIFETIME, BACKDATED, LEAF_LIFETIME, Validity, renew_due, validity_of},
 };
 

@@ -1,14 +1,24 @@
 //! Certificate requests (PKCS #10): made by machines, judged by the leader.
 
-use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SubjectPublicKeyInfo};
+use rcgen::{
+    CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData, SanType,
+    SubjectPublicKeyInfo,
+};
 use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject};
 use sha2::{Digest, Sha256};
 use x509_parser::{
-    certification_request::X509CertificationRequest, oid_registry, prelude::FromDer,
+    certification_request::X509CertificationRequest,
+    extensions::{GeneralName, ParsedExtension},
+    oid_registry,
+    prelude::FromDer,
     x509::SubjectPublicKeyInfo as ParsedKey,
 };
 
 use super::{PkiError, authority::generate_key, hex};
+
+/// Before the hash of a text that is signed with a request. Another meaning of that text gets another
+/// number.
+const STATEMENT: &str = "kat-join-1:";
 
 /// Largest request that is read, in bytes of PEM.
 pub const MAX_REQUEST: usize = 16 * 1024;
@@ -20,6 +30,7 @@ pub struct CertificateRequest {
     common_name: String,
     public_key: SubjectPublicKeyInfo,
     key_hash: String,
+    statement: Option<String>,
 }
 
 impl CertificateRequest {
@@ -58,6 +69,7 @@ impl CertificateRequest {
             common_name,
             public_key,
             key_hash: hex(&Sha256::digest(info.subject_pki.raw)),
+            statement: statement_of(&request),
         })
     }
 
@@ -72,10 +84,31 @@ impl CertificateRequest {
         &self.key_hash
     }
 
+    /// Whether it was signed together with this text; nothing where it was signed with none, as 0.1.0 and
+    /// renewals do.
+    pub fn states(&self, text: &str) -> Option<bool> {
+        let statement = self.statement.as_ref()?;
+        Some(*statement == hex(&Sha256::digest(text)))
+    }
+
     /// Its key.
     pub(super) fn public_key(&self) -> &SubjectPublicKeyInfo {
         &self.public_key
     }
+}
+
+/// The hash of the text that was signed together with a request: a name that it asks for, which 0.1.0
+/// ignores as it does all names.
+fn statement_of(request: &X509CertificationRequest<'_>) -> Option<String> {
+    let extensions = request.requested_extensions().into_iter().flatten();
+    let names = extensions.filter_map(|extension| match extension {
+        ParsedExtension::SubjectAlternativeName(names) => Some(&names.general_names),
+        _ => None,
+    });
+    names.flatten().find_map(|name| match name {
+        GeneralName::URI(uri) => uri.strip_prefix(STATEMENT).map(ToOwned::to_owned),
+        _ => None,
+    })
 }
 
 /// The only attribute of a subject, if that is a common name.
@@ -119,6 +152,24 @@ pub fn create_request(common_name: &str) -> Result<(String, String), PkiError> {
     Ok((request_of(common_name, &key)?, key.serialize_pem()))
 }
 
+/// Makes a key, as PEM.
+///
+/// # Errors
+/// [`PkiError::Key`].
+pub fn create_key() -> Result<String, PkiError> {
+    Ok(generate_key()?.serialize_pem())
+}
+
+/// SHA-256 of the public key of a key, as [`public_key_hash`](super::tls::public_key_hash) of a
+/// certificate for it.
+///
+/// # Errors
+/// [`PkiError::Key`] for what is no key.
+pub fn key_hash(key_pem: &str) -> Result<String, PkiError> {
+    let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
+    Ok(hex(&Sha256::digest(key.subject_public_key_info())))
+}
+
 /// A request for a key that exists, to renew a certificate.
 ///
 /// # Errors
@@ -128,8 +179,28 @@ pub fn create_request_for_key(common_name: &str, key_pem: &str) -> Result<String
     request_of(common_name, &key)
 }
 
+/// The same, signed together with a text, so that who passes the request on can't change that.
+///
+/// # Errors
+/// As [`create_request`].
+pub fn create_request_stating(
+    common_name: &str,
+    key_pem: &str,
+    text: &str,
+) -> Result<String, PkiError> {
+    let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
+    let statement = format!("{STATEMENT}{}", hex(&Sha256::digest(text)));
+    let name = SanType::URI(statement.try_into()?);
+    request_with(common_name, &key, vec![name])
+}
+
 fn request_of(common_name: &str, key: &KeyPair) -> Result<String, PkiError> {
+    request_with(common_name, key, Vec::new())
+}
+
+fn request_with(common_name: &str, key: &KeyPair, names: Vec<SanType>) -> Result<String, PkiError> {
     let mut params = CertificateParams::default();
+    params.subject_alt_names = names;
     let mut subject = DistinguishedName::new();
     subject.push(DnType::CommonName, common_name);
     params.distinguished_name = subject;

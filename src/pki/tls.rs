@@ -37,6 +37,28 @@ pub enum PeerIdentity {
     Admin(String),
 }
 
+/// A certificate that the other end showed: whom it names, and the key that it is for. A name can be
+/// given to another machine; the key can't.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerCertificate {
+    /// Whom it names.
+    pub identity: PeerIdentity,
+    /// SHA-256 of its public key, as [`public_key_hash`].
+    pub key_hash: String,
+}
+
+/// Reads whom a certificate names, and the hash of its key. That it is valid is the verifier's
+/// business, not this function's.
+///
+/// # Errors
+/// As [`peer_identity`].
+pub fn peer_certificate(certificate: &CertificateDer<'_>) -> Result<PeerCertificate, PkiError> {
+    Ok(PeerCertificate {
+        identity: peer_identity(certificate)?,
+        key_hash: key_hash_of(certificate)?,
+    })
+}
+
 /// Reads who a certificate is for. That it is valid is the verifier's business, not this
 /// function's.
 ///
@@ -79,8 +101,11 @@ pub(super) fn first_certificate(pem: &str) -> Result<CertificateDer<'static>, Pk
 /// # Errors
 /// [`PkiError`] if the certificate can't be read.
 pub fn public_key_hash(certificate_pem: &str) -> Result<String, PkiError> {
-    let certificate = first_certificate(certificate_pem)?;
-    let (_, parsed) = x509_parser::parse_x509_certificate(&certificate)
+    key_hash_of(&first_certificate(certificate_pem)?)
+}
+
+fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
     Ok(super::hex(&Sha256::digest(parsed.public_key().raw)))
 }
@@ -219,8 +244,18 @@ pub fn client_config(
     client_with(Arc::new(verifier), identity)
 }
 
-/// The leader as a client of one machine's agent: as [`client_config`], and the server's certificate
-/// must be `node:NODE`.
+/// One machine of the cluster, by its name and key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KnownMachine {
+    /// Its name.
+    pub name: String,
+    /// SHA-256 of its public key, as [`public_key_hash`]; nothing where a leader of an earlier version
+    /// did not publish it.
+    pub key_hash: Option<String>,
+}
+
+/// A client of one machine's agent: as [`client_config`], and the server's certificate must be
+/// `node:NAME` for the machine's key.
 ///
 /// # Errors
 /// As [`client_config`].
@@ -228,16 +263,16 @@ pub fn agent_client_config(
     authority_pem: &str,
     cluster_uid: &str,
     identity: Arc<CurrentIdentity>,
-    node: &str,
+    machine: KnownMachine,
 ) -> Result<ClientConfig, PkiError> {
-    let verifier = of_cluster(authority_pem, cluster_uid, Some(node.to_owned()))?;
+    let verifier = of_cluster(authority_pem, cluster_uid, Some(machine))?;
     client_with(Arc::new(verifier), Some(identity))
 }
 
 fn of_cluster(
     authority_pem: &str,
     cluster_uid: &str,
-    node: Option<String>,
+    machine: Option<KnownMachine>,
 ) -> Result<OfCluster, PkiError> {
     let name = ServerName::try_from(cluster_name(cluster_uid)).map_err(|_| {
         PkiError::Certificate(format!(
@@ -250,7 +285,7 @@ fn of_cluster(
     Ok(OfCluster {
         verifier,
         name,
-        node,
+        machine,
     })
 }
 
@@ -297,7 +332,7 @@ struct OfCluster {
     verifier: Arc<WebPkiServerVerifier>,
     name: ServerName<'static>,
     /// The one machine that is meant.
-    node: Option<String>,
+    machine: Option<KnownMachine>,
 }
 
 impl ServerCertVerifier for OfCluster {
@@ -316,11 +351,15 @@ impl ServerCertVerifier for OfCluster {
             ocsp_response,
             now,
         )?;
-        let Some(node) = &self.node else {
+        let Some(machine) = &self.machine else {
             return Ok(verified);
         };
-        match peer_identity(end_entity) {
-            Ok(PeerIdentity::Node(name)) if name == *node => Ok(verified),
+        let is_key = |hash: &str| machine.key_hash.as_ref().is_none_or(|known| known == hash);
+        match peer_certificate(end_entity) {
+            Ok(PeerCertificate {
+                identity: PeerIdentity::Node(name),
+                key_hash,
+            }) if name == machine.name && is_key(&key_hash) => Ok(verified),
             _ => Err(rustls::Error::InvalidCertificate(
                 rustls::CertificateError::ApplicationVerificationFailure,
             )),

@@ -6,11 +6,12 @@ use ipnet::Ipv4Net;
 use jiff::Timestamp;
 
 use super::{
-    DesiredMeta, EventKind, EventLog, NodeEntry, NodeRegistration, Snapshot, draft::put,
+    DesiredMeta, EventKind, EventLog, NodeEntry, NodeRegistration, Snapshot, endpoints::Places,
     node_subnet,
 };
 use crate::{
-    api::types::{ObjectReference, Reach},
+    api::types::{MemberKeys, ObjectReference, Reach},
+    json::{self, NotEncoded},
     store::{Compare, Operation, keys},
 };
 
@@ -21,8 +22,12 @@ pub struct Applicant {
     pub name: String,
     /// SHA-256 of its public key, which it has proved to own.
     pub identity_key: String,
+    /// The keys of its certificates while it holds etcd; none of a machine of version 0.1.0.
+    pub member_keys: MemberKeys,
     /// WireGuard's public key, base64.
     pub public_key: String,
+    /// All of this was signed with the machine's key; a machine of version 0.1.0 signs its name alone.
+    pub signed: bool,
     /// `host:port` of its WireGuard.
     pub endpoints: Vec<String>,
     /// Addresses at which others reach it outside the overlay.
@@ -51,6 +56,19 @@ pub enum NotAdmitted {
     /// It is on its way out.
     #[error("machine `{0}` is being deleted")]
     Leaving(String),
+    /// Another machine is registered with an address of it.
+    #[error("AddressTaken: machine `{node}` is in the cluster with {address}")]
+    AddressTaken {
+        /// `host:port`.
+        address: String,
+        /// The machine that has it.
+        node: String,
+    },
+    /// A request that anybody could have made of an earlier one of that machine.
+    #[error(
+        "machine `{0}` is in the cluster with another WireGuard key, and its key did not sign this one"
+    )]
+    NotSigned(String),
     /// Two machines with one WireGuard key can't be told apart.
     #[error("machine `{0}` has the same WireGuard key; is one of them a copy of the other?")]
     SameWireGuardKey(String),
@@ -62,6 +80,9 @@ pub enum NotAdmitted {
         /// Machines that fit.
         machines: u64,
     },
+    /// What would be written for it has no JSON.
+    #[error(transparent)]
+    NotEncoded(#[from] NotEncoded),
 }
 
 /// A machine that is let in, and what is written for it.
@@ -101,6 +122,7 @@ impl Applicant {
     pub fn registration(&self, uid: &str, now: Timestamp) -> NodeRegistration {
         NodeRegistration {
             identity_key: self.identity_key.clone(),
+            member_keys: self.member_keys.clone(),
             labels: node_labels(&self.name, &self.architecture),
             architecture: self.architecture.clone(),
             etcd: self.etcd,
@@ -112,37 +134,45 @@ impl Applicant {
     }
 
     /// The keys of a new machine.
-    pub fn first_keys(&self, uid: &str, subnet: Ipv4Net, now: Timestamp) -> Vec<Operation> {
-        let mut operations = self.network(subnet);
+    ///
+    /// # Errors
+    /// [`NotEncoded`].
+    pub fn first_keys(
+        &self,
+        uid: &str,
+        subnet: Ipv4Net,
+        now: Timestamp,
+    ) -> Result<Vec<Operation>, NotEncoded> {
+        let mut operations = self.network(subnet)?;
         operations.push(put(
             keys::registration(&self.name),
             &self.registration(uid, now),
-        ));
+        )?);
         let empty = DesiredMeta {
             schema: 1,
             revision: 1,
             count: 0,
         };
-        operations.push(put(keys::desired_meta(&self.name), &empty));
-        operations
+        operations.push(put(keys::desired_meta(&self.name), &empty)?);
+        Ok(operations)
     }
 
-    fn network(&self, subnet: Ipv4Net) -> Vec<Operation> {
+    fn network(&self, subnet: Ipv4Net) -> Result<Vec<Operation>, NotEncoded> {
         let text = |field, value: &str| {
             Operation::Put(
                 keys::network_node(&self.name, field),
                 value.as_bytes().to_vec(),
             )
         };
-        vec![
+        Ok(vec![
             text("subnet", &subnet.to_string()),
             text("wg_pubkey", &self.public_key),
             put(
                 keys::network_node(&self.name, "wg_endpoints"),
                 &self.endpoints,
-            ),
-            put(keys::network_node(&self.name, "reach"), &self.reach),
-        ]
+            )?,
+            put(keys::network_node(&self.name, "reach"), &self.reach)?,
+        ])
     }
 
     /// Lets the machine in, as a new one with the identity `uid`, or as the one that it was.
@@ -166,10 +196,33 @@ impl Applicant {
                 _ => {}
             }
         }
+        self.check_addresses(snapshot)?;
         match snapshot.nodes.get(&self.name) {
             Some(node) => self.admit_again(snapshot, node, now),
             None => self.admit_new(snapshot, uid, now),
         }
+    }
+
+    /// Whose address it is was said first by another machine: a person has to say which of the two has it.
+    fn check_addresses(&self, snapshot: &Snapshot) -> Result<(), NotAdmitted> {
+        let wanted = Places::of(
+            &self.advertise,
+            &self.reach,
+            &self.endpoints,
+            snapshot.cluster.spec.api_port,
+        );
+        for (name, node) in &snapshot.nodes {
+            if *name == self.name {
+                continue;
+            }
+            if let Some(address) = wanted.shared_with(&Places::of_node(snapshot, node)) {
+                return Err(NotAdmitted::AddressTaken {
+                    address,
+                    node: name.clone(),
+                });
+            }
+        }
+        Ok(())
     }
 
     fn admit_new(
@@ -179,7 +232,7 @@ impl Applicant {
         now: Timestamp,
     ) -> Result<Admission, NotAdmitted> {
         let subnet = free_subnet(snapshot)?;
-        let mut operations = self.first_keys(uid, subnet, now);
+        let mut operations = self.first_keys(uid, subnet, now)?;
         let message = format!("machine {} joined, with the subnet {subnet}", self.name);
         operations.extend(self.event(snapshot, uid, message, now));
         operations.push(Operation::Put(
@@ -208,19 +261,29 @@ impl Applicant {
         if before.deleting {
             return Err(NotAdmitted::Leaving(self.name.clone()));
         }
+        // A certificate request is no secret: with one of a renewal, and a token, others could put their
+        // own key in the place of that machine's.
+        let same_key = node.public_key.as_ref() == Some(&self.public_key);
+        if !self.signed && !same_key {
+            return Err(NotAdmitted::NotSigned(self.name.clone()));
+        }
         let registration = NodeRegistration {
             architecture: self.architecture.clone(),
             advertise: self.advertise.clone(),
             no_etcd: self.no_etcd,
             etcd_peer: self.etcd_peer,
+            member_keys: match self.member_keys.is_empty() {
+                true => before.member_keys.clone(),
+                false => self.member_keys.clone(),
+            },
             ..before.clone()
         };
         let subnet = match node.subnet {
             Some(subnet) => subnet,
             None => free_subnet(snapshot)?,
         };
-        let mut operations = self.network(subnet);
-        operations.push(put(keys::registration(&self.name), &registration));
+        let mut operations = self.network(subnet)?;
+        operations.push(put(keys::registration(&self.name), &registration)?);
         let message = format!("machine {} joined again", self.name);
         operations.extend(self.event(snapshot, &before.uid, message, now));
         Ok(Admission {
@@ -255,6 +318,11 @@ impl Applicant {
             message,
         )
     }
+}
+
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, NotEncoded> {
+    let value = json::bytes(&key, value)?;
+    Ok(Operation::Put(key, value))
 }
 
 /// The first part of the overlay that no machine has, and no address of an instance lies in.

@@ -1,6 +1,12 @@
 //! The assignment: one instance's complete desired state on one machine.
 
-use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    net::Ipv4Addr,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -201,10 +207,19 @@ impl Assignment {
     }
 
     /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have
-    /// what is the machine's: paths that it mounts, devices, groups, the network.
+    /// what is the machine's: paths that it mounts, devices, groups, the network, less confinement.
     pub fn asks_first(&self) -> bool {
         let mut volumes = self.volumes.iter();
-        self.stops_first() || volumes.any(|volume| volume.definition.host_mount.is_some())
+        self.stops_first()
+            || volumes.any(|volume| volume.definition.host_mount.is_some())
+            || !self.security_wants().is_empty()
+    }
+
+    /// What its containers ask for beyond Podman's own confinement: see [`Container::security_wants`].
+    pub fn security_wants(&self) -> BTreeSet<String> {
+        let others = self.others().map(|(_, one)| one);
+        let all = std::iter::once(&self.container).chain(others);
+        all.flat_map(Container::security_wants).collect()
     }
 
     /// Names what it carries: 32 hexadecimal digits, the same for the same text alone.

@@ -78,7 +78,7 @@ pub(super) struct ServiceAddresses {
     given: BTreeMap<WorkloadKey, Ipv4Addr>,
     /// Services that have none because none is left, and how many addresses there are.
     without: BTreeMap<WorkloadKey, u32>,
-    /// Every machine balances.
+    /// Machines balance.
     everywhere: bool,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn give_addresses(
     }
     let mut group = Group::default();
     for (key, entry) in &snapshot.workloads {
-        if addresses.given.contains_key(key) || !needs_address(entry) {
+        if addresses.given.contains_key(key) || !needs_address(entry) || draft.keeps(key) {
             continue;
         }
         let Some(address) = free_address(network, &taken, key) else {
@@ -175,6 +175,10 @@ pub(super) fn plan_balance(
     let snapshot = draft.snapshot;
     let mut group = Group::default();
     for (key, entry) in &snapshot.workloads {
+        let stored_at = keys::service_balance(&key.namespace, &key.name);
+        if draft.keeps(key) || draft.is_not_writable(key, &stored_at) {
+            continue;
+        }
         let stored = snapshot.services.get(key);
         let stored = stored.and_then(|service| service.balance.as_ref());
         let stored = stored.map(|stored| &stored.value);
@@ -183,11 +187,7 @@ pub(super) fn plan_balance(
         }
         let balance = balance(draft, statuses, key, entry, stored);
         if stored != Some(&balance) {
-            group.put(keys::service_balance(&key.namespace, &key.name), &balance);
-            if Draft::is_full(&group) {
-                let full = std::mem::take(&mut group);
-                draft.commit(full, "who serves".to_owned(), Vec::new());
-            }
+            draft.put_in_turn(&mut group, stored_at, &balance, "who serves");
         }
     }
     draft.commit(group, "who serves".to_owned(), Vec::new());
@@ -252,13 +252,25 @@ fn needs_address(entry: &WorkloadEntry) -> bool {
             .is_some_and(|balancer| !balancer.spec.ports.is_empty() && !balancer.spec.headless)
 }
 
-/// Names answer with service addresses once every machine balances them: on one of an earlier
-/// version nobody would be behind them.
+/// Names answer with service addresses once most machines balance them, and from then on: where a machine says that it
+/// is of an earlier version, its own containers lack them, and nobody else's.
 fn balances_everywhere(snapshot: &Snapshot, statuses: &BTreeMap<String, NodeStatusRecord>) -> bool {
+    let named = snapshot.services.iter().any(|(key, service)| {
+        let WorkloadKey { namespace, name } = key;
+        let stored = service.address.as_ref();
+        stored.is_some_and(|stored| {
+            let address = stored.value.address.to_string();
+            let record = keys::dns_record(namespace, name, "A", &address);
+            snapshot.dns.contains_key(&record)
+        })
+    });
     let known = snapshot.nodes.keys().filter_map(|name| statuses.get(name));
-    known
-        .filter(|status| status.phase != NodePhase::Joining)
-        .all(|status| status.data_path >= BALANCING_DATA_PATH)
+    let known = known.filter(|status| status.phase != NodePhase::Joining);
+    let (count, balancing) = known.fold((0, 0), |(count, balancing), status| {
+        let balances = status.data_path >= BALANCING_DATA_PATH;
+        (count + 1, balancing + usize::from(balances))
+    });
+    named || balancing * 2 > count || count == 0
 }
 
 /// The addresses of a network that services may have: all but the first and the last.

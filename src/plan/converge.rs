@@ -18,6 +18,8 @@ const FIRST_DELAY: Duration = Duration::from_secs(10);
 const LONGEST_DELAY: Duration = Duration::from_secs(300);
 /// After so long without a failure the delay starts anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+/// An instance that its machine has stopped because of its disk is placed elsewhere when it has not started again by then.
+const EVICTED_FOR: Duration = Duration::from_secs(300);
 
 impl Pass<'_, '_, '_> {
     pub(super) fn converge(&mut self, parsed: &ParsedWorkload, all: &[Live<'_>]) {
@@ -244,6 +246,11 @@ impl Pass<'_, '_, '_> {
             if !turn.strategy.stops_first {
                 self.create(parsed, slot);
             }
+        } else if best.evicted && self.may_be_elsewhere(parsed, slot, best) {
+            self.stop(best, "its machine is short of disk space");
+            if !turn.strategy.stops_first {
+                self.create(parsed, slot);
+            }
         }
     }
 
@@ -450,6 +457,32 @@ impl Pass<'_, '_, '_> {
         let why = self.unschedulable.as_deref().unwrap_or("no place");
         let why = format!("{why}{}", self.how_it_moves(live));
         self.can_not_leave(live, &why);
+    }
+
+    /// An instance that its machine has stopped because of its disk has had time to start again there, and fits on another
+    /// machine.
+    fn may_be_elsewhere(&mut self, parsed: &ParsedWorkload, slot: u32, evicted: &Live<'_>) -> bool {
+        if self.draft.stops(evicted.id) {
+            return false;
+        }
+        let since = evicted.record.as_ref().and_then(|record| record.since);
+        let waited = self
+            .draft
+            .now
+            .duration_since(since.unwrap_or(self.draft.now));
+        let waited = Duration::try_from(waited).unwrap_or(Duration::ZERO);
+        if let Some(left) = EVICTED_FOR
+            .checked_sub(waited)
+            .filter(|left| !left.is_zero())
+        {
+            self.draft.wake(left);
+            return false;
+        }
+        // That there is no other machine is no reason of its own.
+        let unschedulable = self.unschedulable.clone();
+        let fits = self.fits(parsed, slot);
+        self.unschedulable = unschedulable;
+        fits
     }
 
     /// The delay has passed after which an instance is replaced whose program ended for good.

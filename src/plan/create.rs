@@ -11,10 +11,11 @@ use super::{
     secrets,
     service::Pass,
 };
-use crate::resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec};
-
-/// Most bytes of an assignment beside the files that it carries: the largest part are sealed values.
-const OTHERWISE: usize = 512 * 1024;
+use crate::{
+    api::types::InstancePhase,
+    json,
+    resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
+};
 
 /// An id, secrets, and credentials for registries.
 type Next = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
@@ -256,6 +257,7 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
             workload: Some(self.key),
             replaces: &replaces,
             held,
+            last_resort: self.was_lost(slot),
             ..demand
         };
         let candidates = self.machines.candidates(self.key, self.draft);
@@ -276,8 +278,9 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
 
     /// Before an assignment is written.
     pub(super) fn make_room_for(&mut self, assignment: &Assignment) {
-        let carried = assignment.carried.as_ref().map_or(0, |text| text.len());
-        self.make_room(carried + OTHERWISE);
+        // One that has no JSON is found out when it is put.
+        let bytes = json::bytes("", assignment).map_or(0, |bytes| bytes.len());
+        self.make_room(bytes);
     }
 
     fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
@@ -309,6 +312,23 @@ impl<'a, 'b> Pass<'_, 'a, 'b> {
         })
         .map(|(_, entry)| entry.node.as_str())
         .collect()
+    }
+
+    /// What a new instance of a slot takes the place of gave up, or its machine is lost.
+    fn was_lost(&self, slot: u32) -> bool {
+        let around = &self.around;
+        let mut own = self.draft.instances_of(self.key).iter();
+        own.any(|(id, entry)| {
+            let status = around.statuses.get(&entry.node);
+            let record = status.and_then(|status| status.instances.get(*id));
+            let over = record.is_some_and(|record| {
+                matches!(
+                    record.phase,
+                    InstancePhase::Failed | InstancePhase::Succeeded
+                )
+            });
+            entry.assignment.value.slot == slot && (over || around.losses.is_replaced(&entry.node))
+        })
     }
 
     /// The next id, with what that instance uses of secrets, and credentials for its images. An id is not used up

@@ -49,14 +49,28 @@ pub(super) fn plan_dns(
         }
         wanted.insert(key(&format!("{id}={}", assignment.address)));
     }
+    let kept = |key: &str| {
+        let mut parts = key.strip_prefix(keys::DNS).unwrap_or(key).split('/');
+        let (Some(namespace), Some(name)) = (parts.next(), parts.next()) else {
+            return false;
+        };
+        snapshot
+            .workloads
+            .contains_key(&WorkloadKey::new(namespace, name))
+            && draft.keeps(&WorkloadKey::new(namespace, name))
+    };
+    let missing = wanted.iter().filter(|key| !snapshot.dns.contains_key(*key));
+    let missing: Vec<&String> = missing.filter(|key| !kept(key)).collect();
+    let unwanted = snapshot.dns.keys().filter(|key| !wanted.contains(*key));
+    let unwanted: Vec<&String> = unwanted.filter(|key| !kept(key)).collect();
     let mut group = Group::default();
-    for key in wanted.iter().filter(|key| !snapshot.dns.contains_key(*key)) {
+    for key in missing {
         group.put(key.clone(), &());
         if Draft::is_full(&group) {
             draft.commit(std::mem::take(&mut group), "names".to_owned(), Vec::new());
         }
     }
-    for key in snapshot.dns.keys().filter(|key| !wanted.contains(*key)) {
+    for key in unwanted {
         group.delete(key.clone());
         if Draft::is_full(&group) {
             draft.commit(std::mem::take(&mut group), "names".to_owned(), Vec::new());

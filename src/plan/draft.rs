@@ -11,10 +11,15 @@ use serde::Serialize;
 
 use super::{
     Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, VolumeKey, VolumeRecord, Wanted,
-    WorkloadKey, balance::ServiceAddresses, event::EventLog, host_ports::HostPorts,
+    WorkloadKey,
+    balance::ServiceAddresses,
+    event::EventLog,
+    frozen::{self, Frozen, NotWritable, NotWritableCause, WrittenObject},
+    host_ports::HostPorts,
 };
 use crate::{
     api::types::ObjectReference,
+    json,
     plan::{EventKind, Requested},
     store::{Compare, Operation, keys},
 };
@@ -38,6 +43,8 @@ pub struct Plan {
     pub changes: Vec<Change>,
     /// Plan again after this time even when nothing changes.
     pub wake_after: Option<Duration>,
+    /// Objects that are left as they are because what they need cannot be written.
+    pub frozen: Vec<NotWritable>,
 }
 
 /// A group of operations is committed before it grows past this, which leaves room for one more
@@ -68,15 +75,21 @@ pub(super) struct Draft<'a> {
     last: BTreeMap<String, Ipv4Addr>,
     /// What the stored assignments ask for, by machine.
     requested: BTreeMap<&'a str, Requested>,
+    /// Users of the stored assignments, by machine.
+    users: BTreeMap<&'a str, BTreeSet<u32>>,
     /// The stored assignments by namespace and workload.
     instances: BTreeMap<&'a str, BTreeMap<&'a str, Vec<StoredInstance<'a>>>>,
-    /// Instances that this plan has placed.
-    placed: BTreeSet<String>,
+    /// Instances that this plan has placed, with their workloads.
+    placed: BTreeMap<String, WorkloadKey>,
     /// Volumes as this plan leaves them.
     volumes: BTreeMap<VolumeKey, VolumeRecord>,
     /// Instances that this plan stops.
     stopped: BTreeSet<String>,
     changes: Vec<Change>,
+    /// Objects that are left as they are.
+    pub(super) frozen: Frozen,
+    /// Objects with a value that has no JSON, or that need one that is too large.
+    refused: Vec<NotWritable>,
 }
 
 /// Operations that become one or more changes.
@@ -84,6 +97,8 @@ pub(super) struct Draft<'a> {
 pub(super) struct Group {
     operations: Vec<Operation>,
     machines: BTreeSet<String>,
+    /// A key whose value has no JSON, and why.
+    not_encoded: Option<(String, String)>,
 }
 
 impl<'a> Draft<'a> {
@@ -99,8 +114,11 @@ impl<'a> Draft<'a> {
         let mut requested: BTreeMap<&str, Requested> = BTreeMap::new();
         let mut instances: BTreeMap<&str, BTreeMap<&str, Vec<StoredInstance<'_>>>> =
             BTreeMap::new();
+        let mut users: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
         for (id, entry) in &snapshot.instances {
             let assignment = &entry.assignment.value;
+            let own = users.entry(entry.node.as_str()).or_default();
+            own.insert(assignment.user.index);
             requested
                 .entry(entry.node.as_str())
                 .or_default()
@@ -131,11 +149,14 @@ impl<'a> Draft<'a> {
                 .map(|(node, (_, address))| (node, address))
                 .collect(),
             requested,
+            users,
             instances,
-            placed: BTreeSet::new(),
+            placed: BTreeMap::new(),
             volumes: BTreeMap::new(),
             stopped: BTreeSet::new(),
             changes: Vec::new(),
+            frozen: Frozen::default(),
+            refused: Vec::new(),
         }
     }
 
@@ -152,9 +173,41 @@ impl<'a> Draft<'a> {
         self.requested.contains_key(node)
     }
 
+    /// A stored assignment for this machine is of this user.
+    pub(super) fn has_user(&self, node: &str, index: u32) -> bool {
+        self.users
+            .get(node)
+            .is_some_and(|users| users.contains(&index))
+    }
+
     /// What the stored assignments of a machine ask for.
     pub(super) fn requested(&self, node: &str) -> Requested {
         self.requested.get(node).copied().unwrap_or_default()
+    }
+
+    /// The workload stays as it is: something of it cannot be written, and it is not being deleted.
+    pub(super) fn keeps(&self, key: &WorkloadKey) -> bool {
+        self.frozen.workload(key).is_some()
+            && self
+                .snapshot
+                .workloads
+                .get(key)
+                .is_none_or(|entry| !entry.meta.value.deleting)
+    }
+
+    /// This key of the workload is what cannot be written.
+    pub(super) fn is_not_writable(&self, workload: &WorkloadKey, key: &str) -> bool {
+        let frozen = self.frozen.workload(workload);
+        frozen.is_some_and(|frozen| frozen.key == key)
+    }
+
+    /// The workload has to be left as it is: what it needs next cannot be written.
+    pub(super) fn refuse(&mut self, workload: &WorkloadKey, key: String, cause: NotWritableCause) {
+        self.refused.push(NotWritable {
+            object: WrittenObject::Workload(workload.clone()),
+            key,
+            cause,
+        });
     }
 
     /// The next free address of a machine.
@@ -184,7 +237,8 @@ impl<'a> Draft<'a> {
             };
             group.put(keys::allocation(&assignment.instance), &allocation);
         }
-        self.placed.insert(assignment.instance.clone());
+        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        self.placed.insert(assignment.instance.clone(), workload);
         group.put(
             keys::desired_instance(node, &assignment.instance),
             assignment,
@@ -194,7 +248,7 @@ impl<'a> Draft<'a> {
 
     /// An instance of this id exists, or this plan has placed one.
     pub(super) fn is_taken(&self, instance: &str) -> bool {
-        self.snapshot.instances.contains_key(instance) || self.placed.contains(instance)
+        self.snapshot.instances.contains_key(instance) || self.placed.contains_key(instance)
     }
 
     /// Where the data of a volume lies.
@@ -287,6 +341,27 @@ impl<'a> Draft<'a> {
         bytes + more > HARD_BYTES
     }
 
+    /// Puts an object into a group that several share, and commits the group where it is full, or has no room for it.
+    pub(super) fn put_in_turn<T: Serialize>(
+        &mut self,
+        group: &mut Group,
+        key: String,
+        value: &T,
+        reason: &str,
+    ) {
+        let mut own = Group::default();
+        own.put(key, value);
+        let bytes: usize = own.operations.iter().map(value_bytes).sum();
+        if own.not_encoded.is_some() || Self::has_no_room(group, bytes) {
+            self.commit(std::mem::take(group), reason.to_owned(), Vec::new());
+        }
+        group.operations.append(&mut own.operations);
+        group.not_encoded = own.not_encoded.take();
+        if group.not_encoded.is_some() || Self::is_full(group) {
+            self.commit(std::mem::take(group), reason.to_owned(), Vec::new());
+        }
+    }
+
     /// Ends a group: it becomes a change, if it has any operation.
     ///
     /// Where several operations of the group write the same key, the last one counts.
@@ -294,12 +369,26 @@ impl<'a> Draft<'a> {
         let Group {
             mut operations,
             machines,
+            mut not_encoded,
         } = group;
         for node in machines {
             if let Some(meta) = self.desired.get(&node) {
-                operations.push(put(keys::desired_meta(&node), meta));
+                match put(keys::desired_meta(&node), meta) {
+                    Ok(operation) => operations.push(operation),
+                    Err(refused) => not_encoded = Some(refused),
+                }
             }
         }
+        if let Some((key, error)) = not_encoded {
+            let object = frozen::object_of(self.snapshot, &self.placed, &key);
+            self.refused.push(NotWritable {
+                object: object.unwrap_or_else(|| WrittenObject::Key(key.clone())),
+                key,
+                cause: NotWritableCause::NotEncoded(error),
+            });
+            return;
+        }
+        operations.retain(|operation| !self.frozen.has_key(key_of(operation)));
         let mut seen = BTreeSet::new();
         operations.reverse();
         operations.retain(|operation| seen.insert(key_of(operation).to_owned()));
@@ -332,17 +421,27 @@ impl<'a> Draft<'a> {
         }
     }
 
+    /// The plan; in `frozen` stands what could not be written of it.
     pub(super) fn finish(self) -> Plan {
+        let mut frozen = self.refused;
+        let changes = self.changes.iter();
+        frozen.extend(
+            changes.filter_map(|change| frozen::not_writable(self.snapshot, &self.placed, change)),
+        );
         Plan {
             changes: self.changes,
             wake_after: self.wake_after,
+            frozen,
         }
     }
 }
 
 impl Group {
     pub(super) fn put<T: Serialize>(&mut self, key: String, value: &T) {
-        self.operations.push(put(key, value));
+        match put(key, value) {
+            Ok(operation) => self.operations.push(operation),
+            Err(refused) => self.not_encoded = Some(refused),
+        }
     }
 
     pub(super) fn put_text(&mut self, key: String, text: &[u8]) {
@@ -358,7 +457,7 @@ impl Group {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.operations.is_empty() && self.machines.is_empty()
+        self.operations.is_empty() && self.machines.is_empty() && self.not_encoded.is_none()
     }
 }
 
@@ -375,7 +474,10 @@ fn key_of(operation: &Operation) -> &str {
     }
 }
 
-/// The stored objects are plain data with text keys, which always serialise.
-pub(super) fn put<T: Serialize>(key: String, value: &T) -> Operation {
-    Operation::Put(key, serde_json::to_vec(value).unwrap_or_default())
+/// The write of an object as JSON; the key and why where it has none.
+fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, (String, String)> {
+    match json::bytes(&key, value) {
+        Ok(bytes) => Ok(Operation::Put(key, bytes)),
+        Err(error) => Err((key, error.reason)),
+    }
 }

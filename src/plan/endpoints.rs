@@ -1,20 +1,20 @@
 //! Where machines answer: for agents, which read it from the store, and for people's contexts.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
 
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EventKind, NodeRegistration, Snapshot,
+    EventKind, NodeEntry, NodeStatusRecord, Snapshot,
     draft::{Draft, Group},
     loss::Heard,
     node_address,
 };
 use crate::{
-    api::types::{MachineEndpoints, NodePhase, ObjectReference},
+    api::types::{Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
     store::{Compare, keys},
 };
 
@@ -50,6 +50,11 @@ impl ClusterEndpoints {
                 api,
                 overlay,
                 etcd: registration.etcd,
+                node_key: registration.identity_key.clone(),
+                leader_key: match registration.etcd {
+                    true => registration.member_keys.leader.clone(),
+                    false => String::new(),
+                },
             };
             (name.clone(), endpoints)
         });
@@ -110,8 +115,215 @@ pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
     open.min().map(|(_, endpoint)| endpoint.clone())
 }
 
-/// Writes where a machine is reached when its agent says something else than what is stored. An
-/// agent that does not know says nothing.
+/// The type and reason of the condition of a machine that says another machine's address is its own.
+const ADDRESSES_CONDITION: &str = "AddressesAccepted";
+const ADDRESS_TAKEN: &str = "AddressTaken";
+
+/// Where a machine is called: `host:port` of its API and of its WireGuard. The port belongs to it: two
+/// machines behind one router have its address, each with a port of its own.
+#[derive(Debug, Default)]
+pub(super) struct Places(BTreeSet<String>);
+
+impl Places {
+    pub(super) fn of(
+        advertise: &[IpAddr],
+        reach: &Reach,
+        wireguard: &[String],
+        api_port: u16,
+    ) -> Self {
+        let told = wireguard.iter();
+        let told = told.filter(|place| !(reach.behind_nat && is_of_own_network(place)));
+        let mut places: BTreeSet<String> = told.cloned().collect();
+        // Behind NAT its addresses mean something in its own network alone, and nobody is told them.
+        if !reach.behind_nat {
+            let api = advertise.iter().map(|one| api_place(*one, api_port));
+            places.extend(api);
+            places.extend(reach.names.iter().map(|name| format!("{name}:{api_port}")));
+        }
+        Self(places)
+    }
+
+    pub(super) fn of_node(snapshot: &Snapshot, node: &NodeEntry) -> Self {
+        let advertise = &node.registration.value.advertise;
+        let port = snapshot.cluster.spec.api_port;
+        Self::of(advertise, &node.reach, &node.endpoints, port)
+    }
+
+    /// The first that both have.
+    pub(super) fn shared_with(&self, other: &Self) -> Option<String> {
+        self.0.intersection(&other.0).next().cloned()
+    }
+}
+
+/// An address that means another machine in another network (RFC 1918, 4193, 3927, 6598).
+fn is_of_own_network(place: &str) -> bool {
+    let Ok(place) = place.parse::<SocketAddr>() else {
+        return false;
+    };
+    match place.ip() {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_private()
+                || address.is_link_local()
+                || (first == 100 && (64..128).contains(&second))
+        }
+        IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
+    }
+}
+
+fn api_place(address: IpAddr, port: u16) -> String {
+    SocketAddr::new(address, port).to_string()
+}
+
+/// What a machine reports of where it is reached, less what is another machine's.
+struct Claim {
+    advertise: Vec<IpAddr>,
+    endpoints: Vec<String>,
+    /// Each with the machine that has it.
+    taken: BTreeMap<String, String>,
+}
+
+/// Whose address it is was said first by the machine that is registered with it, and holds until that
+/// machine says another one, or is taken out: what a report says must not draw others' calls to its machine.
+fn claim(
+    snapshot: &Snapshot,
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+    report: &NodeReport,
+) -> Claim {
+    let port = snapshot.cluster.spec.api_port;
+    let hidden = |node: &NodeEntry| node.reach.behind_nat;
+    let own = snapshot.nodes.get(name);
+    let mut taken = BTreeMap::new();
+    let mut is_free = |place: String, is_api: bool| {
+        let own_is_hidden = own.is_some_and(hidden);
+        if own_is_hidden && !is_api && is_of_own_network(&place) {
+            return true;
+        }
+        let own_has = own.is_some_and(|own| is_registered(own, &place, port));
+        let holder = snapshot.nodes.iter().find(|(other, node)| {
+            if *other == name
+                || is_api && (hidden(node) || own_is_hidden)
+                || !is_registered(node, &place, port)
+            {
+                return false;
+            }
+            // Both are registered with it: the older one has it.
+            let earlier = own.filter(|_| own_has).is_none_or(|own| {
+                let age = |one: &NodeEntry| one.registration.value.created;
+                (age(node), other.as_str()) < (age(own), name)
+            });
+            earlier && !has_left(heard, other, node, &place, port)
+        });
+        match holder {
+            Some((other, _)) => {
+                taken.insert(place, other.clone());
+                false
+            }
+            None => true,
+        }
+    };
+    let advertise = report.advertise.iter().copied();
+    let advertise = advertise
+        .filter(|address| is_free(api_place(*address, port), true))
+        .collect();
+    let endpoints = report.endpoints.iter();
+    let endpoints = endpoints
+        .filter(|endpoint| is_free((*endpoint).clone(), false))
+        .cloned()
+        .collect();
+    Claim {
+        advertise,
+        endpoints,
+        taken,
+    }
+}
+
+/// Whether [`Places::of_node`] has it, without making all of them: each machine's reports are compared with each other machine.
+fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
+    let hidden = node.reach.behind_nat;
+    if node.endpoints.iter().any(|one| one == place) {
+        return !(hidden && is_of_own_network(place));
+    }
+    let Some((host, port)) = place.rsplit_once(':').filter(|_| !hidden) else {
+        return false;
+    };
+    if port.parse() != Ok(api_port) {
+        return false;
+    }
+    let host = host.trim_matches(['[', ']']);
+    match host.parse::<IpAddr>() {
+        Ok(address) => node.registration.value.advertise.contains(&address),
+        Err(_) => node.reach.names.iter().any(|name| name == host),
+    }
+}
+
+/// A machine reports by now that it is reached elsewhere.
+fn has_left(
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+    node: &NodeEntry,
+    place: &str,
+    port: u16,
+) -> bool {
+    let report = heard.get(name).and_then(|heard| heard.report);
+    let says = |report: &&NodeReport| !report.advertise.is_empty() && !report.endpoints.is_empty();
+    report.filter(says).is_some_and(|report| {
+        let now = Places::of(&report.advertise, &node.reach, &report.endpoints, port);
+        !now.0.contains(place)
+    })
+}
+
+/// The condition of a machine that says another machine's address is its own.
+pub(super) fn address_condition(
+    snapshot: &Snapshot,
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+) -> Option<Condition> {
+    let report = heard.get(name).and_then(|heard| heard.report)?;
+    let taken = claim(snapshot, heard, name, report).taken;
+    let each = taken
+        .iter()
+        .map(|(place, other)| format!("{place} is the address of machine {other}"));
+    let message = each.collect::<Vec<_>>().join(", ");
+    (!taken.is_empty()).then(|| Condition {
+        kind: ADDRESSES_CONDITION.to_owned(),
+        status: false,
+        reason: ADDRESS_TAKEN.to_owned(),
+        message: format!("{message}; it was registered first, and others are not sent elsewhere"),
+        since: String::new(),
+    })
+}
+
+/// A warning when [`address_condition`] appears, or speaks of other addresses.
+pub(super) fn address_event(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    (before, status): (&NodeStatusRecord, &NodeStatusRecord),
+) {
+    let find = |one: &NodeStatusRecord| {
+        let mut conditions = one.conditions.iter();
+        let found = conditions.find(|one| one.kind == ADDRESSES_CONDITION);
+        found.map(|one| one.message.clone())
+    };
+    let Some(message) = find(status).filter(|message| find(before).as_ref() != Some(message))
+    else {
+        return;
+    };
+    let uid = draft.snapshot.nodes.get(name);
+    let object = ObjectReference {
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.map_or_else(String::new, |node| node.registration.value.uid.clone()),
+    };
+    let message = format!("machine {name} says that it has an address of another one: {message}");
+    draft.event(group, EventKind::Warning, ADDRESS_TAKEN, object, message);
+}
+
+/// Writes where a machine is reached, and the keys of its certificates as a member, when its agent says
+/// something else than what is stored. An agent that does not know says nothing.
 pub(super) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>>) {
     for (name, node) in &draft.snapshot.nodes {
         let Some(report) = heard.get(name.as_str()).and_then(|heard| heard.report) else {
@@ -120,18 +332,22 @@ pub(super) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>
         let registration = &node.registration;
         let mut group = Group::default();
         let mut conditions = Vec::new();
-        let endpoints = !report.endpoints.is_empty() && report.endpoints != node.endpoints;
+        let claim = claim(draft.snapshot, heard, name, report);
+        let endpoints = !claim.endpoints.is_empty() && claim.endpoints != node.endpoints;
         if endpoints {
             let key = keys::network_node(name, "wg_endpoints");
-            group.put(key, &report.endpoints);
+            group.put(key, &claim.endpoints);
         }
-        let known = &registration.value.advertise;
-        if !report.advertise.is_empty() && report.advertise != *known {
-            let moved = NodeRegistration {
-                advertise: report.advertise.clone(),
-                ..registration.value.clone()
-            };
-            group.put(keys::registration(name), &moved);
+        let mut changed = registration.value.clone();
+        if !claim.advertise.is_empty() {
+            changed.advertise.clone_from(&claim.advertise);
+        }
+        // The report came with the certificate for the machine's registered key.
+        if report.member_keys.is_complete() {
+            changed.member_keys.clone_from(&report.member_keys);
+        }
+        if changed != registration.value {
+            group.put(keys::registration(name), &changed);
             // Its labels, or what else a person decides, may change in this moment.
             let key = keys::registration(name);
             conditions.push(Compare::ModRevision(key, registration.revision));
@@ -145,7 +361,7 @@ pub(super) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>
             };
             let message = format!(
                 "others reach machine {name} at {}",
-                report.endpoints.join(" ")
+                claim.endpoints.join(" ")
             );
             draft.event(
                 &mut group,

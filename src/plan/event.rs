@@ -35,6 +35,30 @@ pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
         group.delete(keys::event(id));
     }
     draft.commit(group, "events that are too old".to_owned(), Vec::new());
+    plan_quotas(draft);
+}
+
+/// Drops the oldest events of namespaces that have more than their quotas.
+fn plan_quotas(draft: &mut Draft<'_>) {
+    let mut group = Group::default();
+    for (name, namespace) in &draft.snapshot.namespaces {
+        let Some(quota) = namespace.value.quota.events else {
+            continue;
+        };
+        let events = draft.snapshot.events.iter();
+        let own: Vec<_> = events
+            .filter(|(_, event)| event.value.involved_object.namespace == *name)
+            .map(|(id, _)| id)
+            .collect();
+        let kept = usize::try_from(quota).unwrap_or(usize::MAX);
+        for id in own.iter().take(own.len().saturating_sub(kept)) {
+            if Draft::is_full(&group) {
+                break;
+            }
+            group.delete(keys::event(id));
+        }
+    }
+    draft.commit(group, "events beyond quotas".to_owned(), Vec::new());
 }
 
 /// Weight of an event.
@@ -98,16 +122,27 @@ impl EventLog {
             operations.push(Operation::Delete(keys::event(&earlier.id)));
         }
         while self.stored.len() >= LIMIT {
-            let Some((oldest, _)) = self.stored.pop_first() else {
+            let Some(oldest) = self.oldest_of_most() else {
                 break;
             };
+            self.stored.remove(&oldest);
             operations.push(Operation::Delete(keys::event(&oldest)));
         }
-        if let Ok(value) = serde_json::to_vec(&event) {
-            operations.push(Operation::Put(keys::event(&id), value));
-        }
+        operations.push(Operation::Put(keys::event(&id), event.to_json()));
         self.stored.insert(id, Arc::new(event));
         operations
+    }
+
+    /// The oldest event of the namespace that has most of them: one that has many drops its own, and not what happened
+    /// to others.
+    fn oldest_of_most(&self) -> Option<String> {
+        let mut of_namespaces: BTreeMap<&str, (usize, &String)> = BTreeMap::new();
+        for (id, event) in &self.stored {
+            let namespace = event.involved_object.namespace.as_str();
+            of_namespaces.entry(namespace).or_insert((0, id)).0 += 1;
+        }
+        let most = of_namespaces.into_values().max_by_key(|(count, _)| *count);
+        most.map(|(_, oldest)| oldest.clone())
     }
 
     /// Sorts after every id of the same time.
@@ -220,6 +255,69 @@ mod tests {
             log.stored.values().next().unwrap().involved_object.name,
             "i10"
         );
+    }
+
+    #[test]
+    fn a_namespace_with_many_events_drops_its_own_and_not_another_s() {
+        let mut log = EventLog::new(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
+        let mut happens = |namespace: &str, number: usize| {
+            let object = ObjectReference {
+                namespace: namespace.to_owned(),
+                ..object(&format!("i{number}"))
+            };
+            log.record(EventKind::Normal, "Started", object, String::new());
+        };
+        (0..3).for_each(|number| happens("quiet", number));
+        (0..LIMIT * 2).for_each(|number| happens("loud", number));
+        let of = |namespace: &str| {
+            let events = log.stored.values();
+            let own = events.filter(|event| event.involved_object.namespace == namespace);
+            own.count()
+        };
+        assert_eq!((of("quiet"), of("loud")), (3, LIMIT - 3));
+    }
+
+    #[test]
+    fn a_namespace_keeps_as_many_events_as_its_quota_says() {
+        let mut snapshot = crate::plan::Snapshot::default();
+        let now: Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
+        for (id, namespace) in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "a")] {
+            let event = Event {
+                id: id.to_owned(),
+                timestamp: now.to_string(),
+                involved_object: ObjectReference {
+                    namespace: namespace.to_owned(),
+                    ..object("web")
+                },
+                ..Event::default()
+            };
+            let value = Arc::new(event);
+            snapshot
+                .events
+                .insert(id.to_owned(), Stored { revision: 1, value });
+        }
+        let mut record = crate::plan::NamespaceRecord {
+            schema: 1,
+            uid: String::new(),
+            labels: BTreeMap::new(),
+            created: now,
+            deleting: false,
+            quota: Default::default(),
+        };
+        record.quota.events = Some(1);
+        let stored = Stored {
+            revision: 1,
+            value: record,
+        };
+        snapshot.namespaces.insert("a".to_owned(), stored);
+        let planned = crate::plan::plan(&snapshot, &crate::plan::Observed::default(), now, 1);
+        let operations: Vec<_> = planned
+            .changes
+            .iter()
+            .flat_map(|change| &change.operations)
+            .collect();
+        let dropped = ["1", "3"].map(|id| Operation::Delete(keys::event(id)));
+        assert_eq!(operations, dropped.each_ref());
     }
 
     #[test]

@@ -169,7 +169,7 @@ pub(super) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
         if let Some(given) = ports.given.get(key) {
             lacking.retain(|port| !given.contains_key(port));
         }
-        if !lacking.is_empty() && !entry.meta.value.deleting {
+        if !lacking.is_empty() && !entry.meta.value.deleting && !draft.keeps(key) {
             wanting.push((key, lacking));
         }
     }
@@ -201,11 +201,8 @@ pub(super) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
             schema: 1,
             ports: given.collect(),
         };
-        group.put(keys::host_ports(&key.namespace, &key.name), &record);
-        if Draft::is_full(&group) {
-            let full = std::mem::take(&mut group);
-            draft.commit(full, "host ports".to_owned(), Vec::new());
-        }
+        let stored_at = keys::host_ports(&key.namespace, &key.name);
+        draft.put_in_turn(&mut group, stored_at, &record, "host ports");
     }
     draft.commit(group, "host ports".to_owned(), Vec::new());
     ports

@@ -22,6 +22,8 @@ pub(super) struct Machines<'a> {
 impl<'a> Machines<'a> {
     pub(super) fn new(draft: &Draft<'a>, statuses: &BTreeMap<String, NodeStatusRecord>) -> Self {
         let nodes = draft.snapshot.nodes.iter();
+        // Of a machine whose status cannot be written nothing new is known.
+        let nodes = nodes.filter(|(name, _)| draft.frozen.machine(name).is_none());
         let candidates = nodes.map(|(name, node)| {
             let registration = &node.registration.value;
             let status = statuses.get(name);

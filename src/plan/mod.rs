@@ -7,6 +7,7 @@ mod admission;
 mod assignment;
 mod assignment_words;
 mod balance;
+mod bound_paths;
 mod containers;
 mod converge;
 mod create;
@@ -16,6 +17,7 @@ mod draft;
 mod drain;
 mod endpoints;
 mod event;
+mod frozen;
 mod host_ports;
 mod identifier;
 mod image_record;
@@ -25,9 +27,11 @@ mod leaving;
 mod logins;
 mod loss;
 mod machines;
+mod measure;
 mod members;
 mod moves;
 mod node;
+mod quota;
 mod records;
 mod removals;
 mod rollback;
@@ -53,10 +57,12 @@ pub use admission::*;
 pub use assignment::*;
 pub use assignment_words::*;
 pub use balance::{BALANCING_DATA_PATH, ServiceAddress, ServiceBalance, ServiceEntry, ServicePort};
+pub use bound_paths::*;
 pub use containers::main_unit;
 pub use draft::{Change, Plan};
 pub use endpoints::*;
 pub use event::*;
+pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
 pub use host_ports::{
     HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
 };
@@ -65,12 +71,14 @@ pub use images::{KeptByMachine, KeptImages, KeptOfUser};
 pub use index::*;
 pub use logins::{LoginRecord, logins_for, open_logins};
 pub use loss::fence_after;
+pub use measure::{MAX_ASSIGNMENT, largest_assignment};
 pub use members::*;
 pub use moves::{
     KeptCopy, MoveRecord, VolumeMove, is_assigned, is_used_meanwhile, moves_together, stays_moved,
     stopped_move, taker_says, why_it_does_not_fit,
 };
 pub use node::reported_status;
+pub use quota::*;
 pub use records::*;
 pub use removals::{RemovalRecord, removal_id};
 pub use rollout::in_words as rollout_in_words;
@@ -93,8 +101,34 @@ pub const SEED: u64 = 0;
 /// The same snapshot, reports, time and seed give the same plan. The changes are to be committed
 /// in their order, each with the leader's fence; after that the caller waits until a snapshot
 /// shows them before it plans again.
+///
+/// What does not fit into one transaction is not among the changes: its object is left as it is, and the plan is
+/// made anew without it.
 pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
+    let mut frozen = frozen::Frozen::default();
+    loop {
+        let mut plan = plan_without(snapshot, observed, (now, seed), &frozen);
+        // Each time it goes round there is one object more to leave out.
+        if frozen.extend(&plan.frozen) {
+            continue;
+        }
+        if !plan.frozen.is_empty() {
+            plan.changes = frozen::without_the_unwritable(plan.changes);
+        }
+        plan.frozen = frozen.into_list();
+        return plan;
+    }
+}
+
+/// One plan that leaves these objects as they are; in its `frozen` stand those that have to be left besides.
+fn plan_without(
+    snapshot: &Snapshot,
+    observed: &Observed,
+    (now, seed): (Timestamp, u64),
+    frozen: &frozen::Frozen,
+) -> Plan {
     let mut draft = draft::Draft::new(snapshot, now, seed);
+    draft.frozen = frozen.clone();
     if leaving::plan_leaving(&mut draft) {
         return draft.finish();
     }

@@ -234,7 +234,7 @@ pub(super) fn plan_moves(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Node
     for key in draft.snapshot.volumes.keys() {
         // As this plan leaves it.
         let moving = draft.volume(key).and_then(|record| record.moving.clone());
-        if let Some(moving) = moving {
+        if let Some(moving) = moving.filter(|_| !draft.keeps(&key.workload)) {
             let id = format!("{} {}", key.workload, moving.id);
             groups.entry(id).or_default().push((key.clone(), moving));
         }

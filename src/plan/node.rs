@@ -7,30 +7,33 @@ use jiff::Timestamp;
 use super::{
     EventKind, InstanceRecord, NodeEntry, NodeStatusRecord,
     draft::{Draft, Group},
-    images,
+    endpoints, images,
     loss::{self, Heard, Losses},
     moves,
 };
 use crate::{
     api::types::{
-        Health, INIT_CONTAINER_RUNNING, InstancePhase, InstanceReport, NodePhase, NodeReport,
-        ObjectReference, VolumeMoveReport,
+        Health, INIT_CONTAINER_RUNNING, InstancePhase, InstanceReport, NOT_WRITABLE, NodePhase,
+        NodeReport, ObjectReference, VolumeMoveReport,
+        report_bounds::{Words, shorten_words},
     },
     store::keys,
 };
 
+/// Most bytes of what is kept of what a machine says of its instances.
+const STATUS_WORDS: usize = 256 * 1024;
 /// Why nothing is moved from a lost machine: most others are lost too.
 const MOST_LOST: &str = "MostMachinesLost";
 
 /// The status of every machine as of now; writes those whose meaning changed.
 pub(super) fn plan_nodes(
     draft: &mut Draft<'_>,
-    heard: &BTreeMap<&str, Heard<'_>>,
+    all_heard: &BTreeMap<&str, Heard<'_>>,
     losses: &Losses,
 ) -> BTreeMap<String, NodeStatusRecord> {
     let mut statuses = BTreeMap::new();
     for (name, node) in &draft.snapshot.nodes {
-        let Some(heard) = heard.get(name.as_str()) else {
+        let Some(heard) = all_heard.get(name.as_str()) else {
             continue;
         };
         let before = node
@@ -38,7 +41,8 @@ pub(super) fn plan_nodes(
             .as_ref()
             .map(|stored| stored.value.clone())
             .unwrap_or_default();
-        let mut status = match heard.report {
+        let frozen = draft.frozen.machine(name).cloned();
+        let mut status = match heard.report.filter(|_| frozen.is_none()) {
             Some(report) => {
                 let status = reported_status(&before, report, draft.now);
                 keep_unsaid(draft, name, &before, status)
@@ -48,7 +52,17 @@ pub(super) fn plan_nodes(
                 ..before.clone()
             },
         };
-        let (phase, reason, message) = phase(draft, name, node, &before, heard, losses);
+        if heard.report.is_some() {
+            let taken = endpoints::address_condition(draft.snapshot, all_heard, name);
+            status.conditions.extend(taken);
+        }
+        let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
+        if let Some(frozen) = &frozen
+            && phase != NodePhase::NotReady
+        {
+            NOT_WRITABLE.clone_into(&mut reason);
+            message = frozen.to_string();
+        }
         status.since = if before.phase == phase {
             before.since.or(Some(draft.now))
         } else {
@@ -58,6 +72,7 @@ pub(super) fn plan_nodes(
         if node.status.is_none() || status != before {
             let mut group = Group::default();
             node_events(draft, &mut group, name, node, &before, &status);
+            endpoints::address_event(draft, &mut group, name, (&before, &status));
             let uid = node.registration.value.uid.as_str();
             images::care_events(draft, &mut group, (name, uid), &before, &status);
             instance_events(draft, &mut group, name, &before, &status);
@@ -175,12 +190,38 @@ fn keep_unsaid(
             status.instances.insert(id.clone(), earlier.clone());
         }
     }
-    let mut users: BTreeSet<u32> = status.user_indexes.into_iter().collect();
+    // A machine speaks of its own instances alone.
+    status.instances.retain(|id, _| {
+        let assigned = draft.snapshot.instances.get(id);
+        assigned.is_some_and(|entry| entry.node == name)
+    });
+    let (mut users, unexplained): (BTreeSet<u32>, BTreeSet<u32>) = status
+        .user_indexes
+        .iter()
+        .partition(|index| has_had(draft, name, before, **index));
     if status.desired_revision == 0 {
         users.extend(&before.user_indexes);
     }
     status.user_indexes = users.into_iter().collect();
+    status.unexplained_indexes = unexplained.into_iter().collect();
+    let words = status.instances.values_mut().map(|record| Words {
+        message: &mut record.message,
+        conditions: &mut record.conditions,
+        containers: &mut record.containers,
+    });
+    shorten_words(words.collect(), STATUS_WORDS);
     status
+}
+
+/// The machine has, or had, an instance or data of the user.
+fn has_had(draft: &Draft<'_>, name: &str, before: &NodeStatusRecord, index: u32) -> bool {
+    let snapshot = draft.snapshot;
+    let removals = snapshot.removals.get(name);
+    let moves = snapshot.moves.get(name);
+    before.user_indexes.contains(&index)
+        || draft.has_user(name, index)
+        || removals.is_some_and(|all| all.values().any(|one| one.index == index))
+        || moves.is_some_and(|all| all.values().any(|one| one.index == index))
 }
 
 fn instance_record(
@@ -188,9 +229,9 @@ fn instance_record(
     before: Option<&InstanceRecord>,
     now: Timestamp,
 ) -> InstanceRecord {
-    // The clock of another leader may be ahead.
+    // The clock of another leader may be ahead. A program may have ended and begun again between two reports.
     let since = before
-        .filter(|before| before.phase == report.phase)
+        .filter(|before| before.phase == report.phase && report.restarts <= before.restarts)
         .and_then(|before| Some(before.since?.min(now)));
     InstanceRecord {
         phase: report.phase,
@@ -227,6 +268,7 @@ fn node_events(
         uid: node.registration.value.uid.clone(),
     };
     let (kind, reason, message) = match now {
+        (_, NOT_WRITABLE) => (EventKind::Warning, NOT_WRITABLE, status.message.clone()),
         (NodePhase::NotReady, MOST_LOST) => (EventKind::Warning, MOST_LOST, status.message.clone()),
         _ if before.phase == status.phase => return,
         (NodePhase::NotReady, _) => (EventKind::Warning, "NodeNotReady", status.message.clone()),
@@ -261,6 +303,9 @@ fn instance_events(
         let Some(entry) = draft.snapshot.instances.get(id) else {
             continue;
         };
+        if entry.node != name {
+            continue;
+        }
         if same {
             continue;
         }

@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 use super::moves::{KeptCopy, VolumeMove};
 use crate::{
     api::types::{
-        Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, NodePhase, Scope, Taint,
-        VolumeMoveReport, WorkloadStatus, newer,
+        Condition, ContainerStatus, Health, ImagesRemoved, InstancePhase, MemberKeys, NodePhase,
+        Scope, Taint, VolumeMoveReport, WorkloadStatus, newer,
     },
-    resource::{ReclaimPolicy, ResourceList},
+    resource::{Amounts, ReclaimPolicy, ResourceList},
 };
 
 /// `/kat/namespaces/{ns}`.
@@ -35,6 +35,9 @@ pub struct NamespaceRecord {
     /// It goes as soon as its workloads are gone.
     #[serde(default)]
     pub deleting: bool,
+    /// What it may have.
+    #[serde(default, skip_serializing_if = "Amounts::is_empty")]
+    pub quota: Amounts,
 }
 
 /// `/kat/nodes/registration/{node}`: what was fixed or decided about a machine.
@@ -47,6 +50,9 @@ pub struct NodeRegistration {
     pub uid: String,
     /// SHA-256 of the machine's public key, hexadecimal: proves a machine whose leaf expired.
     pub identity_key: String,
+    /// The keys of its certificates as a machine that holds the store, from its join or a later report.
+    #[serde(default, skip_serializing_if = "MemberKeys::is_empty")]
+    pub member_keys: MemberKeys,
     /// Labels.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
@@ -87,6 +93,7 @@ impl NodeRegistration {
             schema: 1,
             uid: uid.to_owned(),
             identity_key: String::new(),
+            member_keys: MemberKeys::default(),
             labels: BTreeMap::new(),
             taints: Vec::new(),
             draining: false,
@@ -132,6 +139,9 @@ pub struct NodeStatusRecord {
     pub desired_revision: u64,
     /// Indexes of the workload users of which something is, or may be, left on the machine.
     pub user_indexes: Vec<u32>,
+    /// Indexes that the machine names without ever having had an instance of their user: nothing waits for them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unexplained_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
     /// Highest schema of an assignment that its agent understands; 0 is 1.

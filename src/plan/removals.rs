@@ -48,7 +48,7 @@ pub(super) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
     for (key, stored) in &snapshot.volumes {
         let record = &stored.value;
         // One that moves is first where it is to be, or stays where it was.
-        if !record.deleting || record.moving.is_some() {
+        if !record.deleting || record.moving.is_some() || draft.keeps(&key.workload) {
             continue;
         }
         let mut group = Group::default();
@@ -191,7 +191,7 @@ fn plan_needless(draft: &mut Draft<'_>) {
             let goes = |record: &VolumeRecord| {
                 record.deleting || record.kept.iter().any(|copy| copy.node == *node)
             };
-            if record.is_some_and(|stored| goes(&stored.value)) {
+            if record.is_some_and(|stored| goes(&stored.value)) || draft.keeps(&key.workload) {
                 continue;
             }
             let mut group = Group::default();

@@ -76,6 +76,9 @@ pub struct Demand<'a> {
     pub schema: u32,
     /// Where the data of its volumes lets it be.
     pub held: Held<'a>,
+    /// What it takes the place of gave up or lost its machine: it may go to a machine that is short of disk space where no
+    /// other one is left.
+    pub last_resort: bool,
 }
 
 impl<'a> Demand<'a> {
@@ -89,6 +92,7 @@ impl<'a> Demand<'a> {
             images: None,
             schema: needed_schema(spec, None),
             held: Held::default(),
+            last_resort: false,
         }
     }
 
@@ -290,12 +294,13 @@ pub(super) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&
 }
 
 /// Why nothing new comes to a machine whose disk space runs short. As with a taint that is `NoSchedule`, what is on
-/// it stays; and what has to be on it comes all the same: what runs on each machine, what has its data there, and
-/// what is stopped before its successor is placed, which else might be nowhere.
+/// it stays; and what has to be on it comes all the same: what runs on each machine, what has its data there, what is
+/// stopped before its successor is placed, which else might be nowhere, and what was lost. Other machines are preferred.
 fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
     let spec = demand.spec;
     let has_to = spec.kind == WorkloadType::DaemonService
         || demand.held.on.is_some()
+        || demand.last_resort
         || Strategy::of(spec, replicas(spec), in_place(spec)).stops_first;
     (candidate.disk_pressure && !has_to).then_some("short of disk space (DiskPressure)")
 }

@@ -1,22 +1,28 @@
 //! One workload's part of a plan: its instances as they are, what `converge` makes of them, its
 //! status, and its end.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::{
     Assignment, EventKind, NodeStatusRecord, Wanted, WorkloadEntry, WorkloadKey,
     WorkloadStatusRecord,
     draft::{Draft, Group},
+    frozen::{self, NotWritable, NotWritableCause},
     host_ports::{host_port_statuses, ports_of},
+    images,
     loss::Losses,
     machines::Machines,
+    measure,
     secrets::SecretTrouble,
     slot::Live,
     status::{self, Tally},
     volumes,
 };
 use crate::{
-    api::types::{InstancePhase, NodePhase, ObjectReference},
+    api::types::{EVICTED, InstancePhase, NOT_WRITABLE, NodePhase, ObjectReference},
     resource::{OnNodeLoss, OnPartition},
     store::{Compare, keys},
 };
@@ -58,19 +64,26 @@ pub(super) fn plan_workload<'a>(
             let fenced = lost && assignment.on_partition == OnPartition::Stop;
             // Of what writes data nobody can say that it ended, unless its machine has stopped it; and what has
             // its data on that machine is nothing without it.
-            let waits = (assignment.writes_data() && !fenced)
-                || volumes::is_pinned(draft, key, assignment, statuses);
+            let pinned = volumes::is_pinned(draft, key, assignment, statuses);
+            let waits = (assignment.writes_data() && !fenced) || pinned;
+            let record = status.and_then(|status| status.instances.get(id)).cloned();
+            let short = status.is_some_and(|one| images::pressure(&one.conditions).is_some());
+            let stopped = record.as_ref().is_some_and(|record| {
+                record.phase == InstancePhase::Scheduled && record.reason == EVICTED
+            });
+            let tied = away || pinned || assignment.writes_data();
             Live {
                 id,
                 node: &instance.node,
                 assignment,
-                record: status.and_then(|status| status.instances.get(id)).cloned(),
+                record,
                 current: assignment.template_hash == meta.template_hash
                     && has_others_of(assignment, entry),
                 away,
                 leaves: drained || (lost && !waits && !keeps),
                 waits,
                 fenced,
+                evicted: stopped && short && !tied,
             }
         })
         .collect();
@@ -95,6 +108,14 @@ pub(super) fn plan_workload<'a>(
         left: Vec::new(),
     };
 
+    let frozen = pass.draft.frozen.workload(key).cloned();
+    if let Some(frozen) = frozen.filter(|_| !meta.deleting) {
+        return pass.write_frozen(&all, &frozen);
+    }
+    if let Some((key, cause)) = pass.next_is_not_writable(&all) {
+        // The plan is made anew, and leaves the workload as it is.
+        return pass.draft.refuse(pass.key, key, cause);
+    }
     pass.confirm_stopped(&all);
     pass.note_volumes(&all);
     pass.stop_what_moves(&all);
@@ -164,6 +185,17 @@ impl<'a> Pass<'_, 'a, '_> {
             not_understood: None,
             ..Assignment::clone(live.assignment)
         };
+        let assignment = match self.is_frozen() {
+            // Whatever it carries, that it is to stop can be written.
+            true => Assignment {
+                carried: None,
+                secrets: None,
+                logins: None,
+                ..assignment
+            },
+            false => assignment,
+        };
+        self.make_room_for(&assignment);
         self.draft.update(&mut self.group, live.node, &assignment);
         let message = if live.away {
             let node = live.node;
@@ -215,11 +247,86 @@ impl<'a> Pass<'_, 'a, '_> {
         self.record.gone = true;
     }
 
+    /// Something of the workload cannot be written.
+    pub(super) fn is_frozen(&self) -> bool {
+        self.draft.frozen.workload(self.key).is_some()
+    }
+
+    /// The instance that is to be replaced by one that cannot be written, and why. What is replaced in place stops
+    /// first: once it has stopped, it would be too late to see that.
+    fn next_is_not_writable(&self, all: &[Live<'_>]) -> Option<(String, NotWritableCause)> {
+        let meta = &self.entry.meta.value;
+        if meta.deleting || meta.paused {
+            return None;
+        }
+        let parsed = self.entry.parsed.as_ref().ok()?;
+        let is_wanted = parsed.workload.spec.replicas != Some(0);
+        let replaced = all.iter().find(|live| !live.current || live.leaves);
+        let replaced = replaced.filter(|_| is_wanted)?;
+        let cause = match measure::least_assignment(parsed) {
+            Ok(bytes) => frozen::too_large(bytes)?,
+            Err(error) => NotWritableCause::NotEncoded(error.reason),
+        };
+        Some((keys::desired_instance(replaced.node, replaced.id), cause))
+    }
+
+    /// The status alone: why nothing of the workload is started, stopped or moved.
+    fn write_frozen(&mut self, all: &[Live<'_>], frozen: &NotWritable) {
+        let WorkloadKey { namespace, name } = self.key;
+        let stored_at = keys::workload_status(namespace, name);
+        if frozen.key == stored_at {
+            return;
+        }
+        let before = self.record.clone();
+        let settled = self.settled(all);
+        let mut tally = Tally::count(all, &settled, self.entry, None, &[]);
+        tally.not_writable = Some(frozen.to_string());
+        let rollout = before.rollout.as_ref();
+        let now = self.draft.now;
+        self.record.status =
+            status::workload_status(&tally, &before.status, self.entry, rollout, now);
+        self.record.status.last_good_generation = self.record.good.last().copied();
+        self.record.status.service_address = before.status.service_address;
+        self.record
+            .status
+            .host_ports
+            .clone_from(&before.status.host_ports);
+        if self.entry.status.is_some() && self.record == before {
+            return;
+        }
+        let told = before.status.conditions.iter();
+        if !told.clone().any(|one| one.reason == NOT_WRITABLE) {
+            let object = self.object("Workload", name.clone());
+            let message = frozen.to_string();
+            let kind = EventKind::Warning;
+            let reason = NOT_WRITABLE;
+            self.draft
+                .event(&mut self.group, kind, reason, object, message);
+        }
+        let mut group = std::mem::take(&mut self.group);
+        group.put(stored_at, &self.record);
+        let reason = format!("workload {} cannot be written", self.key);
+        self.draft.commit(group, reason, Vec::new());
+    }
+
+    /// The wanted instances that have shown that they work. The plan is made again when others may have.
+    fn settled<'l>(&mut self, all: &'l [Live<'_>]) -> BTreeSet<&'l str> {
+        let mut settled = BTreeSet::new();
+        for live in all.iter().filter(|live| live.wanted()) {
+            if self.is_settled(live) {
+                settled.insert(live.id);
+            }
+        }
+        settled
+    }
+
     fn write_status(&mut self, all: &[Live<'_>]) {
         if self.record.gone {
             return;
         }
-        let mut tally = Tally::count(all, self.entry, self.unschedulable.as_deref(), &self.left);
+        let settled = self.settled(all);
+        let unschedulable = self.unschedulable.as_deref();
+        let mut tally = Tally::count(all, &settled, self.entry, unschedulable, &self.left);
         if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
             tally.is_not_placed(reason, message);
         }

@@ -25,6 +25,9 @@ pub(super) struct Live<'a> {
     pub(super) waits: bool,
     /// Its machine is lost, and has stopped it by itself.
     pub(super) fenced: bool,
+    /// Its machine has stopped it because its disk ran full, and is short of disk space still; no data ties it to that
+    /// machine.
+    pub(super) evicted: bool,
 }
 
 impl Live<'_> {

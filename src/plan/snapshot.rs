@@ -191,6 +191,8 @@ pub struct Snapshot {
     pub cluster: ClusterConfiguration,
     /// `host:port` of the leader's API.
     pub leader_endpoint: Option<String>,
+    /// The machine that leads; nothing where a leader of version 0.1.0 wrote the endpoint.
+    pub leader_name: Option<String>,
     /// Where machines answer, as it was last written.
     pub endpoints: Option<Stored<ClusterEndpoints>>,
     /// etcd's members, as the leader last saw them.

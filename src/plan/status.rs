@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use super::{InstanceRecord, Origin, RolloutRecord, WorkloadEntry, slot::Live};
 use crate::api::types::{
-    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS,
-    WorkloadPhase, WorkloadStatus,
+    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, NOT_WRITABLE, ROLLED_BACK,
+    SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
 };
 
 /// A workload's instances, counted.
@@ -25,6 +25,8 @@ pub(super) struct Tally {
     not_placed: &'static str,
     /// How far its data is that is on its way to another machine.
     pub(super) moving: Option<String>,
+    /// What of it cannot be written, and why.
+    pub(super) not_writable: Option<String>,
     /// What a deletion waits for.
     left: String,
 }
@@ -82,8 +84,10 @@ fn is_unchecked(record: &InstanceRecord) -> bool {
 }
 
 impl Tally {
+    /// Ready are instances that have shown that they work: by their health check, or by having run for a while.
     pub(super) fn count(
         all: &[Live<'_>],
+        settled: &BTreeSet<&str>,
         entry: &WorkloadEntry,
         unschedulable: Option<&str>,
         left: &[&str],
@@ -105,6 +109,7 @@ impl Tally {
             unschedulable: unschedulable.map(str::to_owned),
             not_placed: "Unschedulable",
             moving: None,
+            not_writable: None,
             left: if entry.meta.value.deleting {
                 still_there(all, left)
             } else {
@@ -116,8 +121,9 @@ impl Tally {
             tally.live += 1;
             // What is only to be stopped, on a machine that is away, holds nobody up.
             tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
-            tally.ready += u32::from(wanted && live.healthy());
-            tally.updated += u32::from(wanted && live.current && live.healthy());
+            let ready = wanted && settled.contains(live.id);
+            tally.ready += u32::from(ready);
+            tally.updated += u32::from(ready && live.current);
         }
         tally
     }
@@ -174,8 +180,10 @@ pub(super) fn workload_status(
 ) -> WorkloadStatus {
     let stalled = rollout.is_some_and(|rollout| rollout.stalled);
     let (phase, reason, message) = judge(tally, entry, stalled);
-    let available =
-        tally.updated >= tally.replicas && !entry.meta.value.deleting && entry.parsed.is_ok();
+    let available = tally.updated >= tally.replicas
+        && !entry.meta.value.deleting
+        && entry.parsed.is_ok()
+        && tally.not_writable.is_none();
     let kind = "Available".to_owned();
     let since = before
         .conditions
@@ -275,6 +283,9 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
     if let Err(reason) = &entry.parsed {
         let message = format!("the stored files can't be read: {reason}");
         return because(WorkloadPhase::Degraded, "Unreadable", message);
+    }
+    if let Some(why) = &tally.not_writable {
+        return because(WorkloadPhase::Degraded, NOT_WRITABLE, why.clone());
     }
     if tally.updated >= tally.replicas && tally.old == 0 {
         let message = format!(

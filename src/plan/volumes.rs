@@ -269,7 +269,8 @@ impl<'a> Pass<'_, 'a, '_> {
                 }
             }
             // Should its folder be gone one day, its machine does not begin with an empty one.
-            if live.wanted() && assignment != **live.assignment {
+            if live.wanted() && assignment != **live.assignment && !self.is_frozen() {
+                self.make_room_for(&assignment);
                 self.draft.update(&mut self.group, live.node, &assignment);
                 self.flush_if_full();
             }

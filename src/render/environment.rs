@@ -4,9 +4,9 @@
 //! read in `ps`. So the values lie in a file that only root and the workload's own user can read,
 //! and podman gets its path (`--env-file`). That file has one `NAME=VALUE` for each line, with no
 //! quoting at all, and podman reads at most 64 KiB of a line: a value with a line break, or a
-//! longer one, goes through the manager instead. It lies in a second file in the syntax of
-//! systemd.exec(5), `EnvironmentFile=`, which puts it into podman's own environment, and the
-//! first file has the bare `NAME`, which podman takes over from there.
+//! longer one, lies in a file of its own. Before each start the unit makes a secret of Podman's from it, in the
+//! user's own storage, and the container's variable takes its value from there (`--secret type=env`). So no value
+//! ever stands in podman's own environment, under whatever name.
 
 use crate::resource::EnvVar;
 
@@ -15,13 +15,13 @@ const LINE_LIMIT: usize = 65_000;
 /// Longest `NAME=VALUE` that the kernel hands to a program, in bytes, its end included.
 const KERNEL_LIMIT: usize = 131_072;
 
-/// The two files of one container's variables; empty ones are not needed.
+/// The files of one container's variables.
 #[derive(Default, PartialEq, Eq)]
 pub struct EnvironmentFiles {
-    /// For `podman run --env-file`.
+    /// For `podman run --env-file`; not needed where it is empty.
     pub podman: String,
-    /// For the unit's own `EnvironmentFile=`.
-    pub manager: String,
+    /// Names, and values that each need a file of their own.
+    pub values: Vec<(String, String)>,
 }
 
 /// Why a variable can't be handed to a container.
@@ -38,7 +38,7 @@ pub enum EnvironmentError {
         "the value of `{0}` has {1} bytes; the kernel hands at most {KERNEL_LIMIT} to a program, its name included"
     )]
     TooLong(String, usize),
-    /// The value needs the manager's way, and the name would change podman itself.
+    /// The value needs a file of its own, and Podman's option can't hold the name.
     #[error(
         "the value of `{0}` has a line break or more than {LINE_LIMIT} bytes, which is not possible under this name"
     )]
@@ -47,47 +47,6 @@ pub enum EnvironmentError {
     #[error("the value of `{0}` is not known")]
     NoValue(String),
 }
-
-/// Names that podman, the C library or systemd act upon, in podman's own environment.
-const RESERVED: [&str; 16] = [
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "TMPDIR",
-    "TERM",
-    "IFS",
-    "ENV",
-    "BASH_ENV",
-    "TZ",
-    "PODMAN_SYSTEMD_UNIT",
-    "REGISTRY_AUTH_FILE",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "PWD",
-];
-const RESERVED_PREFIXES: [&str; 19] = [
-    "LD_",
-    "XDG_",
-    "DBUS_",
-    "CONTAINER",
-    "STORAGE_",
-    "PODMAN_",
-    "NOTIFY_",
-    "LISTEN_",
-    "WATCHDOG_",
-    "GO",
-    "KAT_",
-    "GLIBC_",
-    "MALLOC_",
-    "LC_",
-    "LANG",
-    "CREDENTIALS_",
-    "INVOCATION_",
-    "JOURNAL_",
-    "SYSTEMD_",
-];
 
 /// Writes the files of a container's variables; of two with one name, the last holds.
 pub fn environment_files(variables: &[EnvVar]) -> Result<EnvironmentFiles, EnvironmentError> {
@@ -102,13 +61,12 @@ pub fn environment_files(variables: &[EnvVar]) -> Result<EnvironmentFiles, Envir
             return Err(EnvironmentError::NoValue(name.clone()));
         };
         check(name, value)?;
+        // Podman gives secrets after all else.
+        files.values.retain(|(other, _)| other != name);
         if one_line(name, value) {
             files.podman.push_str(&format!("{name}={value}\n"));
-        } else if passes_manager(name) {
-            files.podman.push_str(&format!("{name}\n"));
-            files
-                .manager
-                .push_str(&format!("{name}=\"{}\"\n", escape(value)));
+        } else if is_portable(name) {
+            files.values.push((name.clone(), value.clone()));
         } else {
             return Err(EnvironmentError::Reserved(name.clone()));
         }
@@ -136,31 +94,11 @@ fn one_line(name: &str, value: &str) -> bool {
     !value.contains('\n') && !value.ends_with('\r') && name.len() + value.len() < LINE_LIMIT
 }
 
-/// systemd takes such a name, and podman does nothing by it.
-fn passes_manager(name: &str) -> bool {
-    let portable = name
-        .chars()
+/// Podman's `--secret` takes the name as it is.
+fn is_portable(name: &str) -> bool {
+    name.chars()
         .all(|character| character.is_ascii_alphanumeric() || character == '_')
-        && !name.starts_with(|character: char| character.is_ascii_digit());
-    let upper = name.to_ascii_uppercase();
-    portable
-        && !RESERVED.contains(&upper.as_str())
-        && !RESERVED_PREFIXES
-            .iter()
-            .any(|prefix| upper.starts_with(prefix))
-        && !upper.ends_with("_PROXY")
-}
-
-/// Within double quotes of systemd's environment files these lose their meaning by a backslash.
-fn escape(value: &str) -> String {
-    let mut result = String::with_capacity(value.len());
-    for character in value.chars() {
-        if matches!(character, '"' | '\\' | '`' | '$') {
-            result.push('\\');
-        }
-        result.push(character);
-    }
-    result
+        && !name.starts_with(|character: char| character.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -183,49 +121,39 @@ mod tests {
     fn one_line_values_stand_as_they_are() {
         let files = files("PATH", " a=\"b\" 'c' $d %e \\ # ").unwrap();
         assert_eq!(files.podman, "PATH= a=\"b\" 'c' $d %e \\ # \n");
-        assert_eq!(files.manager, "");
+        assert!(files.values.is_empty());
     }
 
     #[test]
-    fn other_values_go_through_the_manager() {
-        let files = files("KEY", "-----\n\"$a\" `b` \\\n").unwrap();
-        assert_eq!(files.podman, "KEY\n");
-        assert_eq!(
-            files.manager,
-            "KEY=\"-----\n\\\"\\$a\\\" \\`b\\` \\\\\n\"\n"
-        );
-        assert_eq!(
-            super::environment_files(&[variable("K", "a\r")])
-                .unwrap()
-                .podman,
-            "K\n"
-        );
+    fn other_values_have_files_of_their_own_whatever_their_names() {
         let long = "x".repeat(LINE_LIMIT);
-        assert_eq!(
-            super::environment_files(&[variable("K", &long)])
-                .unwrap()
-                .podman,
-            "K\n"
-        );
-    }
-
-    #[test]
-    fn podman_itself_is_never_steered() {
-        for name in [
-            "PATH",
-            "LD_PRELOAD",
-            "http_proxy",
-            "CONTAINERS_CONF",
-            "XDG_RUNTIME_DIR",
-            "a.b",
-            "1a",
-        ] {
-            assert_eq!(
-                files(name, "a\nb").err(),
-                Some(EnvironmentError::Reserved(name.to_owned()))
-            );
+        for value in ["-----\n\"$a\" `b` \\\n", "a\r", long.as_str()] {
+            for name in ["KEY", "PATH", "LD_PRELOAD", "CONTAINERS_CONF", "http_proxy"] {
+                let files = files(name, value).unwrap();
+                assert_eq!(files.podman, "", "{name} is not taken from podman's own");
+                assert_eq!(files.values, [(name.to_owned(), value.to_owned())]);
+            }
+        }
+        for name in ["a.b", "1a", "a,b"] {
+            let reserved = EnvironmentError::Reserved(name.to_owned());
+            assert_eq!(files(name, "a\nb").err(), Some(reserved));
             assert!(files(name, "plain").is_ok(), "{name} in one line");
         }
+    }
+
+    #[test]
+    fn of_two_with_one_name_the_last_holds() {
+        let of = |values: [&str; 2]| {
+            let variables = values.map(|value| variable("A", value));
+            environment_files(&variables).unwrap()
+        };
+        let last = of(["1", "2\n"]);
+        assert_eq!(last.values, [("A".to_owned(), "2\n".to_owned())]);
+        let first = of(["1\n", "2"]);
+        assert!(first.values.is_empty());
+        assert_eq!(first.podman, "A=2\n");
+        let both = of(["1\n", "2\n"]);
+        assert_eq!(both.values, [("A".to_owned(), "2\n".to_owned())]);
     }
 
     #[test]

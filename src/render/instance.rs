@@ -19,6 +19,8 @@ use crate::{
     },
 };
 
+/// Files that hold the value of one variable end so.
+pub const VALUE_SUFFIX: &str = ".value";
 /// Seconds from the end of the hook's hold to the end of a start.
 const START_MARGIN_SECONDS: u32 = 30;
 /// Seconds from the kill of a container to the end of a stop.
@@ -52,7 +54,8 @@ struct InstanceValues<'a> {
     resolv_file: String,
     labels: Vec<Pair>,
     environment_file: Option<String>,
-    manager_environment_file: Option<String>,
+    /// Variables whose values lie in files of their own.
+    secrets: Vec<SecretValues>,
     entrypoint: &'a [String],
     arguments: Vec<&'a str>,
     argument_variables: Vec<Pair>,
@@ -122,6 +125,19 @@ impl<'a> DeviceValues<'a> {
             writes,
         })
     }
+}
+
+/// A secret of Podman's that lasts as long as its container, for one variable.
+#[derive(Debug, Serialize)]
+struct SecretValues {
+    name: String,
+    variable: String,
+    file: String,
+}
+
+/// The file of a value that can't stand among the others.
+fn value_name(stem: &str, number: usize) -> String {
+    format!("{stem}.{number}{VALUE_SUFFIX}")
 }
 
 /// A name and a value.
@@ -196,23 +212,27 @@ impl Renderer {
             }
         })?;
         let values_name = format!("{stem}.env");
-        let manager_name = format!("{stem}.manager.env");
         let folder = settings.user_folder(assignment.user.uid);
-        let path_of = |name: &str, text: &str| {
-            (!text.is_empty()).then(|| folder.join(name).display().to_string())
-        };
         let mut values = values_of(place, assignment, settings)?;
-        values.environment_file = path_of(&values_name, &environment.podman);
-        values.manager_environment_file = path_of(&manager_name, &environment.manager);
+        values.environment_file = (!environment.podman.is_empty())
+            .then(|| folder.join(&values_name).display().to_string());
+        let own = environment.values.iter().enumerate();
+        values.secrets = own
+            .map(|(number, (variable, _))| SecretValues {
+                name: format!("{stem}.{number}"),
+                variable: variable.clone(),
+                file: folder.join(value_name(stem, number)).display().to_string(),
+            })
+            .collect();
         let mut files = vec![UnitFile {
             name: format!("{stem}.container"),
             text: self.render("instance.container", &values)?,
             kind: UnitFileKind::Quadlet,
         }];
-        for (name, text) in [
-            (values_name, environment.podman),
-            (manager_name, environment.manager),
-        ] {
+        let own = environment.values.into_iter().enumerate();
+        let own = own.map(|(number, (_, value))| (value_name(stem, number), value));
+        let lines = (values_name, environment.podman);
+        for (name, text) in std::iter::once(lines).chain(own) {
             if !text.is_empty() {
                 files.push(UnitFile {
                     name,
@@ -314,7 +334,12 @@ fn values_of<'a>(
         });
     }
     let arguments: Vec<&str> = command.iter().chain(args).map(String::as_str).collect();
-    let ResourceList { cpu, memory } = limits;
+    // A request alone: the agent measures (agent/eviction).
+    let ResourceList {
+        cpu,
+        memory,
+        storage: _,
+    } = limits;
     Ok(InstanceValues {
         instance,
         namespace,
@@ -333,7 +358,7 @@ fn values_of<'a>(
         resolv_file: settings.resolv_file(namespace).display().to_string(),
         labels: labels_of(assignment),
         environment_file: None,
-        manager_environment_file: None,
+        secrets: Vec::new(),
         entrypoint,
         argument_variables: variables_of(&arguments),
         arguments,

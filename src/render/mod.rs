@@ -21,6 +21,7 @@ use crate::plan::Assignment;
 pub use environment::{EnvironmentError, EnvironmentFiles, environment_files};
 pub use host::{ETCD_FOLDER, ETCD_QUOTA, ETCD_USER, EtcdUnit, HostFile};
 pub use images::pull_policy;
+pub use instance::VALUE_SUFFIX;
 use tera::{Kwargs, State, Tera, TeraResult};
 
 /// Folder of templates that an administrator may change; it stands in for the compiled-in ones.
@@ -141,6 +142,8 @@ pub struct RenderSettings {
     pub hook_program: PathBuf,
     /// Folder below which simple cluster storage lies.
     pub volumes_folder: PathBuf,
+    /// Folder with one folder for each uid: paths of the machine, bound before an instance starts.
+    pub bound_folder: PathBuf,
     /// Folder with one folder for each uid: what its containers mount of the workload's own folder.
     pub carried_folder: PathBuf,
     /// Root of the containers that hold networks: folders and links into the machine's `/usr`.
@@ -163,6 +166,7 @@ impl Default for RenderSettings {
             hooks_folder: "/var/lib/kat/hooks.d".into(),
             hook_program: "/usr/bin/kat-agent".into(),
             volumes_folder: "/var/lib/kat/volumes".into(),
+            bound_folder: crate::plan::BOUND_FOLDER.into(),
             carried_folder: "/var/lib/kat/files".into(),
             holder_folder: "/var/lib/kat/holder".into(),
             secrets_folder: "/var/lib/kat/secrets".into(),
@@ -323,7 +327,7 @@ fn register_filters(templates: &mut Tera) {
     templates.register_filter(
         "json_string",
         |text: &str, _: Kwargs, _: &State| -> TeraResult<String> {
-            serde_json::to_string(text).map_err(tera::Error::message)
+            crate::json::text("a word of a unit", text).map_err(tera::Error::message)
         },
     );
 }

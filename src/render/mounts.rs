@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{RenderError, RenderSettings};
 use crate::{
-    plan::{AssignedVolume, Assignment},
+    plan::{AssignedVolume, Assignment, bound_name, bound_place, sub_path_of},
     resource::VolumeMount,
 };
 
@@ -34,6 +34,8 @@ pub(super) fn mounts_of(
             volume: mount.name.clone(),
         })?;
         let source = whole.map(|whole| match &mount.sub_path {
+            // What is bound is what the sub path named.
+            Some(_) if is_host(assignment, mount) => whole,
             Some(inner) => whole.join(inner),
             None => whole,
         });
@@ -48,6 +50,12 @@ pub(super) fn mounts_of(
         })
     });
     mounts.collect()
+}
+
+/// A path of the machine.
+fn is_host(assignment: &Assignment, mount: &VolumeMount) -> bool {
+    let mut volumes = assignment.volumes.iter().map(|one| &one.definition);
+    volumes.any(|one| one.name == mount.name && one.host_mount.is_some())
 }
 
 /// Files of the workload's folder and secrets, which no container changes.
@@ -67,7 +75,6 @@ fn source_of(
     let AssignedVolume {
         definition, folder, ..
     } = volumes.find(|one| one.definition.name == mount.name)?;
-    let host = definition.host_mount.as_ref();
     if definition.tmpfs.is_some() {
         return Some(None);
     }
@@ -82,10 +89,13 @@ fn source_of(
         let folder = settings.secrets_of(assignment);
         return Some(Some(folder.join(&secret.name)));
     }
+    if definition.host_mount.is_some() {
+        let name = bound_name(&mount.name, &sub_path_of(mount));
+        let place = bound_place(assignment.user.uid, &assignment.instance, &name);
+        return Some(Some(settings.bound_folder.join(place)));
+    }
     let stored = folder
         .as_ref()
         .map(|folder| settings.volumes_folder.join(folder));
-    stored
-        .or_else(|| host.map(|host| PathBuf::from(&host.host_path)))
-        .map(Some)
+    stored.map(Some)
 }

@@ -132,7 +132,7 @@ fn values_of_variables_stay_out_of_units_and_logs() {
         [
             "kat-default-web-ab12c.container",
             "kat-default-web-ab12c.env",
-            "kat-default-web-ab12c.manager.env"
+            "kat-default-web-ab12c.0.value"
         ]
     );
     for secret in ["geheim", "zwei"] {
@@ -147,11 +147,13 @@ fn values_of_variables_stay_out_of_units_and_logs() {
     }
     assert_eq!(
         lines(&files, "EnvironmentFile"),
-        [
-            "/var/lib/kat/units/20000/kat-default-web-ab12c.env",
-            "/var/lib/kat/units/20000/kat-default-web-ab12c.manager.env"
-        ]
+        ["/var/lib/kat/units/20000/kat-default-web-ab12c.env"]
     );
+    assert_eq!(
+        lines(&files, "Secret"),
+        ["kat-default-web-ab12c.0,type=env,target=TWO"]
+    );
+    assert_eq!(files[2].text, "zwei\nzeilen");
     assert!(lines(&files, "Environment").is_empty());
 }
 

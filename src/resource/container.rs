@@ -202,11 +202,12 @@ impl Resources {
         ResourceList {
             cpu: self.requests.cpu.or(self.limits.cpu),
             memory: self.requests.memory.or(self.limits.memory),
+            storage: self.requests.storage,
         }
     }
 }
 
-/// Amounts of processor and memory.
+/// Amounts of processor, memory and disk space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ResourceList {
@@ -216,12 +217,20 @@ pub struct ResourceList {
     /// Memory, such as `64Mi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<Bytes>,
+    /// Disk space, such as `2Gi`; of requests alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub storage: Option<Bytes>,
 }
 
 impl ResourceList {
     /// Nothing is named.
     pub fn is_empty(&self) -> bool {
-        self.cpu.is_none() && self.memory.is_none()
+        let Self {
+            cpu,
+            memory,
+            storage,
+        } = self;
+        cpu.is_none() && memory.is_none() && storage.is_none()
     }
 }
 

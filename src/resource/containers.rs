@@ -85,6 +85,7 @@ fn requests(main: &Container, inits: &[Container], sidecars: &[Container]) -> Re
     ResourceList {
         cpu: amounts(|list| list.cpu.map(|cpu| cpu.0)).map(MilliCpu),
         memory: amounts(|list| list.memory.map(|memory| memory.0)).map(Bytes),
+        storage: amounts(|list| list.storage.map(|storage| storage.0)).map(Bytes),
     }
 }
 
@@ -146,6 +147,7 @@ mod tests {
                 requests: ResourceList {
                     cpu: cpu.map(MilliCpu),
                     memory: memory.map(Bytes),
+                    storage: None,
                 },
                 ..Resources::default()
             },
@@ -159,7 +161,7 @@ mod tests {
         let init = container(Some(120), Some(64));
         let asked = |inits: &[Container], sides: &[Container]| {
             let whole = Container::together(&main, inits, sides);
-            let ResourceList { cpu, memory } = whole.resources.effective_requests();
+            let ResourceList { cpu, memory, .. } = whole.resources.effective_requests();
             (cpu.map(|one| one.0), memory.map(|one| one.0))
         };
         assert_eq!(asked(&[], &[]), (Some(100), Some(10)));

@@ -15,7 +15,9 @@ mod load_balancer;
 pub mod name;
 mod namespace;
 pub mod quantity;
+mod quota;
 pub mod secret;
+pub mod security;
 mod volume;
 mod workload;
 
@@ -28,7 +30,8 @@ pub use device::*;
 pub use job::*;
 pub use load_balancer::*;
 pub use namespace::*;
-pub use quantity::{Bytes, MilliCpu};
+pub use quantity::{Bytes, MilliCpu, QuantityError};
+pub use quota::{Amounts, Counted};
 pub use volume::*;
 pub use workload::*;
 

@@ -1,5 +1,7 @@
 //! Names of workloads, namespaces, nodes and clusters.
 
+use crate::top_level_domains;
+
 /// Longest name of a workload, namespace, node or cluster, in characters.
 pub const MAX_NAME: usize = 40;
 
@@ -20,6 +22,11 @@ pub enum NameError {
     /// The name means something else.
     #[error("`{0}` is reserved")]
     Reserved(String),
+    /// It is a top-level domain's.
+    #[error(
+        "`{0}` is a top-level domain: a workload `x` in it would be taken for `x.{0}` of the world"
+    )]
+    TopLevelDomain(String),
 }
 
 /// Accepts a DNS-1123 label (RFC 1123) of at most [`MAX_NAME`] characters.
@@ -45,6 +52,15 @@ pub fn check_namespace(name: &str) -> Result<(), NameError> {
     check_label(name)?;
     if name == "node" {
         return Err(NameError::Reserved(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Accepts the name of a namespace that is to be made: no top-level domain's. There may be older ones that are.
+pub fn check_new_namespace(name: &str) -> Result<(), NameError> {
+    check_namespace(name)?;
+    if top_level_domains::contains(name) {
+        return Err(NameError::TopLevelDomain(name.to_owned()));
     }
     Ok(())
 }

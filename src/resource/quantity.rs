@@ -13,6 +13,16 @@ pub struct QuantityError {
     expected: &'static str,
 }
 
+impl QuantityError {
+    /// Reads a plain number.
+    pub(super) fn number(text: &str) -> Result<u64, Self> {
+        digits(text).ok_or_else(|| Self {
+            text: text.to_owned(),
+            expected: "a number such as `10`",
+        })
+    }
+}
+
 const CPU_EXPECTED: &str = "a processor amount such as `100m`, `0.5` or `2`";
 const BYTES_EXPECTED: &str = "a size such as `64Mi`, `1Gi`, `500M` or `1048576`";
 

@@ -43,7 +43,7 @@ pub enum Outcome {
 /// Why a commit failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {
-    /// A group can't be written at all; nothing was.
+    /// A group can't be written at all. Those before it are written, it and all after it are not.
     #[error(
         "change {index} ({key}) does not fit into one transaction: {operations} operations, \
          {bytes} bytes; at most {MAX_OPERATIONS} and {MAX_BYTES}, the fence included"
@@ -118,7 +118,7 @@ async fn write(
     if turn.is_some() {
         base = base.and(Size::of(&turn_group(i64::MAX)));
     }
-    let pieces = cut(base, groups)?;
+    let (pieces, too_large) = cut(base, groups);
     let mut revision = 0;
     for (first, end) in pieces {
         let piece = groups.get(first..end).unwrap_or_default();
@@ -160,20 +160,25 @@ async fn write(
             }
         }
     }
-    Ok(Outcome::Done(revision))
+    match too_large {
+        Some(error) => Err(error),
+        None => Ok(Outcome::Done(revision)),
+    }
 }
 
-/// Ranges of groups that go into one transaction each. A key that two groups write begins a new
-/// one: no transaction may hold a key twice.
-fn cut(base: Size, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError> {
+/// Ranges of groups that go into one transaction each, up to the first group that none takes. A key that two groups
+/// write begins a new one: no transaction may hold a key twice.
+fn cut(base: Size, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError>) {
     let mut pieces = Vec::new();
     let mut first = 0;
     let mut size = base;
     let mut keys: Vec<&Operation> = Vec::new();
+    let mut too_large = None;
+    let mut count = groups.len();
     for (index, group) in groups.iter().enumerate() {
         let own = Size::of(group);
         if !base.and(own).fits() {
-            return Err(CommitError::TooLarge {
+            too_large = Some(CommitError::TooLarge {
                 index,
                 key: group
                     .operations
@@ -184,6 +189,8 @@ fn cut(base: Size, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError>
                 operations: own.operations,
                 bytes: own.bytes,
             });
+            count = index;
+            break;
         }
         let clash = group
             .operations
@@ -198,10 +205,10 @@ fn cut(base: Size, groups: &[Group]) -> Result<Vec<(usize, usize)>, CommitError>
         size = size.and(own);
         keys.extend(&group.operations);
     }
-    if first < groups.len() {
-        pieces.push((first, groups.len()));
+    if first < count {
+        pieces.push((first, count));
     }
-    Ok(pieces)
+    (pieces, too_large)
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -314,7 +321,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_group_beyond_the_limit_is_refused_before_anything_is_written() {
+    async fn groups_before_one_beyond_the_limit_are_written_and_it_is_not() {
         let store = MemoryStore::new();
         let fence = fence(&store).await;
         let large: Vec<_> = (0..129).map(|n| put(format!("/b/{n}"), 1)).collect();
@@ -333,7 +340,8 @@ mod tests {
             ),
             "{error}"
         );
-        assert!(store.peek("/a").items.is_empty());
+        assert_eq!(store.peek("/a").items.len(), 1);
+        assert!(store.peek("/b/").items.is_empty());
         let groups = [vec![put("/a".into(), MAX_BYTES)].into()];
         assert!(commit(&store, &fence, &groups).await.is_err());
     }

@@ -11,6 +11,8 @@ pub const CONFIG: &str = "/kat/config/";
 pub const CLUSTER_UID: &str = "/kat/config/cluster_uid";
 /// `host:port` of the leader's API.
 pub const LEADER_ENDPOINT: &str = "/kat/config/leader_endpoint";
+/// Name of the machine that leads, written together with [`LEADER_ENDPOINT`].
+pub const LEADER_NAME: &str = "/kat/config/leader_name";
 /// The cluster configuration of init, as JSON.
 pub const CLUSTER: &str = "/kat/config/cluster";
 /// Settings changed after init.

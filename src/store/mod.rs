@@ -16,6 +16,7 @@ use futures_util::Stream;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::limits::{condition_bytes, operation_bytes};
 pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     limits::{MAX_BYTES, MAX_OPERATIONS},

@@ -41,6 +41,10 @@ pub trait UserSessions: Send + Sync {
     /// The user's manager runs, or is about to.
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError>;
 
+    /// Starts the manager of a user who lingers, where it has ended all the same: logind takes it for started then.
+    /// Nothing where it runs, or is about to.
+    async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
+
     /// Ends the user's manager and all that it runs, and starts it anew, with the groups that its user has now.
     /// Nothing where it does not run.
     async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError>;
@@ -183,19 +187,40 @@ impl UserSessions for Logind {
         Ok(!matches!(state.as_str(), "inactive" | "failed" | ""))
     }
 
+    async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
+        let unit = user_unit(uid);
+        // A job for one that is on its way down waits for its end.
+        let state = self.system.status(&unit).await?.active_state;
+        if !matches!(state.as_str(), "inactive" | "failed" | "deactivating" | "") {
+            return Ok(());
+        }
+        // One that ended often is refused otherwise; who calls leaves pauses between the tries.
+        match self.system.reset_failed(&unit).await {
+            Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => return Err(error),
+        }
+        tracing::warn!(
+            unit,
+            "the manager of a workload's user has ended; starting it"
+        );
+        // Podman keeps there what runs, and refuses every command while that names processes which were killed with
+        // their manager.
+        let folder = format!("user-runtime-dir@{uid}.service");
+        match self.system.stop(&folder, limit).await {
+            Ok(_) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => return Err(error),
+        }
+        let result = self.system.start(&unit, limit).await?;
+        done(unit, "start", result)
+    }
+
     async fn restart_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         if !self.user_runs(uid).await? {
             return Ok(());
         }
         let unit = user_unit(uid);
-        match self.system.restart(&unit, limit).await? {
-            JobResult::Done => Ok(()),
-            result => Err(SystemdError::Refused {
-                unit,
-                name: "job".to_owned(),
-                message: format!("its restart ended as {result:?}"),
-            }),
-        }
+        let result = self.system.restart(&unit, limit).await?;
+        done(unit, "restart", result)
     }
 
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
@@ -213,6 +238,17 @@ impl UserSessions for Logind {
             sleep(poll).await;
             poll = poll.saturating_mul(2).min(LAST_POLL);
         }
+    }
+}
+
+fn done(unit: String, job: &str, result: JobResult) -> Result<(), SystemdError> {
+    match result {
+        JobResult::Done => Ok(()),
+        result => Err(SystemdError::Refused {
+            unit,
+            name: "job".to_owned(),
+            message: format!("its {job} ended as {result:?}"),
+        }),
     }
 }
 

@@ -1,6 +1,13 @@
 //! The port of a machine's agent: the leader reads there, and nobody else.
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use kat::{
     api::{
@@ -8,18 +15,20 @@ use kat::{
         client::{Client, ClientError, LogQuery, Options},
         serve_agent,
     },
-    pki::{Identity, LeafKind, tls},
+    pki::{Identity, LeafKind, PeerIdentity, tls},
     plan::{InstanceEntry, Stored},
     pulse::Pulses,
 };
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::support::{CLUSTER_UID, Server};
+use super::support::{CLUSTER_UID, Server, issue_node, key_hash};
 
 /// The agent of the API's machine n1, with one instance.
 struct Agent {
     endpoint: String,
+    /// The machine n2 is out of the cluster.
+    removed: Arc<AtomicBool>,
     cancel: CancellationToken,
     running: JoinHandle<()>,
 }
@@ -57,10 +66,16 @@ impl Agent {
             },
         };
         let found = entry.clone();
+        let removed = Arc::new(AtomicBool::new(false));
+        let gone = Arc::clone(&removed);
         let port = AgentPort {
             listener,
             config: Arc::new(move || Arc::clone(&config)),
-            may_lead: Arc::new(|name| name == "n2"),
+            knows: Arc::new(move |certificate| match &certificate.identity {
+                PeerIdentity::Node(_) => true,
+                PeerIdentity::Leader(name) => name == "n2" && !gone.load(Ordering::SeqCst),
+                PeerIdentity::Admin(_) => false,
+            }),
             find: Arc::new(move |id| (id == "web-abcde").then(|| found.clone())),
             all: Arc::new(move || vec![entry.clone()]),
             logs: Arc::clone(&server.logs) as _,
@@ -73,6 +88,7 @@ impl Agent {
         let running = tokio::spawn(serve_agent(port, cancel.clone()));
         Self {
             endpoint,
+            removed,
             cancel,
             running,
         }
@@ -82,7 +98,12 @@ impl Agent {
     fn client(&self, server: &Server, leaf: &Identity, node: &str) -> Client {
         let authority = server.authority.certificate_pem();
         let identity = tls::CurrentIdentity::new(leaf, authority).unwrap();
-        let config = tls::agent_client_config(authority, CLUSTER_UID, identity, node).unwrap();
+        // The agent shows the certificate of n1.
+        let machine = tls::KnownMachine {
+            name: node.to_owned(),
+            key_hash: Some(key_hash(&server.node_leaf("n1"))),
+        };
+        let config = tls::agent_client_config(authority, CLUSTER_UID, identity, machine).unwrap();
         let options = Options {
             retry_for: Duration::ZERO,
             unreachable_for: Duration::ZERO,
@@ -144,7 +165,13 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     let plain = server.client(None);
     let url = format!("https://{}/v1alpha1/nodes", agent.endpoint);
     assert!(plain.get(url).send().await.is_err());
-    // A machine can't pose as another.
+    // A machine can't pose as another, nor an earlier machine as the one that has its name now.
+    let earlier = issue_node(&server.authority, "n1", jiff::Timestamp::now());
+    server.identity.replace(&earlier).unwrap();
+    let meant = agent.client(&server, &leader(&server, "n2"), "n1");
+    let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    server.identity.replace(&server.node_leaf("n1")).unwrap();
     let meant = agent.client(&server, &leader(&server, "n2"), "n4");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
@@ -225,6 +252,29 @@ async fn a_stream_ends_with_the_agent() {
     agent.cancel.cancel();
     assert!(!matches!(lines.next().await, Ok(Some(_))));
     agent.running.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stream_ends_within_a_second_when_its_leaders_machine_is_out_of_the_cluster() {
+    let server = Server::start().await;
+    let agent = Agent::start(&server).await;
+    let client = agent.client(&server, &leader(&server, "n2"), "n1");
+    let query = LogQuery {
+        follow: true,
+        ..LogQuery::default()
+    };
+    let mut lines = client
+        .logs("shop", "web", "web-abcde", &query)
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        lines.next().await.unwrap().unwrap();
+    }
+    agent.removed.store(true, Ordering::SeqCst);
+    let next = tokio::time::timeout(Duration::from_secs(1), lines.next()).await;
+    assert!(!matches!(next.unwrap(), Ok(Some(_))));
+    let refused = logs(&client, "web", "web-abcde").await.unwrap_err();
+    assert_eq!(refused.status(), Some(403), "{refused}");
 }
 
 #[tokio::test]

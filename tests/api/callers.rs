@@ -47,9 +47,33 @@ async fn tokens_are_shown_once_and_stored_hashed() {
 }
 
 #[tokio::test]
+async fn a_token_for_a_program_ends_after_90_days_unless_another_time_is_asked_for() {
+    let server = Server::start().await;
+    let days = async |scope: Value, ttl: Option<u64>| {
+        let mut request = json!({"scope": scope});
+        if let Some(ttl) = ttl {
+            request["ttlSeconds"] = json!(ttl);
+        }
+        let path = "/v1alpha1/tokens";
+        let (status, made) = server
+            .send_json(&server.admin, Method::POST, path, &request)
+            .await;
+        assert_eq!(status, 201, "{made}");
+        let at = |field: &str| Some(made[field].as_str()?.parse::<jiff::Timestamp>().unwrap());
+        let lives = at("expires")?.duration_since(at("created").unwrap());
+        Some(lives.as_hours() / 24)
+    };
+    assert_eq!(days(json!({"kind": "read"}), None).await, Some(90));
+    let deploy = json!({"kind": "deploy", "namespace": "shop"});
+    assert_eq!(days(deploy.clone(), None).await, Some(90));
+    assert_eq!(days(deploy, Some(365 * 24 * 3600)).await, Some(365));
+    assert_eq!(days(json!({"kind": "admin"}), None).await, None);
+}
+
+#[tokio::test]
 async fn an_admin_certificate_is_as_good_as_an_admin_token() {
     let server = Server::start().await;
-    let name = "ada".to_owned();
+    let name = "n1".to_owned();
     let admin = server.client(Some(&server.leaf(&LeafKind::Admin { name })));
     let response = admin
         .get(server.url("/v1alpha1/tokens"))
@@ -65,6 +89,86 @@ async fn an_admin_certificate_is_as_good_as_an_admin_token() {
         .await
         .unwrap();
     assert_eq!(response.status(), 403);
+}
+
+/// Two files copied from a machine are worth nothing once its name is another's.
+#[tokio::test]
+async fn a_certificate_for_a_key_that_is_not_registered_opens_nothing() {
+    let server = Server::start().await;
+    let now = jiff::Timestamp::now();
+    let name = || "n1".to_owned();
+    let copied = [
+        super::support::issue_node(&server.authority, "n1", now),
+        server
+            .authority
+            .issue(&LeafKind::Leader { name: name() }, now)
+            .unwrap(),
+        server
+            .authority
+            .issue(&LeafKind::Admin { name: name() }, now)
+            .unwrap(),
+    ];
+    for leaf in &copied {
+        let client = server.client(Some(leaf));
+        for (method, path) in [
+            (Method::GET, "/v1alpha1/nodes/n1/membership"),
+            (Method::GET, "/v1alpha1/nodes/n1"),
+            (Method::GET, "/v1alpha1/tokens"),
+            (Method::GET, "/openapi.json"),
+            (Method::DELETE, "/v1alpha1/nodes/n1"),
+            (Method::POST, "/v1alpha1/nodes/n1/status"),
+        ] {
+            let call = client.request(method, server.url(path)).json(&json!({}));
+            let (status, body) = read(call.send().await.unwrap()).await;
+            assert_eq!(status, 401, "{path} {body}");
+            assert!(body["message"].as_str().unwrap().contains("key"), "{body}");
+        }
+        // As anybody.
+        let health = client.get(server.url("/healthz")).send().await.unwrap();
+        assert_eq!(health.status(), 200);
+    }
+    // The control: the machine's own.
+    let own = server.client(Some(&server.node_leaf("n1")));
+    let about = own
+        .get(server.url("/v1alpha1/nodes/n1"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(about.status(), 200);
+}
+
+#[tokio::test]
+async fn a_machine_that_is_taken_out_loses_its_access_and_its_streams() {
+    let server = Server::start().await;
+    let name = "n1".to_owned();
+    let admin = server.client(Some(&server.leaf(&LeafKind::Admin { name })));
+    let watch = server.url("/v1alpha1/nodes?watch=true");
+    let mut watch = admin.get(watch).send().await.unwrap();
+    assert_eq!(watch.status(), 200);
+    assert!(
+        watch.chunk().await.unwrap().is_some(),
+        "it begins with what is there"
+    );
+    server
+        .write(&[Operation::Delete(keys::registration("n1"))])
+        .await;
+    let ends = async {
+        let mut said = Vec::new();
+        while let Some(piece) = watch.chunk().await.unwrap() {
+            said.extend_from_slice(&piece);
+        }
+        String::from_utf8(said).unwrap()
+    };
+    let said = tokio::time::timeout(Duration::from_secs(1), ends)
+        .await
+        .unwrap();
+    assert!(said.contains("admin:n1"), "{said}");
+    let again = admin
+        .get(server.url("/v1alpha1/nodes"))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(again.status(), 401);
 }
 
 #[tokio::test]
@@ -207,7 +311,8 @@ async fn http_2_and_http_1_both_work_and_a_renewed_leaf_is_used() {
     let response = old.get(server.url("/version")).send().await.unwrap();
     assert_eq!(response.version(), reqwest::Version::HTTP_11);
     assert_eq!(response.headers()["cache-control"], "no-store");
-    server.identity.replace(&server.node_leaf("n1")).unwrap();
+    let renewed = super::support::issue_node(&server.authority, "n1", jiff::Timestamp::now());
+    server.identity.replace(&renewed).unwrap();
     assert_eq!(server.get("", "/version").await.0, 200);
 }
 

@@ -56,6 +56,7 @@ fn report(server: &Server) {
         let resources = ResourceList {
             cpu: Some(MilliCpu(2000)),
             memory: Some(Bytes(4 << 30)),
+            storage: None,
         };
         let instances = snapshot.instances.iter();
         let instances = instances.filter(|(_, entry)| entry.node == name);
@@ -358,9 +359,10 @@ async fn what_finds_no_place_is_said_with_the_reason() {
 #[tokio::test]
 async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
     let server = cluster().await;
-    let path = "/v1alpha1/n/team/workloads/web";
-    let namespace = "apiVersion: kat.dws.rip/v1alpha1\nkind: Namespace\nmetadata: {name: team}\n";
-    let workload = web("team", "web", 1);
+    let path = "/v1alpha1/n/our-team/workloads/web";
+    let namespace =
+        "apiVersion: kat.dws.rip/v1alpha1\nkind: Namespace\nmetadata: {name: our-team}\n";
+    let workload = web("our-team", "web", 1);
     let both = [
         ("workload.kat", workload.as_str()),
         ("namespace.kat", namespace),
@@ -371,5 +373,18 @@ async fn a_namespace_that_comes_with_the_folder_need_not_be_there_yet() {
     let path = format!("{path}?dryRun=true");
     let response = server.send(&server.admin, Method::PUT, &path, &alone, &[]);
     assert_eq!(response.await.status(), 404);
+    // A name that the apply would refuse, as it is one of the world's top-level domains.
+    let (namespace, workload) = [namespace, &workload]
+        .map(|text| text.replace("our-team", "team"))
+        .into();
+    let both = [
+        ("workload.kat", workload.as_str()),
+        ("namespace.kat", &namespace),
+    ];
+    let path = path.replace("our-team", "team");
+    let response = server.send(&server.admin, Method::PUT, &path, &both, &[]);
+    let (status, body) = read(response.await).await;
+    assert_eq!(status, 400, "{body}");
+    assert!(body.to_string().contains("top-level domain"), "{body}");
     server.stop().await;
 }

@@ -292,3 +292,27 @@ async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
         sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// What it knows of tokens may be old: reads are all that it answers then.
+#[tokio::test]
+async fn a_machine_that_does_not_lead_begins_no_session() {
+    let server = Server::start().await;
+    with_instance(&server).await;
+    server.leaderships.send_replace(None);
+    let instance = "/v1alpha1/n/shop/workloads/web/instances/web-abcde";
+    // {"command":["true"]}
+    let exec = "exec?request=%7B%22command%22%3A%5B%22true%22%5D%7D";
+    for what in [exec, "forward?port=80"] {
+        let path = format!("{instance}/{what}");
+        let refused = server.call(&server.admin, Method::POST, &path).await;
+        assert_eq!(refused.status(), 503, "{what}");
+    }
+    assert_eq!(
+        server.echo.callers.lock().unwrap().len(),
+        0,
+        "nothing was begun"
+    );
+    // The control: reads are answered.
+    let logs = format!("{instance}/logs");
+    assert_eq!(server.get(&server.admin, &logs).await.0, 200);
+}

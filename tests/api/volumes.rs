@@ -352,27 +352,27 @@ async fn a_workload_takes_its_data_with_it_where_that_is_asked_for() {
 #[tokio::test]
 async fn a_namespace_keeps_data_unless_that_is_asked_for() {
     let server = Server::start().await;
-    let body = json!({"metadata": {"name": "team"}});
+    let body = json!({"metadata": {"name": "crew"}});
     let path = "/v1alpha1/namespaces";
     server
         .send_json(&server.admin, Method::POST, path, &body)
         .await;
-    apply(&server, "team", "web").await;
-    for volume in ["team/web/data", "team/old/data", "shop/old/data"] {
+    apply(&server, "crew", "web").await;
+    for volume in ["crew/web/data", "crew/old/data", "shop/old/data"] {
         store(&server, volume, &record(Some("n1"))).await;
     }
-    let team = "/v1alpha1/namespaces/team";
-    let cascade = format!("{team}?cascade=true");
+    let crew = "/v1alpha1/namespaces/crew";
+    let cascade = format!("{crew}?cascade=true");
     assert_eq!(delete(&server, &server.admin, &cascade).await.0, 200);
-    let web = meta(&server, "team");
+    let web = meta(&server, "crew");
     assert!(web.deleting && !web.deletes_volumes);
-    assert!(!stored(&server, "team/old/data").deleting);
+    assert!(!stored(&server, "crew/old/data").deleting);
 
     let with_data = format!("{cascade}&volumes=true");
     assert_eq!(delete(&server, &server.admin, &with_data).await.0, 200);
-    assert!(meta(&server, "team").deletes_volumes);
-    assert!(stored(&server, "team/old/data").deleting);
+    assert!(meta(&server, "crew").deletes_volumes);
+    assert!(stored(&server, "crew/old/data").deleting);
     // The leader does that when its instances have ended.
-    assert!(!stored(&server, "team/web/data").deleting);
+    assert!(!stored(&server, "crew/web/data").deleting);
     assert!(!stored(&server, "shop/old/data").deleting);
 }

@@ -4,6 +4,7 @@
 //! API (`over_api`), which says the same and stores nothing.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,

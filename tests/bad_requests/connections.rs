@@ -197,43 +197,97 @@ async fn half_closed_bodies_store_nothing() {
     }
 }
 
+/// Waits until the server has closed this connection.
+async fn is_closed(stream: &mut TcpStream) {
+    assert_eq!(rest(stream).await, "");
+}
+
+async fn connect(port: u16) -> TcpStream {
+    TcpStream::connect(("127.0.0.1", port)).await.unwrap()
+}
+
 #[tokio::test]
-async fn one_address_takes_only_so_many_connections() {
+async fn an_address_that_proves_nothing_keeps_no_handshake_out() {
     let server = Server::start_with(Limits {
         handshake_timeout: Duration::from_secs(20),
-        connections_from_one_address: 4,
+        unproved: Share { each: 4, all: 8 },
         ..impatient()
     })
     .await;
     let mut held = Vec::new();
     for _ in 0..4 {
-        held.push(
-            TcpStream::connect(("127.0.0.1", server.port))
-                .await
-                .unwrap(),
-        );
+        held.push(connect(server.port).await);
     }
-    let mut fifth = TcpStream::connect(("127.0.0.1", server.port))
-        .await
-        .unwrap();
-    assert_eq!(rest(&mut fifth).await, "", "the fifth is closed at once");
-    held.clear();
-    // The places are free again as soon as the others are gone.
-    let again = async {
-        loop {
-            if server
-                .client(None)
-                .get(server.url("/version"))
-                .send()
-                .await
-                .is_ok()
-            {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+    // A call with a token is answered in the place of the oldest.
+    assert_eq!(server.get(&server.read, NAMESPACES).await.0, 200);
+    is_closed(held.first_mut().unwrap()).await;
+    // That connection counts as the token's by now: the other three are still there.
+    for stream in held.iter_mut().skip(1) {
+        let mut byte = [0u8; 1];
+        let read = timeout(Duration::from_millis(50), stream.read(&mut byte)).await;
+        assert!(read.is_err(), "{read:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_anonymous_connection_that_only_answers_pings_ends() {
+    let server = Server::start_with(Limits {
+        anonymous_idle: Duration::from_millis(500),
+        ..impatient()
+    })
+    .await;
+    let token = format!("Bearer {}", server.read);
+    let mut open = Vec::new();
+    for authorization in ["", token.as_str()] {
+        let stream = hyper_util::rt::TokioIo::new(tls_stream(&server).await);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut calls, connection) = hyper::client::conn::http2::handshake(executor, stream)
+            .await
+            .unwrap();
+        // It answers pings for as long as it is polled.
+        let connection = tokio::spawn(connection);
+        let mut request = hyper::Request::get("https://kat/healthz");
+        if !authorization.is_empty() {
+            request = request.header("authorization", authorization);
         }
-    };
-    timeout(DEADLINE, again)
-        .await
-        .expect("a place becomes free");
+        let request = request.body(axum::body::Body::empty()).unwrap();
+        let answer = calls.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200, "{authorization}");
+        open.push((calls, connection));
+    }
+    let (_proved_calls, proved) = open.pop().unwrap();
+    let (_calls, anonymous) = open.pop().unwrap();
+    let ended = timeout(DEADLINE, anonymous).await;
+    assert!(ended.is_ok(), "the anonymous connection stays open");
+    assert!(!proved.is_finished(), "the token's connection ended too");
+}
+
+#[tokio::test]
+async fn callers_are_limited_where_they_are_passed_on() {
+    let server = Server::start_with(Limits {
+        passed_on: Share { each: 2, all: 8 },
+        header_timeout: Duration::from_secs(20),
+        handshake_timeout: Duration::from_secs(20),
+        ..Limits::default()
+    })
+    .await;
+    let mut held = [
+        connect(server.passing_port).await,
+        connect(server.passing_port).await,
+    ];
+    is_closed(&mut connect(server.passing_port).await).await;
+    // The leader's own port has places, and so has the socket.
+    assert_eq!(server.get(&server.read, NAMESPACES).await.0, 200);
+    let path = server.socket("admin.sock");
+    let client = reqwest::Client::builder()
+        .unix_socket(path)
+        .build()
+        .unwrap();
+    let answer = client.get("http://kat/version").send().await.unwrap();
+    assert_eq!(answer.status(), 200);
+    for stream in &mut held {
+        let mut byte = [0u8; 1];
+        let read = timeout(Duration::from_millis(50), stream.read(&mut byte)).await;
+        assert!(read.is_err(), "{read:?}");
+    }
 }

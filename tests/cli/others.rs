@@ -48,13 +48,15 @@ fn a_token_goes_to_stdout_alone() {
         "--ttl",
         "2h",
     ];
-    assert_snapshot!(program.run(&create), @r"
+    let shown = program.run(&create);
+    let (stdout, stderr) = shown.split_once("\n--- stderr\n").unwrap();
+    assert_snapshot!(stdout, @r"
     exit: 0
     --- stdout
     kat1.t1.secret
-    --- stderr
-    token `t1` with scope deploy:shop; it is shown this once
     ");
+    let kept = "token `t1` with scope deploy:shop; it is shown this once; it ends at 20";
+    assert!(stderr.starts_with(kept), "{stderr}");
     let sent: serde_json::Value = serde_json::from_slice(&fake.body()).unwrap();
     let wanted =
         json!({"scope": {"kind": "deploy", "namespace": "shop"}, "name": "ci", "ttlSeconds": 7200});
@@ -113,7 +115,7 @@ fn where_nobody_is_reached_from_outside_it_is_said_what_is_missing() {
         "uses": 1, "token": "kat1.t1.secret"});
     fake.reply("POST /v1alpha1/tokens", 201, made);
     let shown = Program::of(&fake).run(&["token", "create", "--join"]);
-    let line = "sudo kat-agent join --leader-api HOST:PORT --token kat1.t1.secret\n";
+    let line = "sudo kat-agent join --leader-api HOST:PORT <<< kat1.t1.secret\n";
     assert!(shown.contains(line), "{shown}");
     assert!(shown.contains("in place of HOST:PORT"), "{shown}");
 }

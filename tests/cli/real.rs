@@ -135,7 +135,7 @@ async fn refusals_have_their_codes_and_words() {
     let program = admin(&server);
     assert_snapshot!(program.run(&["get", "workloads", "-n", "shpo"]));
     assert_snapshot!(program.run(&["get", "workload", "wbe", "-n", "shop"]));
-    assert_snapshot!(program.run(&["create", "namespace", "team"]));
+    assert_snapshot!(program.run(&["create", "namespace", "payments"]));
     assert!(
         program
             .run(&["apply", "-f", "web"])

@@ -56,7 +56,7 @@ fn it_shows_the_phases_and_ends_when_everything_runs() {
     );
     running.stderr_says("1 starting");
     fake.change(WEB_INSTANCES, "MODIFIED", &instance("web-aaaaa", "Running"));
-    running.stderr_says("web: 0 of 1 healthy\n");
+    running.stderr_says("1 running for a moment");
     fake.change(
         WORKLOADS,
         "MODIFIED",
@@ -71,7 +71,7 @@ fn it_shows_the_phases_and_ends_when_everything_runs() {
     web: 0 of 1 healthy
     web: 0 of 1 healthy, 1 pulling
     web: 0 of 1 healthy, 1 starting
-    web: 0 of 1 healthy
+    web: 0 of 1 healthy, 1 running for a moment
     web: 1 of 1 healthy after [TIME]
     ");
 }

@@ -17,3 +17,14 @@ code=0
 kat apply -f "$folder" --wait --timeout 20s || code=$?
 equal 5 "$code" "exit code of a wait that ran out"
 refused kat status
+# Programs that end within 3 s are never healthy, also at the first deploy without a health check.
+for ends in '1 exit 1' '3 sleep 1; exit 3' '1 sleep 2; exit 1'; do
+    folder=$(workload brief --container 'entrypoint: ["/bin/sh", "-c"]' --container "command: [\"${ends#* }\"]")
+    code=0
+    output=$(kat apply -f "$folder" --wait --timeout 9s 2>&1) || code=$?
+    equal 5 "$code" "exit code of a wait for \`${ends#* }\`"
+    contains "$output" "exit code ${ends%% *}"
+    contains "$output" "0 of 1 healthy"
+    refused kat status
+    kat delete workload brief --wait
+done

@@ -34,5 +34,5 @@ is_headless() { [[ $(n1 getent ahostsv4 "web.default.$DOMAIN" | awk '{ print $1 
 wait_for 20 is_headless
 # The address goes with the workload.
 kat delete workload web --wait
-is_gone() { ! n1 nft list ruleset | grep -q "$service"; }
+is_gone() { ! n1 nft list ruleset | grep "$service" >/dev/null; }
 wait_for 10 is_gone

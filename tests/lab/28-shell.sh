@@ -29,7 +29,7 @@ contains "$(kat exec web -- id)" "uid=1000"
 contains "$(kat exec web -- grep NoNewPrivs /proc/self/status)" 1
 # Who it was is in the journal, what it said is not.
 kat exec web -- sh -c 'true correct-horse'
-audited() { n1 journalctl --no-pager --unit kat-agent.service | grep -q "POST .*/instances/$id/exec 200 by "; }
+audited() { n1 journalctl --no-pager --unit kat-agent.service | grep "POST .*/instances/$id/exec 200 by " >/dev/null; }
 wait_for 10 audited
 said=$(n1 journalctl --no-pager | grep -c correct-horse || true)
 equal 0 "$said" "lines of the journal with the command"
@@ -100,6 +100,9 @@ equal "$program" "$(n1 pgrep -x web)" "the container's own program"
 wait_for 30 node_is_ready
 left() { [[ ! $(as "$(field web .status.user)" systemctl --user list-units --all --plain --no-legend 'kat-exec-*') ]]; }
 wait_for 30 left
+# A session needs a leader, and the agent that was killed led.
+leads() { kat exec web -- true; }
+wait_for 30 leads
 # Files and folders, both ways.
 n1 sh -c 'mkdir -p /tmp/from/sub && echo one >/tmp/from/a && echo two >/tmp/from/sub/b && chmod 750 /tmp/from/sub/b'
 kat cp /tmp/from web:/tmp/copied

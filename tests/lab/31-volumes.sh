@@ -95,6 +95,11 @@ wait_for 30 is host .status.reason HostPathMissing
 contains "$(kat why workload host)" "/srv/web/none"
 kat apply --wait -f "$(host 'hostPath: /srv/web, ensureType: Directory')"
 equal hello "$(inside host cat /conf/hello)" "a file of the machine"
-kat apply --wait -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
-equal "$(field host .status.uid)" "$(n1 stat --format %u /srv/web/made/here)" "owner of a folder that was made"
-n1 rm -rf /srv/web
+kat apply -f "$(host 'hostPath: /srv/web/made/here, ensureType: DirectoryOrCreate')"
+wait_for 30 is host .status.reason HostPathNotCreated
+contains "$(kat why workload host)" "hostMountCreate"
+refused n1 test -e /srv/web/made
+kat apply --wait -f "$(host 'hostPath: /var/lib/kat/host/default/made/here, ensureType: DirectoryOrCreate')"
+equal "$(field host .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/made/here)" "owner of a folder that was made"
+equal "711 0" "$(n1 stat --format '%a %u' /var/lib/kat/host/default/made)" "mode and owner of the folder above it"
+n1 rm -rf /srv/web /var/lib/kat/host

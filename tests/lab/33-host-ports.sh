@@ -31,7 +31,12 @@ node=$(machine_of web) id=$(field web .metadata.name)
 other=$(other_than "$node") at=$(address_of "$node")
 contains "$(ask "$other" "$at" 80)" "host=$id"
 contains "$(ask "$node" "$at" 80)" "host=$id"
-contains "$(ask "$node" 127.0.0.1 80)" "host=$id"
+# What the machine's own programs call at 127.0.0.1 stays on it, until its owner says otherwise.
+refused ask "$node" 127.0.0.1 80
+for one in n1 n2; do owner_says "$one" 'hostPortLoopback: true'; done
+by_loopback() { contains "$(ask "$node" 127.0.0.1 80)" "host=$id"; }
+wait_for 30 by_loopback
+wait_for 30 nodes_are_ready
 refused ask "$node" "$(address_of "$other")" 80
 contains "$(kat describe workload web)" "(host port 80)"
 equal '[{"port":80,"protocol":"TCP","containerPort":8080}]' "$(kat get workload web -o json | jq -c .status.hostPorts)" "host ports in the status"
@@ -90,6 +95,11 @@ wait_for 30 says_in_use
 contains "$(kat why instance "$(field taken .metadata.name)")" "a program of n1 itself listens on its host port"
 contains "$(ask n2 "$n1_address" 8088)" "version=program"
 n1 systemctl stop program.service
+# It may be starting anew: the port stays the machine's for a while, or until its owner gives it up.
+kept_for_it() { contains "$(field taken '.status | "\(.reason): \(.message)"')" "HostPortInUse: a program of this machine listened on host port 8088/TCP in the last ten minutes"; }
+wait_for 30 kept_for_it
+refused ask n2 "$n1_address" 8088
+n1 systemctl restart kat-net
 wait_for 30 is_whole taken 1
 contains "$(ask n2 "$n1_address" 8088)" "host=$(field taken .metadata.name)"
 kat delete workload taken --wait
@@ -149,3 +159,5 @@ kat delete workload web --wait
 at_an_end() { ! ask "$other" "$at" 80 2>/dev/null && ! ask "$node" 127.0.0.1 80 2>/dev/null; }
 wait_for 20 at_an_end
 refused on "$node" sh -c 'nft list table inet kat-host-ports | grep -q "dnat ip"'
+for one in n1 n2; do owner_takes_back "$one"; done
+wait_for 60 nodes_are_ready

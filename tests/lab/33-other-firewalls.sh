@@ -20,17 +20,18 @@ on n2 systemctl disable --quiet --now firewalld.service
 on n2 systemctl start docker.service
 contains "$(on n2 iptables -S)" "-P FORWARD DROP"
 line=$(n1 katcall token create --join)
-read -ra words <<<"$line"
-[[ ${words[0]} == sudo ]]
+[[ $line == "sudo "* ]]
 code=0
-output=$(on n2 "${words[@]:1}" 2>&1) || code=$?
+output=$(on n2 bash -c "${line#sudo }" 2>&1) || code=$?
 equal 1 "$code" "exit code of a join beside Docker"
 contains "$output" "Docker set the policy of the FORWARD chain to drop"
 mend_on n2 "$output"
-on n2 "${words[@]:1}"
+on n2 bash -c "${line#sudo }"
 both_ready() { LAB_MACHINES=2 nodes_are_ready; }
 wait_for 60 both_ready
 
+owner_says n2 'hostPortLoopback: true'
+wait_for 60 both_ready
 kat label node n2 place=here
 folder=$(workload web --port 8080 --health 'http: {path: /healthz, port: web}, periodSeconds: 1' --spec 'nodeSelector: {place: here}')
 n1 sed -i 's/containerPort: 8080/containerPort: 8080, hostPort: 80/' "$folder/VirtualLoadBalancer.kat"

@@ -2,6 +2,13 @@
 # machines: 2
 # shellcheck shell=bash
 here='nodeSelector: {kat.dws.rip/nodeName: n1}'
+# Nothing of a machine is a workload's until its owner says so.
+kat apply -f "$(workload stick --port 80 --spec "$here" --container 'groups: [dialout]')"
+wait_for 30 is stick .status.reason GroupNotAllowed
+contains "$(field stick .status.message)" "groupsAllow in /etc/kat/agent.yaml"
+kat delete workload stick --wait
+owner_says n1 'groupsAllow: [audio, dialout, gpio, i2c, plugdev, render, spi, video]' 'devicesAllow: [/dev]'
+wait_for 60 nodes_are_ready
 # It reads from the device with what its user has, and then serves.
 stick() {
     workload stick --port 80 --spec "$here" --container 'devices: [/dev/kat-stick]' --container 'tmpfs: [/tmp]' \
@@ -73,9 +80,8 @@ edge() { workload edge --port 8010 --container 'hostNetwork: true' "$@"; }
 kat apply -f "$(edge)"
 blocked() { kat get workload edge -o json | jq -c .status.conditions | grep -qF "$1"; }
 wait_for 30 blocked "without hostNetworkAllow in /etc/kat/agent.yaml"
-n1 sh -c '[ ! -e /etc/kat/agent.yaml ] || cp /etc/kat/agent.yaml /root/agent.yaml; echo "hostNetworkAllow: true" >>/etc/kat/agent.yaml'
+owner_says n1 'hostNetworkAllow: true'
 n1 kat-agent check >/dev/null || true
-n1 systemctl restart kat-agent
 wait_for 60 is edge .status.phase Running
 overlay=$(overlay_of n1)
 equal "$overlay" "$(field edge .status.ip)" "address of an instance on the machine's network"
@@ -85,8 +91,10 @@ done
 # From another container by its name, and from it to what listens on loopback alone.
 run web --port 80 --spec "$here"
 inside web wget -q -O - "http://edge.default.$DOMAIN:8010/" | grep -q '^host='
-inside edge nc -w 2 127.0.0.1 2379 -e /bin/busybox true
-refused inside web nc -w 2 127.0.0.1 2379 -e /bin/busybox true
+inside edge nc -w 2 127.0.0.53 53 -e /bin/busybox true
+refused inside web nc -w 2 127.0.0.53 53 -e /bin/busybox true
+# But not the ports of etcd, the API and the agents.
+for port in 2379 9115; do refused inside edge nc -w 2 127.0.0.1 "$port" -e /bin/busybox true; done
 inside edge wget -q -O - "http://web.default.$DOMAIN/" | grep -q '^host='
 # The other machine and its containers reach it too.
 run far --port 80 --spec 'nodeSelector: {kat.dws.rip/nodeName: n2}'
@@ -106,6 +114,6 @@ contains "$(page http://127.0.0.1:8010/)" "version=2"
 kat delete workload stick --wait
 kat delete workload edge --wait
 refused n1 sh -c 'getent group dialout video | grep -q kat-'
-n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk /etc/kat/agent.yaml; [ ! -e /root/agent.yaml ] || mv /root/agent.yaml /etc/kat/agent.yaml'
-n1 systemctl restart kat-agent
+n1 sh -c 'rm -rf /dev/kat /dev/kat-stick /dev/kat-disk'
+owner_takes_back n1
 wait_for 60 nodes_are_ready

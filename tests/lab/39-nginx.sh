@@ -17,6 +17,8 @@ put() {
 }
 put
 kat label node n2 web=here
+owner_says n2 'hostPortLoopback: true'
+wait_for 60 nodes_are_ready
 kat apply -f /root/workloads/nginx --wait --timeout 3m
 says() { equal "$1" "$(on "$2" curl --silent --show-error --fail --max-time 3 "http://$3/")" "what nginx says to $2 at $3"; }
 address() { on "$1" ip -4 -o address show host0 | sed -n 's/.*inet \([0-9.]*\).*/\1/p'; }
@@ -36,3 +38,4 @@ says 'greetings of nginx' n1 "$server"
 kat delete workload nginx --wait
 refused on n1 curl --silent --max-time 3 "http://$server/"
 kat label node n2 web-
+owner_takes_back n2

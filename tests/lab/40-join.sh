@@ -21,8 +21,8 @@ equal "node-etcd.key node.key" "$(on n2 sh -c 'cd /var/lib/kat/pki && echo *.key
 refused on n2 test -e /etc/kat/admin.conf
 # The private keys are nowhere in etcd, and neither is the token's secret.
 line=$(kat token create --join)
-contains "$line" "sudo kat-agent join --leader-api 192.168.77.11:9115 --token kat1."
-IFS=. read -r id secret _ <<<"${line#*--token kat1.}"
+contains "$line" "sudo kat-agent join --leader-api 192.168.77.11:9115 <<< kat1."
+IFS=. read -r id secret _ <<<"${line#*<<< kat1.}"
 [[ $id && $secret ]]
 dump=$(n1 sh -c 'etcdctl --endpoints https://127.0.0.1:2379 --cacert /var/lib/kat/pki/etcd-client-ca.crt \
     --cert /var/lib/kat/pki/leader-etcd.crt --key /var/lib/kat/pki/leader-etcd.key get --prefix /kat/')

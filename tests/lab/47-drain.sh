@@ -4,13 +4,14 @@
 # shellcheck shell=bash
 wait_for 30 nodes_are_ready
 wait_for 60 members_are_well 3
-run web --port 80 --replicas 3
+# What asks it may learn of its end two seconds later, however busy the host of these machines is.
+run web --port 80 --replicas 3 --drain 2
 equal '["n1","n2","n3"]' "$(machines_with web)" "machines of three replicas"
 began=$SECONDS
 start_load "web.default.$DOMAIN@$(kat get nodes n1 -o json | jq -r .status.overlayAddress)" 80 50
 equal "node/n2 drained" "$(kat drain n2 --timeout 60s)" "drain"
 equal '["n1","n3"]' "$(machines_with web)" "machines of three replicas after the drain"
-is_whole web 3
+wait_for 10 is_whole web 3
 no_request_lost $(((SECONDS - began) * 30))
 refused on n2 pgrep -x web
 contains "$(kat get nodes)" Drained
@@ -19,7 +20,7 @@ contains "$events" DrainAsked
 contains "$events" NodeDrained
 # Asked for again, it is done already; and nothing new comes.
 equal "node/n2 drained" "$(kat drain n2 --timeout 10s)" "drain, again"
-run web --port 80 --replicas 6
+run web --port 80 --replicas 6 --drain 2
 equal '["n1","n3"]' "$(machines_with web)" "machines of six replicas"
 
 # What no machine takes stays where it is and serves; the drain says so, and when its time is up how to take it back.
@@ -44,6 +45,6 @@ lacks "$(kat describe node n2)" "disk=ssd"
 
 equal "node/n2 uncordoned" "$(kat uncordon n2)" "uncordon"
 wait_for 20 nodes_are_ready
-run web --port 80 --replicas 9
+run web --port 80 --replicas 9 --drain 2
 equal '["n1","n2","n3"]' "$(machines_with web)" "machines of nine replicas"
 wait_for 20 really_runs 9

@@ -9,7 +9,19 @@ equal '["n1","n2","n3"]' "$(members)" "members, the oldest"
 run web --port 80 --replicas 4
 are() { [[ $(members) == "$1" ]] || { members >&2; return 1; }; }
 
+# What somebody copied from n2 before: its certificates as a machine, and as an administrator.
+for file in node admin; do
+    for ending in crt key; do
+        on n2 cat "/var/lib/kat/pki/$file.$ending" | lab exec n4 -- sh -c "umask 077; cat >/root/copied-$file.$ending"
+    done
+done
+code_of() {
+    on n4 curl --silent --max-time 10 --insecure --cert "/root/copied-$1.crt" --key "/root/copied-$1.key" --output /dev/null \
+        --write-out '%{http_code}' "https://192.168.77.11:9115$2"
+}
+equal "200 200" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates while it is a member"
 on n2 kat-agent reset --yes
+equal "401 401" "$(code_of node /v1alpha1/nodes/n2) $(code_of admin /v1alpha1/tokens)" "n2's certificates once it has left"
 wait_for 60 are '["n1","n3","n4"]'
 lacks "$(kat get nodes -o name)" node/n2
 whole() { on n3 katcall get workload web -o json | jq -e '.status | .phase == "Running" and .ready == 4' >/dev/null; }

@@ -35,7 +35,7 @@ is_denied "permission denied" get --from-key ''
 is_denied "permission denied" watch --prefix /kat/tokens/
 election=$(etcdctl_on n1 get --prefix --keys-only /kat/leader_election/ | sed -n 1p)
 [[ $election == /kat/leader_election/* ]]
-for key in nodes/desired/n4/meta dns/default/web/A/10.9.9.9 config/leader_endpoint network/nodes/n4/wg_pubkey "${election#/kat/}"; do
+for key in nodes/desired/n4/meta dns/default/web/A/10.9.9.9 config/leader_endpoint config/leader_name network/nodes/n4/wg_pubkey "${election#/kat/}"; do
     is_denied "permission denied" put "/kat/$key" stolen
     is_denied "permission denied" del "/kat/$key"
 done

@@ -1,9 +1,16 @@
 # kat-agent reset undoes init
 # leaves no cluster
 # shellcheck shell=bash
-run web --port 80
+n1 sh -c 'mkdir -p /srv/kept && chmod 777 /srv/kept && echo kept >/srv/kept/file'
+run web --port 80 --spec 'volumes: [{name: v, hostMount: {hostPath: /srv/kept, ensureType: Directory}}]' \
+    --container 'volumeMounts: [{name: v, mountPath: /v}]'
+equal kept "$(inside web cat /v/file)" "a file of the machine"
 backup=$(n1 kat-agent backup)
 n1 kat-agent reset --yes
+# What was mounted for containers is the machine's.
+equal kept "$(n1 cat /srv/kept/file)" "a file of the machine"
+refused n1 grep kat-hostpath /proc/self/mountinfo
+n1 rm -r /srv/kept
 # Backups are for when all else is gone: they stay.
 n1 test -s "$backup"
 n1 rm -r /var/lib/kat/backups
@@ -14,13 +21,18 @@ equal "" "$(n1 systemctl list-units --plain --no-legend --state=active,failed 'k
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls"
 lab reboot n1
 equal "$(<"$LAB_WORK/sysctls-before-init")" "$(sysctls n1)" "sysctls after a reboot"
-# And a machine that was reset can begin again.
+# And a machine that was reset can begin again, also with a file system of its own for etcd, which stays.
+n1 sh -c 'mkdir -p /var/lib/kat/etcd && mount -t tmpfs tmpfs /var/lib/kat/etcd'
 n1 kat-agent init
 wait_for 30 node_is_ready
+n1 test -e /var/lib/kat/etcd/member/wal
+lacks "$(n1 kat-agent check || true)" "etcd shares its file system"
 # With the package goes what one wrote oneself, and nothing is left.
 n1 sh -c 'echo "# mine" >/etc/kat/agent.yaml'
 n1 kat-agent reset --yes
 n1 test -e /etc/kat/agent.yaml
+equal "" "$(n1 ls -A /var/lib/kat/etcd)" "etcd's folder"
+n1 sh -c 'umount /var/lib/kat/etcd && rmdir /var/lib/kat/etcd && rmdir --ignore-fail-on-non-empty /var/lib/kat'
 n1 env DEBIAN_FRONTEND=noninteractive dpkg --purge kat
 refused n1 test -e /etc/kat
 refused n1 test -e /var/lib/kat

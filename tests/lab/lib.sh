@@ -295,3 +295,14 @@ delete_all() {
         kat delete workload "$name" -n "$namespace" --ignore-not-found --volumes --yes --wait
     done 5< <(kat get workloads -A -o json | jq -r '.items[] | "\(.metadata.namespace) \(.metadata.name)"')
 }
+
+# owner_says NODE LINE...: adds lines to agent.yaml of NODE, until owner_takes_back NODE.
+owner_says() {
+    local node=$1
+    shift
+    printf '%s\n' "$@" | lab exec "$node" -- sh -c 'mkdir -p /etc/kat && touch /etc/kat/agent.yaml && { [ -e /root/agent.yaml ] || cp /etc/kat/agent.yaml /root/; } &&
+        cat >>/etc/kat/agent.yaml && systemctl restart kat-agent'
+}
+owner_takes_back() {
+    on "$1" sh -c 'mv /root/agent.yaml /etc/kat/ && { [ -s /etc/kat/agent.yaml ] || rm /etc/kat/agent.yaml; } && systemctl restart kat-agent'
+}

@@ -4,6 +4,7 @@
 //! It needs an etcd (see `support/etcd.rs`) and no privileges.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::expect_used,
     clippy::panic,
     clippy::indexing_slicing,

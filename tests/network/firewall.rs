@@ -1,15 +1,23 @@
 //! KAT's nftables table, with an outside world that means no good.
 
-use std::process::{Child, Command, Stdio};
+use std::{
+    collections::BTreeSet,
+    net::Ipv4Addr,
+    process::{Child, Command, Stdio},
+};
 
 use kat::network::{
+    attach,
     firewall::{self, Firewall},
     namespaces::NetworkNamespace,
     obstacles,
     state::Gate,
 };
 
-use super::world::{ADDRESS, Container, Machine, fetch_in, in_new_namespace, node, run, serve_in};
+use super::world::{
+    ADDRESS, Container, Machine, as_user, fetch, fetch_in, in_new_namespace, nobody, node, run,
+    serve_in,
+};
 
 const UID: u32 = 20001;
 
@@ -82,7 +90,7 @@ fn containers_reach_the_outside_as_the_machine() {
             "the control: no way back without the rules"
         );
         let firewall = Firewall::default();
-        assert!(firewall.ensure(&node()).await.unwrap());
+        assert!(firewall.ensure(&node(), &nobody()).await.unwrap());
         assert_eq!(container.fetch(server).await.unwrap(), "192.0.2.1");
     });
 }
@@ -106,7 +114,10 @@ fn strangers_do_not_reach_the_overlay() {
                 "the control: open without the rules"
             );
         }
-        Firewall::default().ensure(&node()).await.unwrap();
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
         for address in [container_address, machine_address] {
             assert!(
                 fetch_in(outside.namespace(), address).await.is_err(),
@@ -138,13 +149,16 @@ fn the_table_is_put_back_and_others_are_left_alone() {
             "nft add chain inet mine keep { type filter hook forward priority 0 ; policy accept ; }",
         );
         let firewall = Firewall::default();
-        assert!(firewall.ensure(&node()).await.unwrap());
-        assert!(!firewall.ensure(&node()).await.unwrap(), "nothing to do");
+        assert!(firewall.ensure(&node(), &nobody()).await.unwrap());
+        assert!(
+            !firewall.ensure(&node(), &nobody()).await.unwrap(),
+            "nothing to do"
+        );
         let text = run("nft list table inet kat");
         assert!(text.contains("masquerade"), "{text}");
         run("nft flush chain inet kat forward");
         assert!(
-            firewall.ensure(&node()).await.unwrap(),
+            firewall.ensure(&node(), &nobody()).await.unwrap(),
             "somebody flushed it"
         );
         assert_eq!(run("nft list table inet kat"), text);
@@ -152,18 +166,18 @@ fn the_table_is_put_back_and_others_are_left_alone() {
         run("nft add rule inet kat input accept");
         run("nft add rule inet kat input accept");
         assert!(
-            firewall.ensure(&node()).await.unwrap(),
+            firewall.ensure(&node(), &nobody()).await.unwrap(),
             "somebody changed it, and the number of rules is the same"
         );
         assert_eq!(run("nft list table inet kat"), text);
         run("nft delete table inet kat");
         assert!(
-            firewall.ensure(&node()).await.unwrap(),
+            firewall.ensure(&node(), &nobody()).await.unwrap(),
             "somebody removed it"
         );
         let mut moved = node();
         moved.subnet = "10.90.7.0/24".parse().unwrap();
-        assert!(firewall.ensure(&moved).await.unwrap());
+        assert!(firewall.ensure(&moved, &nobody()).await.unwrap());
         assert!(run("nft list table inet kat").contains("10.90.7.0/24"));
         assert!(!run("nft list table inet kat").contains("10.90.1.0/24"));
         firewall::remove().await.unwrap();
@@ -178,7 +192,10 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
         let mut machine = Machine::start();
         let outside = Outside::connect();
         let container = attached(&mut machine).await;
-        Firewall::default().ensure(&node()).await.unwrap();
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
         run("nft add table ip strict");
         run(
             "nft add chain ip strict forward { type filter hook forward priority 0 ; policy drop ; }",
@@ -202,5 +219,103 @@ fn a_table_that_drops_is_found_and_its_command_mends_it() {
         assert_eq!(container.fetch(server).await.unwrap(), "192.0.2.1");
         let after = obstacles::foreign_obstacles(needs).await.unwrap();
         assert_eq!(after, []);
+    });
+}
+
+#[test]
+fn containers_reach_the_own_ports_of_no_machine() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        // Another machine of the cluster, with an address outside the overlay and one on it; and somebody else.
+        let outside = Outside::connect();
+        outside.inside("ip address add 192.0.2.3/24 dev eth0");
+        outside.inside("ip address add 10.90.2.1/32 dev lo");
+        outside.inside("ip route add 10.90.0.0/16 via 192.0.2.1");
+        run("ip route add 10.90.2.0/24 via 192.0.2.2");
+        let container = attached(&mut machine).await;
+        for port in [9115, 8080] {
+            serve_in(&NetworkNamespace::own().unwrap(), port);
+            serve_in(&outside.namespace(), port);
+        }
+        let own = [ADDRESS, [192, 0, 2, 1].into()];
+        let others = [[192, 0, 2, 2].into(), [10, 90, 2, 1].into()];
+        let machines = [own, others].concat();
+        let somebody: Ipv4Addr = [192, 0, 2, 3].into();
+        for address in machines.iter().chain([&somebody]) {
+            let reached = container.fetch((*address, 9115).into()).await;
+            assert!(reached.is_ok(), "the control: {address}: {reached:?}");
+        }
+        let known = ["192.0.2.2", "2001:db8::2"].map(|text| text.parse().unwrap());
+        let known = BTreeSet::from(known);
+        Firewall::default().ensure(&node(), &known).await.unwrap();
+        let as_host_network = async |address: Ipv4Addr, port: u16| {
+            as_user(UID, move || fetch((address, port).into())).await
+        };
+        for address in machines {
+            assert!(
+                container.fetch((address, 9115).into()).await.is_err(),
+                "{address}"
+            );
+            assert!(as_host_network(address, 9115).await.is_err(), "{address}");
+            // Other ports, and the machine itself.
+            let open = container.fetch((address, 8080).into()).await;
+            assert!(open.is_ok(), "{address}: {open:?}");
+            assert!(as_host_network(address, 8080).await.is_ok(), "{address}");
+            assert!(fetch((address, 9115).into()).is_ok(), "{address}");
+        }
+        assert!(
+            as_host_network(Ipv4Addr::LOCALHOST, 9115).await.is_err(),
+            "also at the loopback"
+        );
+        // Who is no machine of the cluster may have such a port.
+        assert!(container.fetch((somebody, 9115).into()).await.is_ok());
+        assert!(as_host_network(somebody, 9115).await.is_ok());
+        // A person of the machine is no workload.
+        let person = as_user(1000, move || fetch((ADDRESS, 9115).into())).await;
+        assert!(person.is_ok(), "{person:?}");
+    });
+}
+
+#[test]
+fn a_container_can_not_send_with_its_neighbours_address_where_the_kernel_would_let_it() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let container = attached(&mut machine).await;
+        // As where another program's setting is for all links, and for those that come.
+        for link in ["all".to_owned(), attach::host_link_name("web-aaaaa")] {
+            let path = format!("/proc/sys/net/ipv4/conf/{link}/rp_filter");
+            std::fs::write(path, "0").unwrap();
+        }
+        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        let neighbour = machine.container(UID, "web-bbbbb");
+        machine
+            .hook(UID, "web-bbbbb", neighbour.pid())
+            .await
+            .unwrap();
+        container
+            .namespace()
+            .run(|| run("ip address add 10.90.1.11/32 dev eth0"))
+            .unwrap();
+        let socket = std::net::UdpSocket::bind((ADDRESS, 9999)).unwrap();
+        let limit = std::time::Duration::from_millis(500);
+        socket.set_read_timeout(Some(limit)).unwrap();
+        let arrives = |source: &'static str| {
+            let sent = container.namespace().run(|| {
+                let sender = std::net::UdpSocket::bind((source, 0)).unwrap();
+                sender.send_to(b"x", (ADDRESS, 9999)).unwrap();
+            });
+            sent.unwrap();
+            socket.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(
+            arrives("10.90.1.11"),
+            "the control: the kernel's own filter lets it pass"
+        );
+        Firewall::default()
+            .ensure(&node(), &nobody())
+            .await
+            .unwrap();
+        assert!(arrives("10.90.1.10"), "its own address passes");
+        assert!(!arrives("10.90.1.11"), "its neighbour's does not");
     });
 }

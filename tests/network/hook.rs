@@ -1,7 +1,6 @@
 //! The hook, its socket and the veth that it makes.
 
 use std::{
-    collections::BTreeSet,
     io::{Read, Write},
     os::unix::net::UnixStream,
     time::{Duration, Instant},
@@ -438,15 +437,83 @@ fn the_sweep_takes_marked_leftovers_only() {
         machine.hook(UID, "web-bbbbb", second.pid()).await.unwrap();
         run("ip link add katsomeone type veth peer name other0");
         run("ip link set katsomeone alias not-kats");
-        let removed = attach::sweep(&machine.links, &BTreeSet::from(["web-bbbbb"]))
-            .await
-            .unwrap();
-        assert_eq!(removed, ["web-aaaaa"]);
+        machine.forget("web-aaaaa");
+        eventually("the list is read", async || {
+            machine.attachments.keep().await.unwrap().attached == 1
+        })
+        .await;
         let mut left = kat_links();
         left.sort();
         let mut expected = vec![attach::host_link_name("web-bbbbb"), "katsomeone".into()];
         expected.sort();
         assert_eq!(left, expected);
+    });
+}
+
+#[test]
+fn an_instance_that_was_attached_since_the_list_was_read_keeps_its_link() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let first = machine.container(UID, "web-aaaaa");
+        machine.hook(UID, "web-aaaaa", first.pid()).await.unwrap();
+        // A round that began now has the list of now.
+        let attachments = machine.attachments_by_the_list_of_now();
+        let address = machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        let second = machine.container(UID, "web-bbbbb");
+        second.serve(80);
+        machine.hook(UID, "web-bbbbb", second.pid()).await.unwrap();
+        attachments.keep().await.unwrap();
+        assert_eq!(kat_links().len(), 2);
+        fetch((address, 80).into()).unwrap();
+    });
+}
+
+#[test]
+fn a_container_that_runs_without_its_link_is_attached_again() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        let address = machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let container = machine.container(UID, "web-aaaaa");
+        container.serve(80);
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        let name = attach::host_link_name("web-aaaaa");
+        run(&format!("ip link del {name}"));
+        assert!(fetch((address, 80).into()).is_err(), "the control");
+        let kept = machine.attachments.keep().await.unwrap();
+        assert_eq!((kept.attached, kept.without.len()), (1, 0));
+        fetch((address, 80).into()).unwrap();
+        // While the gate is not open, only the hook decides.
+        run(&format!("ip link del {name}"));
+        machine.instance("web-aaaaa", UID, 10, Gate::Hold);
+        eventually("the list is read", async || {
+            machine.attachments.keep().await.unwrap().attached == 0
+        })
+        .await;
+        assert_eq!(kat_links(), Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_process_that_is_not_the_instances_is_not_attached_in_its_place() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        machine.instance("web-bbbbb", UID, 11, Gate::Open);
+        // In the unit's control group, with a namespace that somebody else made.
+        let planted = Container::start(OTHER);
+        machine.claim(planted.pid(), UID, "web-aaaaa");
+        eventually("the list is read", async || {
+            let kept = machine.attachments.keep().await.unwrap();
+            let why = kept.without.get("web-aaaaa").cloned().unwrap_or_default();
+            // Of the other nothing runs.
+            why.contains("belongs to uid 20002") && kept.without.len() == 1 && kept.attached == 0
+        })
+        .await;
+        assert_eq!(kat_links(), Vec::<String>::new());
     });
 }
 
@@ -490,5 +557,52 @@ fn a_failure_half_way_leaves_nothing() {
             .await
             .unwrap();
         assert_eq!(kat_links().len(), 1);
+    });
+}
+
+/// Someone on the machine who calls as many users without an instance.
+#[test]
+fn strangers_wait_for_each_other_and_hold_up_nobody_else() {
+    in_new_namespace(|| async {
+        let mut machine = Machine::start();
+        machine.instance("web-aaaaa", UID, 10, Gate::Open);
+        let calls: Vec<_> = (30_000..30_200)
+            .map(|uid| tokio::spawn(machine.hook(uid, "web-aaaaa", 4711)))
+            .collect();
+        // A moment for them to be met.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let begin = Instant::now();
+        let container = machine.container(UID, "web-aaaaa");
+        machine
+            .hook(UID, "web-aaaaa", container.pid())
+            .await
+            .unwrap();
+        assert!(
+            begin.elapsed() < Duration::from_secs(2),
+            "{:?}",
+            begin.elapsed()
+        );
+        let mut counts = [0, 0];
+        for call in calls {
+            let error = call.await.unwrap().unwrap_err();
+            let few = error.contains("has no instance on this machine");
+            assert!(few || error.contains("are waiting already"), "{error}");
+            counts[usize::from(few)] += 1;
+        }
+        assert!(counts[0] > 0, "so many were not met at once: {counts:?}");
+        // One of them alone keeps no places from the others.
+        let calls: Vec<_> = (0..100)
+            .map(|_| tokio::spawn(machine.hook(40_000, "web-aaaaa", 4711)))
+            .collect();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let error = machine.hook(40_001, "web-aaaaa", 4711).await.unwrap_err();
+        assert!(error.contains("has no instance on this machine"), "{error}");
+        for call in calls {
+            call.await.unwrap().unwrap_err();
+        }
+        // One whose list is written in this moment is no stranger, though the files were looked at just now.
+        machine.instance("web-bbbbb", OTHER, 11, Gate::Open);
+        let next = machine.container(OTHER, "web-bbbbb");
+        machine.hook(OTHER, "web-bbbbb", next.pid()).await.unwrap();
     });
 }

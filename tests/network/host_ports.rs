@@ -24,7 +24,7 @@ use kat::network::{
 use super::{
     balance::{answer, ask, ask_udp},
     firewall::Outside,
-    world::{Container, Machine, fetch_in, in_new_namespace, node, run, serve_in, write},
+    world::{Container, Machine, fetch_in, in_new_namespace, nobody, node, run, serve_in, write},
 };
 
 const UID: u32 = 20001;
@@ -57,6 +57,7 @@ impl Site {
                     port,
                     protocol,
                     container_port,
+                    loopback: true,
                 };
                 let instance = machine.instances.instances.get_mut(&name).unwrap();
                 instance.host_ports = vec![
@@ -72,7 +73,7 @@ impl Site {
             containers.insert(number, container);
         }
         let firewall = Firewall::default();
-        firewall.ensure(&node()).await.unwrap();
+        firewall.ensure(&node(), &nobody()).await.unwrap();
         Self {
             node: Arc::new(node()),
             keeper: HostPortKeeper::default(),
@@ -307,6 +308,53 @@ fn a_program_of_the_machine_keeps_its_port() {
 }
 
 #[test]
+fn a_port_stays_with_the_machine_when_its_program_has_just_ended() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        let program = TcpListener::bind("0.0.0.0:80").unwrap();
+        site.serve(&[]).await;
+        drop(program);
+        // Its workload comes while the program starts anew.
+        site.serve(&[(10, Serving)]).await;
+        let error = site.outside(|| connect(MACHINE, 80).unwrap_err());
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        let other = site.outside(|| ask(&connect(MACHINE, 8080).unwrap()));
+        assert_eq!(other.unwrap().0, 10, "the control");
+        // Whoever restarts kat-net gives it up.
+        site.keeper = HostPortKeeper::default();
+        site.serve(&[(10, Serving)]).await;
+        let led = site.outside(|| ask(&connect(MACHINE, 80).unwrap()));
+        assert_eq!(led.unwrap().0, 10);
+    });
+}
+
+#[test]
+fn what_calls_the_loopback_stays_on_the_machine_unless_its_owner_says_otherwise() {
+    in_new_namespace(|| async {
+        let mut site = Site::start().await;
+        site.serve(&[(10, Serving)]).await;
+        assert_eq!(
+            all(Ipv4Addr::LOCALHOST),
+            only(10, "10.90.1.1"),
+            "the control"
+        );
+        let instances = site.machine.instances.instances.values_mut();
+        for port in instances.flat_map(|one| &mut one.host_ports) {
+            port.loopback = false;
+        }
+        site.serve(&[(10, Serving)]).await;
+        let error = connect(Ipv4Addr::LOCALHOST, 80).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+        assert_eq!(site.outside(|| all(MACHINE)), only(10, NEIGHBOUR));
+        assert_eq!(
+            all(MACHINE),
+            only(10, "192.0.2.1"),
+            "by another address of its own"
+        );
+    });
+}
+
+#[test]
 fn strangers_come_no_further_than_the_ports() {
     in_new_namespace(|| async {
         let mut site = Site::start().await;
@@ -352,7 +400,7 @@ fn a_container_with_a_port_does_not_reach_what_listens_on_the_loopback() {
         run("nft delete table inet kat");
         assert!(reaches(&site), "the control");
         site.firewall = Firewall::default();
-        site.firewall.ensure(&node()).await.unwrap();
+        site.firewall.ensure(&node(), &nobody()).await.unwrap();
         assert!(!reaches(&site));
         assert_eq!(all(Ipv4Addr::LOCALHOST), only(10, "10.90.1.1"));
     });

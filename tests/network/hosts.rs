@@ -14,8 +14,10 @@ use kat::network::{
     kat0::{Overlay, StartUserspace},
     links::Links,
     namespaces::NetworkNamespace,
+    resolved::Tell,
     service::{self, Config},
     state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
+    unit_processes::UnitProcesses,
     verify::CgroupReader,
     wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
 };
@@ -58,6 +60,8 @@ pub struct Host {
     pub key: PrivateKey,
     pub starter: Arc<InProcess>,
     pub claimed: Arc<Mutex<Vec<(i32, String)>>>,
+    /// How systemd-resolved is told.
+    pub resolved: Option<Tell>,
 }
 
 impl Host {
@@ -94,6 +98,7 @@ impl Host {
             key,
             starter,
             claimed: Arc::default(),
+            resolved: None,
         };
         host.write("node.json", &host.node());
         host
@@ -198,6 +203,13 @@ impl Host {
             let found = claimed.iter().find(|(known, _)| *known == pid);
             Ok(found.map_or("/".into(), |(_, path)| path.clone()))
         });
+        let claimed = Arc::clone(&self.claimed);
+        let processes: UnitProcesses = Arc::new(move |_, unit| {
+            let claimed = claimed.lock().unwrap();
+            let within = claimed.iter().filter(|(_, path)| path.contains(unit));
+            Ok(within.map(|(pid, _)| *pid).collect())
+        });
+        let resolved = self.resolved.clone();
         let socket = self.socket();
         let _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).unwrap();
@@ -212,9 +224,10 @@ impl Host {
                 root: None,
                 listener: Some(listener),
                 cgroups,
+                processes,
                 overlay: Some(overlay),
                 dns: None,
-                resolved: false,
+                resolved,
                 report: None,
                 cancel: stop,
             };

@@ -417,3 +417,36 @@ fn files_that_come_late_are_waited_for_and_teardown_leaves_nothing() {
         .await;
     });
 }
+
+/// A round that waits for somebody else goes by an old list, and nothing of it can be lost by that.
+#[test]
+fn a_resolved_that_hangs_takes_no_container_off_the_network() {
+    let mut host = Host::start(1);
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let seen = std::sync::Arc::clone(&asked);
+    host.resolved = Some(std::sync::Arc::new(move |_| {
+        seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Box::pin(std::future::pending())
+    }));
+    block_on(async {
+        host.set_instances(&[("web-aaaaa", 10)]);
+        let (stop, ended) = host.serve();
+        let first = host.container("web-aaaaa").await;
+        eventually("resolved is told of kat0, and hangs", async || {
+            asked.load(std::sync::atomic::Ordering::Relaxed) > 0
+        })
+        .await;
+        host.set_instances(&[("web-bbbbb", 11)]);
+        let second = host.container("web-bbbbb").await;
+        second.serve(80);
+        eventually("the round goes on: what is gone is swept", async || {
+            !host.command("ip -d link").contains("kat:web-aaaaa")
+        })
+        .await;
+        let reached = fetch_in(host.namespace(), (host.address(11), 80).into()).await;
+        assert!(reached.is_ok(), "{reached:?}");
+        drop(first);
+        stop.cancel();
+        ended.await.unwrap();
+    });
+}

@@ -1,10 +1,10 @@
 //! A machine in a network namespace of its own, and containers of other users beside it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -14,11 +14,13 @@ use std::{
 
 use kat::{
     network::{
+        attachments::Attachments,
         hook,
         links::Links,
         namespaces::NetworkNamespace,
         server::HookServer,
         state::{Gate, InstanceNetwork, Instances, NodeNetwork},
+        unit_processes::UnitProcesses,
         verify::CgroupReader,
         watch::StateFiles,
     },
@@ -181,6 +183,7 @@ pub struct Machine {
     pub links: Links,
     pub instances: Instances,
     pub cgroups: Arc<Mutex<BTreeMap<i32, String>>>,
+    pub attachments: Arc<Attachments>,
     files: Arc<StateFiles>,
     cancel: CancellationToken,
     /// Ends the server.
@@ -201,9 +204,15 @@ pub fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
+        control_ports: kat::network::state::control_ports(),
         hold_seconds: 30,
         relay: false,
     }
+}
+
+/// No other machines.
+pub fn nobody() -> BTreeSet<IpAddr> {
+    BTreeSet::new()
 }
 
 impl Machine {
@@ -217,6 +226,13 @@ impl Machine {
         let links = Links::open().unwrap();
         let cancel = CancellationToken::new();
         tokio::spawn(Arc::clone(&files).watch(cancel.clone()));
+        let cgroups: Arc<Mutex<BTreeMap<i32, String>>> = Arc::default();
+        let attachments = Attachments::new(
+            Arc::clone(&files),
+            links.clone(),
+            reader(&cgroups),
+            processes(&cgroups),
+        );
         let mut machine = Self {
             folder,
             links,
@@ -224,7 +240,8 @@ impl Machine {
                 schema: 1,
                 ..Instances::default()
             },
-            cgroups: Arc::default(),
+            cgroups,
+            attachments,
             files,
             cancel,
             stop: CancellationToken::new(),
@@ -235,16 +252,11 @@ impl Machine {
 
     /// Serves the hook's socket, in place of a server that was stopped.
     pub fn serve_hook(&mut self) {
-        let known = Arc::clone(&self.cgroups);
-        let reader: CgroupReader = Arc::new(move |pid| {
-            let known = known.lock().unwrap();
-            Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
-        });
         let next = self.folder.path().join("next.sock");
         let listener = tokio::net::UnixListener::bind(&next).unwrap();
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o666)).unwrap();
         std::fs::rename(next, self.socket()).unwrap();
-        let server = HookServer::new(Arc::clone(&self.files), self.links.clone(), reader);
+        let server = HookServer::new(Arc::clone(&self.files), Arc::clone(&self.attachments));
         self.stop = self.cancel.child_token();
         let pulse = Pulses::default().watch("the hook's socket");
         tokio::spawn(server.serve(listener, pulse, self.stop.clone()));
@@ -270,6 +282,19 @@ impl Machine {
         self.instances.instances.insert(name.into(), instance);
         write(self.folder.path(), "instances.json", &self.instances);
         address
+    }
+
+    /// Looks after the links by the files as they are now, until it reads them again itself.
+    pub fn attachments_by_the_list_of_now(&self) -> Arc<Attachments> {
+        let (reader, processes) = (reader(&self.cgroups), processes(&self.cgroups));
+        let files = StateFiles::open(self.folder.path());
+        Attachments::new(files, self.links.clone(), reader, processes)
+    }
+
+    /// Takes an instance off the list.
+    pub fn forget(&mut self, name: &str) {
+        self.instances.instances.remove(name);
+        write(self.folder.path(), "instances.json", &self.instances);
     }
 
     /// Lets a process pretend to be in the unit of an instance.
@@ -312,6 +337,25 @@ impl Machine {
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("net.sock")
     }
+}
+
+/// Control groups as the tests say them.
+fn reader(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> CgroupReader {
+    let known = Arc::clone(known);
+    Arc::new(move |pid| {
+        let known = known.lock().unwrap();
+        Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
+    })
+}
+
+/// The processes that pretend to be in a unit, whoever's they are.
+fn processes(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> UnitProcesses {
+    let known = Arc::clone(known);
+    Arc::new(move |_, unit| {
+        let known = known.lock().unwrap();
+        let within = known.iter().filter(|(_, path)| path.contains(unit));
+        Ok(within.map(|(pid, _)| *pid).collect())
+    })
 }
 
 impl Drop for Machine {

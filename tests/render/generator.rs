@@ -1,14 +1,16 @@
 //! Runs the quadlet generator of a root file system and reads its units as systemd does.
 
-use std::{collections::BTreeMap, path::Path, process::Command};
+use std::{collections::BTreeMap, iter::once, path::Path, process::Command};
 
 use kat::{
     plan::Assignment,
-    render::{RenderSettings, Renderer, UnitFileKind},
+    render::{RenderSettings, Renderer, UnitFileKind, environment_files},
     resource::OtherKind,
 };
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
+/// The package's unit that makes Podman's pause process.
+const PAUSE: &str = "kat-podman-pause.service";
 const GENERATOR: &str = "/usr/lib/systemd/system-generators/podman-system-generator";
 
 /// Sections of a generated unit: each a list of keys and values.
@@ -22,10 +24,7 @@ pub fn check_goldens(cases: &BTreeMap<String, Assignment>) {
         let each = assignment.each();
         let others = assignment.others();
         let others = others.map(|(kind, one)| assignment.other_unit(kind, one));
-        for (one, service) in each
-            .iter()
-            .zip(std::iter::once(assignment.unit()).chain(others))
-        {
+        for (one, service) in each.iter().zip(once(assignment.unit()).chain(others)) {
             check_unit(name, one, (&service, network.as_deref()), &units[&service]);
         }
         match assignment.has_others() {
@@ -208,6 +207,16 @@ fn check_unit(
     let stem = service.strip_suffix(".service").unwrap();
     has("--name", stem);
     has("--pull", "never");
+    // Podman takes the last one: the generator's own, where it writes one, is the same.
+    let asked = options.iter().enumerate();
+    let files: Vec<&str> = asked
+        .filter_map(|(place, option)| match option.strip_prefix("--cidfile") {
+            Some("") => options.get(place + 1).map(String::as_str),
+            Some(rest) => rest.strip_prefix('='),
+            None => None,
+        })
+        .collect();
+    assert_eq!(files.last(), Some(&"/run/user/1/unit.cid"), "{case}");
     let wanted_network = match shares {
         Some(holder) => format!("container:{holder}"),
         None if on_host => "host".to_owned(),
@@ -267,11 +276,8 @@ fn check_unit(
         has("--label", &format!("rip.dws.kat.container={name}"));
     }
     if !container.entrypoint.is_empty() {
-        let place = options
-            .iter()
-            .position(|option| option == "--entrypoint")
-            .unwrap();
-        let read: Vec<String> = serde_json::from_str(&options[place + 1]).unwrap();
+        let written = value_of(options, "--entrypoint").unwrap();
+        let read: Vec<String> = serde_json::from_str(&written).unwrap();
         assert_eq!(read, container.entrypoint, "{case}: entrypoint");
     }
     for (name, value) in [
@@ -306,18 +312,46 @@ fn check_unit(
         !options.iter().any(|option| option == "--env"),
         "{case}: a value is in ps"
     );
-    let file = format!("/var/lib/kat/units/{}/{stem}.env", assignment.user.uid);
-    let environment = options
-        .windows(2)
-        .any(|pair| pair[0] == "--env-file" && pair[1] == file);
+    let folder = format!("/var/lib/kat/units/{}", assignment.user.uid);
+    let expected = environment_files(&container.env).unwrap();
+    let file = format!("{folder}/{stem}.env");
+    let environment = value_of(options, "--env-file") == Some(file);
     assert_eq!(
-        !container.env.is_empty(),
+        !expected.podman.is_empty(),
         environment,
         "{case}: file of variables"
     );
+    // Nothing of them is in podman's own environment.
+    assert!(
+        values(unit, "Service", "EnvironmentFile").is_empty(),
+        "{case}: podman's own environment"
+    );
+    let made: Vec<Vec<String>> = values(unit, "Service", "ExecStartPre")
+        .into_iter()
+        .filter(|line| line.contains("podman secret create"))
+        .map(|line| {
+            let words = words(line);
+            words
+                .iter()
+                .map(|word| expand(word, Some(&variables)))
+                .collect()
+        })
+        .collect();
+    assert_eq!(made.len(), expected.values.len(), "{case}: {made:?}");
+    for (number, (variable, _)) in expected.values.iter().enumerate() {
+        let name = format!("{stem}.{number}");
+        has("--secret", &format!("{name},type=env,target={variable}"));
+        let file = format!("{folder}/{name}.value");
+        let script = "exec /usr/bin/podman secret create --replace \"$1\" \"$2\" >/dev/null";
+        assert_eq!(
+            made[number],
+            ["/bin/sh", "-c", script, "sh", &name, &file],
+            "{case}"
+        );
+    }
 }
 
-/// The containers of an instance wait for each other, and for nothing else.
+/// The containers of an instance wait for each other and for Podman's pause process, and for nothing else.
 fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Unit>) {
     let main = assignment.unit();
     let network = assignment.network_unit();
@@ -327,7 +361,11 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
         let unit = &units[&name];
         // The network, and the init container before it.
         assert_eq!(values(unit, "Unit", "Requires"), before, "{case}: {name}");
-        assert_eq!(values(unit, "Unit", "After"), before, "{case}: {name}");
+        let after: Vec<&str> = once(PAUSE)
+            .chain(before.iter().map(String::as_str))
+            .collect();
+        assert_eq!(values(unit, "Unit", "After"), after, "{case}: {name}");
+        assert_eq!(values(unit, "Unit", "Wants"), [PAUSE], "{case}: {name}");
         let types = values(unit, "Service", "Type");
         let is_init = kind == OtherKind::Init;
         assert_eq!(types == ["oneshot"], is_init, "{case}: {name} is {types:?}");
@@ -339,7 +377,7 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
     let unit = &units[&main];
     let sidecars = assignment.sidecars.iter();
     let sidecars = sidecars.map(|one| assignment.other_unit(OtherKind::Sidecar, one));
-    let wanted: Vec<String> = sidecars.collect();
+    let wanted: Vec<String> = once(PAUSE.to_owned()).chain(sidecars).collect();
     assert_eq!(values(unit, "Unit", "Wants"), wanted, "{case}");
     let after = values(unit, "Unit", "After");
     for name in units.keys().filter(|name| name.contains('_')) {
@@ -359,13 +397,18 @@ fn check_order(case: &str, assignment: &Assignment, units: &BTreeMap<String, Uni
     }
 }
 
-/// What systemd itself reads has its mark, waits for no network and starts at boot.
+/// What systemd itself reads has its mark, waits for Podman's pause process alone and starts at boot.
 fn check_service_keys(case: &str, units: &BTreeMap<String, Unit>) {
     for (name, unit) in units {
         assert!(unit.contains_key("X-KAT"), "{case}: {name} has no mark");
-        for key in ["After", "Wants", "Requires"] {
-            assert!(
-                values(unit, "Unit", key).is_empty(),
+        for (key, units) in [
+            ("After", &[PAUSE][..]),
+            ("Wants", &[PAUSE]),
+            ("Requires", &[]),
+        ] {
+            assert_eq!(
+                values(unit, "Unit", key),
+                units,
                 "{case}: {name} waits for another unit"
             );
         }
@@ -447,4 +490,14 @@ fn expand(word: &str, variables: Option<&BTreeMap<String, String>>) -> String {
         result.push(character);
     }
     result
+}
+
+/// The value of an option of podman's, in a word of its own or, as Podman 5.8 writes some, after `=`.
+fn value_of(options: &[String], name: &str) -> Option<String> {
+    let place = options.iter().position(|option| option == name);
+    let after = place.and_then(|place| options.get(place + 1));
+    let joined = options
+        .iter()
+        .find_map(|option| option.strip_prefix(name)?.strip_prefix('='));
+    after.map(String::as_str).or(joined).map(str::to_owned)
 }

@@ -21,7 +21,7 @@ use kat::{
     store::{Mirror, keys},
 };
 
-use crate::{monitor::Monitor, net::Net};
+use crate::{forger::Forger, monitor::Monitor, net::Net};
 
 /// No program of a machine listens on a port.
 pub struct Nobody;
@@ -29,6 +29,10 @@ pub struct Nobody;
 impl HostListeners for Nobody {
     fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
         Vec::new()
+    }
+
+    fn kept(&self, _: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+        None
     }
 }
 
@@ -52,6 +56,8 @@ pub struct Sink {
     pub net: Arc<Net>,
     pub monitor: Arc<Monitor>,
     pub endpoint: Mirror,
+    /// Makes other reports of them, where the machine forges.
+    pub forger: Option<Arc<Forger>>,
 }
 
 #[async_trait]
@@ -63,6 +69,11 @@ impl ReportSink for Sink {
             .ok_or("no leader is known")?;
         let endpoint = String::from_utf8_lossy(&endpoint.value).into_owned();
         let leader = endpoint.split(':').next().unwrap_or_default();
+        let forged = self.forger.as_ref().map(|forger| forger.forge(report));
+        if let Some((_, lies)) = &forged {
+            self.monitor.note(&format!("{} says {lies}", self.node));
+        }
+        let report = forged.as_ref().map_or(report, |(forged, _)| forged);
         let request = Request::post(format!("/v1alpha1/nodes/{}/status", self.node))
             .header(header::CONTENT_TYPE, "application/json")
             .body(Body::from(serde_json::to_vec(report).unwrap()))
@@ -101,6 +112,7 @@ impl MachineFacts for Facts {
         let all = ResourceList {
             cpu: Some(MilliCpu(16_000)),
             memory: Some(Bytes(64 << 30)),
+            storage: None,
         };
         NodeResources {
             capacity: all,

@@ -66,6 +66,9 @@ impl World {
                 continue;
             }
             for volume in &known.writes {
+                if self.in_its_hands.contains(volume) || self.forges(on) {
+                    continue;
+                }
                 let key = keys::volume(volume);
                 let items = self.store.peek(&key).items;
                 let Some(record) = items.iter().find(|item| item.key == key) else {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use kat::{
-    api::types::{NodePhase, WorkloadPhase},
+    api::types::{NOT_WRITABLE, NodePhase, WorkloadPhase},
     plan::{
         Assignment, ClusterMembers, DesiredMeta, KeptImages, NodeStatusRecord, VolumeRecord,
         Wanted, WorkloadMeta, WorkloadStatusRecord,
@@ -17,6 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
 
 use crate::{
+    forger,
     person::{FENCED, FENCED_WRITER, NAMESPACE, Wish},
     world::{LOST_AFTER, Machine, World},
 };
@@ -63,6 +64,7 @@ impl World {
         self.checked = Some(now);
         self.person.check();
         let assigned = assigned(self);
+        self.note_its_hands();
         self.check_live(&live, &assigned);
         self.write_rows(&live);
         self.check_lists(&assigned);
@@ -96,6 +98,21 @@ impl World {
         }
     }
 
+    /// What was ever on the machine that forges is as it says, whatever is so.
+    fn note_its_hands(&mut self) {
+        if self.forger.is_none() {
+            return;
+        }
+        let name = forger::NAME;
+        for (volume, record) in self.volumes() {
+            let moving = record.moving.as_ref();
+            let moves = moving.is_some_and(|moving| moving.from == name || moving.to == name);
+            if moves || record.node.as_deref() == Some(name) {
+                self.in_its_hands.insert(volume);
+            }
+        }
+    }
+
     /// No address twice, and none given back while a container may have it.
     fn check_live(
         &self,
@@ -116,6 +133,8 @@ impl World {
                 // That a machine ends it holds where its agent works, and programs end in their time.
                 let mut on = self.machines.iter().filter(|one| one.name == *machine);
                 let may_stay = known.stops && !on.any(Machine::ends_in_time);
+                // One that says what is not so has its own to blame.
+                let may_stay = may_stay || self.forges(machine);
                 let before = writers.insert(folder.clone(), (unit, may_stay));
                 if let Some((other, stays)) = before
                     && !may_stay
@@ -126,7 +145,9 @@ impl World {
                     ));
                 }
             }
-            if let Some(other) = addresses.insert(known.address, unit) {
+            if let Some(other) = addresses.insert(known.address, unit)
+                && !self.forges(machine)
+            {
                 self.monitor.violated(format!(
                     "{} is twice: {unit} and {other}, the first on {machine}",
                     known.address
@@ -134,7 +155,7 @@ impl World {
             }
             let is_held = assigned.get(unit).is_some_and(|(node, _)| node == machine)
                 && allocated.contains(keys::allocation(&known.instance).as_str());
-            if !is_held && !self.addresses_only {
+            if !is_held && !self.addresses_only && !self.forges(machine) {
                 self.monitor.violated(format!(
                     "{unit} may run on {machine}, and its address {} is given back",
                     known.address
@@ -202,7 +223,8 @@ impl World {
     }
 
     /// Why the cluster is not yet as it was asked to be, once nothing is broken any more.
-    pub fn missing(&self) -> Option<String> {
+    /// Of a workload that cannot be written, the status has to say so.
+    pub fn missing(&self, frozen: Option<&str>) -> Option<String> {
         let live = self.live();
         let assigned = assigned(self);
         if let Some(missing) = self.etcd.missing() {
@@ -226,20 +248,31 @@ impl World {
             let status = self.store.peek(&keys::node_status(&machine.name)).items;
             let status = status.first().map(read::<NodeStatusRecord>);
             let drain = self.person.drains().get(&machine.name).copied();
+            let stays = assigned
+                .values()
+                .any(|(node, one)| *node == machine.name && Some(&*one.workload) == frozen);
             let (wanted, word) = match drain.is_some_and(|drain| drain.promised) {
+                true if stays => (NodePhase::Draining, "draining"),
                 true => (NodePhase::Drained, "drained"),
                 false => (NodePhase::Ready, "ready"),
             };
             if status.is_none_or(|status| status.phase != wanted) {
                 return Some(format!("{} is not {word}", machine.name));
             }
-            let mut given = assigned.values().filter(|(node, _)| *node == machine.name);
+            let mut given = assigned
+                .values()
+                .filter(|(node, one)| *node == machine.name && Some(&*one.workload) != frozen);
             if wanted == NodePhase::Drained && given.next().is_some() {
                 return Some(format!("{} is not empty", machine.name));
             }
         }
         let mut volumes = self.volumes().into_iter();
-        if let Some((volume, _)) = volumes.find(|(_, record)| record.moving.is_some()) {
+        let of_frozen = |volume: &str| {
+            frozen.is_some_and(|frozen| volume.starts_with(&format!("{NAMESPACE}/{frozen}/")))
+        };
+        let moves =
+            |volume: &str, record: &VolumeRecord| record.moving.is_some() && !of_frozen(volume);
+        if let Some((volume, _)) = volumes.find(|(volume, record)| moves(volume, record)) {
             return Some(format!("{volume} is on its way"));
         }
         let mut wanted = BTreeSet::new();
@@ -261,13 +294,28 @@ impl World {
             indexes.insert(meta.index);
             let status = one(&keys::workload_status(NAMESPACE, &workload));
             let status = status.map(|item| read::<WorkloadStatusRecord>(&item).status);
-            let healthy = status.is_some_and(|status| {
+            if Some(&*workload) == frozen {
+                let status = status.unwrap_or_default();
+                let mut said = status.conditions.iter();
+                if !said.any(|one| one.reason == NOT_WRITABLE) {
+                    return Some(format!(
+                        "{workload} is not said to be what cannot be written"
+                    ));
+                }
+                let own = assigned.iter().filter(|(_, (_, one))| {
+                    one.workload == workload && one.wanted == Wanted::Running
+                });
+                wanted.extend(own.map(|(unit, _)| unit.clone()));
+                continue;
+            }
+            let healthy = status.as_ref().is_some_and(|status| {
                 status.phase == WorkloadPhase::Running
                     && status.ready == replicas
                     && status.observed_generation == meta.generation
             });
             if !healthy {
-                return Some(format!("{workload} is not healthy"));
+                let conditions = status.map(|status| status.conditions);
+                return Some(format!("{workload} is not healthy: {conditions:?}"));
             }
             let image = format!("registry.example/{workload}:{version}");
             let own: Vec<_> = assigned
@@ -286,7 +334,38 @@ impl World {
         if live.keys().cloned().collect::<BTreeSet<_>>() != wanted {
             return Some(format!("{:?} run instead of {wanted:?}", live.keys()));
         }
-        self.leftovers(&assigned, &indexes)
+        self.leftovers(&assigned, &indexes, frozen)
+    }
+
+    /// Why a new workload does not run where it is not in the hands of who forges, if it does not.
+    pub fn stands_still(&self, workload: &str, replicas: usize) -> Option<String> {
+        let lost = self.lost();
+        if let Some(machine) = lost.iter().find(|machine| !self.forges(machine)) {
+            return Some(format!("{machine} is lost"));
+        }
+        let (live, assigned) = (self.live(), assigned(self));
+        let own = assigned
+            .iter()
+            .filter(|(_, (_, one))| one.workload == workload);
+        let slots: BTreeSet<u32> = own.clone().map(|(_, (_, one))| one.slot).collect();
+        if slots.len() < replicas {
+            return Some(format!("{workload} has an instance in {slots:?} alone"));
+        }
+        let mut own = own.filter(|(_, (node, _))| !self.forges(node));
+        let down =
+            own.find(|(unit, (_, one))| one.wanted != Wanted::Running || !live.contains_key(*unit));
+        down.map(|(unit, (node, _))| format!("{unit} does not run on {node}"))
+    }
+
+    /// All that is stored of a workload but its status, with revisions.
+    pub fn keys_of(&self, workload: &str) -> BTreeMap<String, i64> {
+        let (folder, instance) = (format!("/{NAMESPACE}/{workload}/"), format!("/{workload}-"));
+        let items = self.store.peek(keys::ROOT).items.into_iter();
+        let own = items.filter(|item| {
+            let own = item.key.contains(&folder) || item.key.contains(&instance);
+            own && !item.key.starts_with(keys::EVENTS)
+        });
+        own.map(|item| (item.key, item.mod_revision)).collect()
     }
 
     /// What nobody needs any more.
@@ -294,6 +373,7 @@ impl World {
         &self,
         assigned: &BTreeMap<String, (String, Assignment)>,
         indexes: &BTreeSet<u32>,
+        frozen: Option<&str>,
     ) -> Option<String> {
         let count = |prefix: &str| self.store.peek(prefix).items.len();
         if count(keys::ALLOCATIONS) != assigned.len() {
@@ -310,7 +390,11 @@ impl World {
         if absent && volumes.iter().any(|item| item.key.starts_with(&gone)) {
             return Some("data is left over".to_owned());
         }
-        let desired = self.store.peek(keys::NODE_DESIRED).items;
+        // What a workload that cannot be written was about to have moved or removed waits with it.
+        let own = frozen.map(|frozen| format!("/{NAMESPACE}/{frozen}/"));
+        let waits = |key: &str| own.as_ref().is_some_and(|own| key.contains(own));
+        let mut desired = self.store.peek(keys::NODE_DESIRED).items;
+        desired.retain(|item| !waits(&item.key));
         let (images, desired): (Vec<_>, Vec<_>) = desired
             .iter()
             .partition(|item| item.key.ends_with("/images"));
@@ -326,7 +410,14 @@ impl World {
         if owned != kept {
             return Some("indexes are left over".to_owned());
         }
-        if count(&format!("{}{NAMESPACE}/", keys::DNS)) != 2 * assigned.len() {
+        let named = self.store.peek(&format!("{}{NAMESPACE}/", keys::DNS)).items;
+        let own = frozen.map(|frozen| format!("{}{NAMESPACE}/{frozen}/", keys::DNS));
+        let is_own = |key: &str| own.as_ref().is_some_and(|own| key.starts_with(own));
+        let named = named.iter().filter(|item| !is_own(&item.key)).count();
+        let others = assigned
+            .values()
+            .filter(|(_, one)| Some(&*one.workload) != frozen);
+        if named != 2 * others.count() {
             return Some("the names are not those of the instances".to_owned());
         }
         let users = self.machines.iter().flat_map(|machine| machine.users());

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 use kat::{
     api::{Joining, NewToken, NodeUsers, new_token, types::Scope},
     pki::{
-        Authorities, Authority, AuthorityKind, create_request, seal::RecoveryKey,
-        store_recovery_key,
+        Authorities, Authority, AuthorityKind, CertificateRequest, create_request,
+        seal::RecoveryKey, store_recovery_key,
     },
     store::{Operation, StoreError, keys},
 };
@@ -74,6 +74,17 @@ pub fn token() -> Operation {
     let token = &SECRETS.token;
     let record = serde_json::to_vec(&token.record).unwrap();
     Operation::Put(keys::token(&token.id), record)
+}
+
+/// The hash of the key by which the cluster knows a machine.
+pub fn identity_key(node: &str) -> String {
+    match node {
+        "n5" => {
+            let request = CertificateRequest::parse(&SECRETS.request).unwrap();
+            request.key_hash().to_owned()
+        }
+        _ => format!("key of {node}"),
+    }
 }
 
 /// The request of n5; the same each time, as a machine sends it that did not hear the answer.

@@ -6,6 +6,7 @@
 //! `contrib/simulate` runs many seeds, or shows one.
 
 #![allow(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -18,9 +19,12 @@
 mod around;
 mod data;
 mod etcd;
+mod forger;
 mod host;
 mod invariants;
+mod isolation;
 mod joiner;
+mod large;
 mod monitor;
 mod net;
 mod person;
@@ -203,6 +207,21 @@ fn it_is_found_when_a_pause_holds_nothing() {
 #[test]
 fn it_is_found_when_two_may_write_to_the_same_data() {
     finds(Without::OneWriter, false, 50, "both write to");
+}
+
+#[test]
+fn it_is_found_when_a_machine_is_believed_what_it_says_of_others() {
+    finds(
+        Without::OwnInstances,
+        false,
+        50,
+        "because of a forged report",
+    );
+}
+
+#[test]
+fn it_is_found_when_what_cannot_be_written_is_dropped() {
+    finds(Without::Freezing, false, 50, "cannot be written, and");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use kat::{
 };
 use tokio::time::Instant;
 
-use crate::rollouts;
+use crate::{large, rollouts};
 
 /// An instance that was ever assigned.
 #[derive(Debug, Clone)]
@@ -168,6 +168,9 @@ impl Monitor {
     /// one, or the one before it.
     pub fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
         if let Some(why) = rollouts::wrong(snapshot, plan) {
+            self.violated(format!("{process} plans: {why}"));
+        }
+        if let Some(why) = large::touched(snapshot, plan) {
             self.violated(format!("{process} plans: {why}"));
         }
         let operations = plan.changes.iter().flat_map(|change| &change.operations);

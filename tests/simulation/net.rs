@@ -11,8 +11,11 @@ use std::{
 use axum::{Router, body::Body};
 use hyper::{Request, Response, StatusCode};
 use kat::{
-    api::caller::{Peer, Source},
-    pki::PeerIdentity,
+    api::{
+        SocketAccess,
+        caller::{Peer, Source},
+    },
+    pki::{PeerCertificate, PeerIdentity},
 };
 use tokio::{
     task::yield_now,
@@ -21,7 +24,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use crate::{data::Senders, joiner::JOIN, way::Way};
+use crate::{
+    data::Senders,
+    joiner::{self, JOIN},
+    way::Way,
+};
 
 /// How long a caller waits for an answer.
 const CALL: Duration = Duration::from_secs(10);
@@ -41,6 +48,14 @@ pub struct Net {
     pub senders: Senders,
     /// When the last archive came to somebody.
     archive: Mutex<Option<Instant>>,
+}
+
+/// What a machine shows, for the key by which the cluster knows it.
+fn certificate(node: &str) -> PeerCertificate {
+    PeerCertificate {
+        identity: PeerIdentity::Node(node.to_owned()),
+        key_hash: joiner::identity_key(node),
+    }
 }
 
 impl Net {
@@ -89,14 +104,19 @@ impl Net {
         mut request: Request<Body>,
         served: impl FnOnce() + Send,
     ) -> Result<Response<Body>, String> {
-        let identity = match from {
-            _ if request.uri().path() == JOIN => None,
-            Some(node) => Some(PeerIdentity::Node(node.to_owned())),
-            None => Some(PeerIdentity::Admin("ada".to_owned())),
+        let network = Source::Network(([192, 0, 2, 1], 40_000).into());
+        let socket = Source::Socket {
+            uid: Some(0),
+            access: SocketAccess::Admin,
+        };
+        let (source, certificate) = match from {
+            _ if request.uri().path() == JOIN => (network, None),
+            Some(node) => (network, Some(certificate(node))),
+            None => (socket, None),
         };
         request.extensions_mut().insert(Peer {
-            source: Source::Network(([192, 0, 2, 1], 40_000).into()),
-            identity,
+            source,
+            certificate,
         });
         self.travel(from, to).await;
         let door = self.doors.lock().unwrap().get(to).cloned();

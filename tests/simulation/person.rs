@@ -16,7 +16,14 @@ use kat::{
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::{joiner, monitor::Monitor, net::Net, rollouts::Pauses, secrets};
+use crate::{
+    joiner,
+    large::{self, LARGE_WRITER},
+    monitor::Monitor,
+    net::Net,
+    rollouts::Pauses,
+    secrets,
+};
 
 pub const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
@@ -28,7 +35,7 @@ pub const FENCED_WRITER: &str = "vault";
 
 /// It writes data of its own.
 pub fn writes(workload: &str) -> bool {
-    [WRITER, FENCED_WRITER].contains(&workload)
+    [WRITER, FENCED_WRITER, LARGE_WRITER].contains(&workload)
 }
 
 /// What was sent can't take effect later than this after its caller gave up.
@@ -86,7 +93,7 @@ impl Wish {
 /// Each workload has another way to its next version, and one has two.
 fn strategy(workload: &str, version: u64) -> serde_json::Value {
     match workload {
-        FENCED => json!({"rolling": {"maxSurge": 0}}),
+        FENCED | large::IN_PLACE => json!({"rolling": {"maxSurge": 0}}),
         "queue" if version.is_multiple_of(3) => json!({"type": "Simultaneous"}),
         "queue" => json!({"rolling": {"maxSurge": "60%"}, "progressDeadlineSeconds": 20}),
         _ => json!({}),

@@ -32,6 +32,7 @@ use crate::{
     around::{Facts, NoInstanceLogs, Nobody, Sink, Well},
     data::{Line, apart},
     etcd::{CLIENT_PORT, Etcd, EtcdWay, PEER_PORT},
+    forger::Forger,
     host::{Accounts, Boot, NoLogs},
     joiner,
     monitor::Monitor,
@@ -57,6 +58,8 @@ pub struct Place {
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
     pub new_uid: Arc<dyn Fn() -> String + Send + Sync>,
     pub planner: Planner,
+    /// Forges its reports.
+    pub forger: Option<Arc<Forger>>,
     pub fenced: bool,
     pub stops: bool,
     /// See [`crate::world::World::shared`].
@@ -160,6 +163,7 @@ impl Process {
             pulses: Pulses::default(),
         };
         let supervisor = Supervisor::new(tools, statuses.clone(), network);
+        let writes = supervisor.writes.clone();
         let boot = Arc::clone(&place.boot);
         let run = place.root.join("run");
         std::fs::create_dir_all(&run).unwrap();
@@ -200,6 +204,7 @@ impl Process {
                 net: Arc::clone(&place.net),
                 monitor: Arc::clone(&place.monitor),
                 endpoint,
+                forger: place.forger.clone(),
             }),
             facts: Arc::new(Facts {
                 shared: place.shared,
@@ -218,9 +223,11 @@ impl Process {
                 store,
                 file,
                 lists,
+                writes.clone(),
                 Pulses::default(),
                 cancel(),
             )),
+            tokio::spawn(writes.run(Pulses::default(), cancel())),
             tokio::spawn(forwarding),
             tokio::spawn(fence.run(cancel())),
             tokio::spawn(supervisor.run(fenced, cancel())),

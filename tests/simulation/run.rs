@@ -25,6 +25,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const HEALED_WITHIN: Duration = Duration::from_secs(900);
 /// So long nothing is written then.
 const REST: Duration = Duration::from_secs(60);
+/// A workload that is new once all is healed.
+const PROBE: &str = "probe";
 pub const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
 
 /// What came of a run.
@@ -108,6 +110,7 @@ impl Scenario {
         self.pass(Duration::from_secs(8)).await;
         for _ in 0..STEPS {
             self.step().await;
+            self.step_of_the_large();
             let pause = if self.world.random.chance(60) {
                 self.world.random.milliseconds(1, 800)
             } else {
@@ -118,10 +121,19 @@ impl Scenario {
                 return;
             }
         }
+        if let Some(large) = &self.world.large {
+            large.grow(&self.world.store);
+        }
         self.heal().await;
         if self.is_over() {
             return;
         }
+        self.rest().await;
+        self.note_digest();
+    }
+
+    /// Nothing is written any more.
+    async fn rest(&mut self) {
         // The last reports, and what is written of them.
         self.pass(5 * SECOND).await;
         let before = self.world.store.revision();
@@ -136,7 +148,6 @@ impl Scenario {
             let text = format!("something is written in a minute of rest: {written:?}");
             self.world.monitor.violated(text);
         }
-        self.note_digest();
     }
 
     async fn anew_before_its_list(&mut self) {
@@ -261,6 +272,90 @@ impl Scenario {
         }
         // What nobody knows the outcome of has one by now.
         self.pass_in(SECOND / 5, AT_LAST).await;
+        self.go_on_beside_the_forger().await;
+        self.comes_to_rest().await;
+        self.delete_the_large().await;
+    }
+
+    /// A machine forges its reports, and a workload that is new runs wherever else it is placed.
+    async fn go_on_beside_the_forger(&mut self) {
+        let Some(forger) = self.world.forger.clone() else {
+            return;
+        };
+        self.world.monitor.note("it forges on");
+        let end = Instant::now() + HEALED_WITHIN;
+        self.version += 1;
+        let wish = Wish::Present {
+            version: self.version,
+            replicas: 3,
+        };
+        while !self.is_over() {
+            if self.world.person.promised(PROBE) != (wish.clone(), true)
+                && let Some(leader) = self.world.leader()
+            {
+                let to = self.world.machines[leader].name.clone();
+                self.world.person.wish(&to, PROBE, wish.clone());
+            }
+            self.pass_in(SECOND / 5, SECOND).await;
+            let Some(missing) = self.world.stands_still(PROBE, 3) else {
+                break;
+            };
+            if Instant::now() >= end {
+                let text = format!("nothing goes on beside a forged report: {missing}");
+                self.world.monitor.violated(text);
+            }
+        }
+        self.world.monitor.note("it says what is so");
+        forger.becomes_honest();
+    }
+
+    /// What has grown is to be as it was, also with another leader, until it is deleted.
+    async fn delete_the_large(&mut self) {
+        let Some(large) = self.world.large.as_ref().map(|large| large.workload) else {
+            return;
+        };
+        if self.is_over() || self.frozen().is_none() {
+            return;
+        }
+        self.rest().await;
+        let before = self.world.keys_of(large);
+        if let Some(leader) = self.world.leader() {
+            self.world.kill(leader);
+            self.pass(15 * SECOND).await;
+            self.world.start(leader);
+        }
+        self.pass(15 * SECOND).await;
+        self.comes_to_rest().await;
+        let after = self.world.keys_of(large);
+        if before != after && !self.is_over() {
+            let text = format!(
+                "{large} cannot be written, and another leader has {after:?} instead of {before:?}"
+            );
+            self.world.monitor.violated(text);
+        }
+        let end = Instant::now() + HEALED_WITHIN;
+        while self.world.person.promised(large) != (Wish::Absent, true) && !self.is_over() {
+            if let Some(leader) = self.world.leader() {
+                let to = self.world.machines[leader].name.clone();
+                self.world.person.wish(&to, large, Wish::Absent);
+            }
+            self.pass_in(SECOND / 5, SECOND).await;
+            if Instant::now() >= end {
+                let text = format!("{large} cannot be written, and nobody can delete it");
+                self.world.monitor.violated(text);
+            }
+        }
+        self.comes_to_rest().await;
+    }
+
+    /// The workload that cannot be written.
+    fn frozen(&self) -> Option<&'static str> {
+        let large = self.world.large.as_ref()?;
+        large.is_grown(&self.world.store).then_some(large.workload)
+    }
+
+    /// Everything becomes as it was asked to be.
+    async fn comes_to_rest(&mut self) {
         let end = Instant::now() + HEALED_WITHIN;
         loop {
             self.pass_in(SECOND / 5, SECOND).await;
@@ -314,7 +409,10 @@ impl Scenario {
                 }
             }
             let missing = match unsure.is_empty() && unknown.is_none() && paused.is_empty() {
-                true => self.world.missing().or_else(|| self.world.secret_behind()),
+                true => self
+                    .world
+                    .missing(self.frozen())
+                    .or_else(|| self.world.secret_behind()),
                 false => Some(format!(
                     "{unsure:?}, {unknown:?} and {paused:?} are not sure"
                 )),

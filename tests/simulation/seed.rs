@@ -90,6 +90,7 @@ pub fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
         labels: BTreeMap::new(),
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
+        quota: Default::default(),
     };
     let mut operations = vec![
         put(keys::namespace(NAMESPACE), &namespace),
@@ -103,6 +104,7 @@ pub fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
         let registration = NodeRegistration {
             architecture: "amd64".to_owned(),
             etcd: identity.etcd,
+            identity_key: joiner::identity_key(&machine.name),
             ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
         };
         let list = DesiredMeta {

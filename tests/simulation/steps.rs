@@ -1,6 +1,7 @@
 //! What breaks, and what is asked for, as the seed has it.
 
 use crate::{
+    large::Step,
     person::{WRITER, Wish, writes},
     run::{Repair, Scenario, WORKLOADS},
     secrets::USER,
@@ -120,6 +121,29 @@ impl Scenario {
             let value = format!("value {}", self.version);
             self.world.secrets.set(&to, &value);
         }
+    }
+
+    /// What grows is applied, grows, or is deleted.
+    pub fn step_of_the_large(&mut self) {
+        let Some(large) = &mut self.world.large else {
+            return;
+        };
+        let Some(step) = large.step(&self.world.store) else {
+            return;
+        };
+        let workload = large.workload;
+        self.world.monitor.note(&format!("{workload}: {step:?}"));
+        let wish = match step {
+            Step::Apply { version, replicas } => Wish::Present { version, replicas },
+            Step::Delete => Wish::Absent,
+            Step::Grow => {
+                large.grow(&self.world.store);
+                return;
+            }
+        };
+        let asked = self.world.leader().unwrap_or_default();
+        let to = self.world.machines[asked].name.clone();
+        self.world.person.wish(&to, workload, wish);
     }
 
     /// Somebody pauses a workload's rollouts, or lets them go on, and applies in the meantime.

@@ -28,6 +28,10 @@ pub enum Without {
     Pause,
     /// What writes data counts as what only reads it.
     OneWriter,
+    /// What a machine says of others' instances counts as if these said it.
+    OwnInstances,
+    /// What cannot be written is dropped.
+    Freezing,
 }
 
 pub fn only_reads(container: &mut Container) {

@@ -1,6 +1,7 @@
 //! The cluster of a run: machines, the store, what lies between them, and a person.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     path::Path,
     sync::{
@@ -23,7 +24,10 @@ use tokio::time::Instant;
 use crate::{
     data::{Mover, Rows},
     etcd::Etcd,
+    forger::{self, Forger},
     host::{Accounts, Boot, Pace},
+    isolation,
+    large::{self, Large},
     monitor::Monitor,
     net::Net,
     person::{NAMESPACE, Person},
@@ -105,6 +109,12 @@ pub struct World {
     pub machines: Vec<Machine>,
     pub random: Random,
     pub without: Without,
+    /// Forges the reports of one machine, in a share of the seeds.
+    pub forger: Option<Arc<Forger>>,
+    /// Grows until it cannot be written, in a share of the seeds.
+    pub large: Option<Large>,
+    /// Volumes that the machine that forges may have had: what is in them is in its hands.
+    pub in_its_hands: BTreeSet<String>,
     /// The volume base path is one for all machines.
     pub shared: bool,
     /// Of addresses, only a container's counts that another has too.
@@ -153,6 +163,10 @@ impl World {
         let person = Person::new(&net, &store, &monitor);
         let secrets = Secrets::new(&net, &store, &monitor);
         let mover = Mover::new(&net, &monitor);
+        // What is found without another safeguard is found as before.
+        let forges = matches!(without, Without::Nothing | Without::OwnInstances);
+        let forger = Forger::of_seed(seed, &store).filter(|_| forges);
+        let grows = matches!(without, Without::Nothing | Without::Freezing);
         let mut world = Self {
             store,
             monitor,
@@ -165,6 +179,9 @@ impl World {
             machines,
             random,
             without,
+            forger,
+            large: Large::of_seed(seed).filter(|_| grows),
+            in_its_hands: BTreeSet::new(),
             shared,
             addresses_only: false,
             checked: None,
@@ -215,6 +232,11 @@ impl World {
             .position(|machine| machine.name == name)
     }
 
+    /// What is on this machine is in the hands of who forges its reports.
+    pub fn forges(&self, machine: &str) -> bool {
+        self.forger.is_some() && machine == forger::NAME
+    }
+
     /// Starts `kat-agent` on a machine that is on.
     pub fn start(&mut self, number: usize) {
         let planner = self.planner(number);
@@ -226,6 +248,8 @@ impl World {
         );
         let etcd = Arc::clone(&self.etcd);
         let fenced = self.without != Without::Fence;
+        let forges = self.machines[number].name == forger::NAME;
+        let forger = self.forger.clone().filter(|_| forges);
         let machine = &mut self.machines[number];
         let Some(boot) = machine.boot.as_ref().filter(|_| machine.process.is_none()) else {
             return;
@@ -248,6 +272,7 @@ impl World {
             }),
             new_uid: Arc::new(move || format!("uid-{}", uids.fetch_add(1, Ordering::Relaxed))),
             planner,
+            forger,
             fenced,
             stops: self.without != Without::Partition,
             shared: self.shared,
@@ -262,12 +287,23 @@ impl World {
     fn planner(&self, number: usize) -> Planner {
         let (monitor, without) = (Arc::clone(&self.monitor), self.without);
         let name = self.machines[number].name.clone();
+        let forger = self.forger.clone();
         Arc::new(move |snapshot: &Snapshot, observed: &Observed, now, seed| {
+            let observed_before = observed;
             let mut observed = observed.clone();
+            if without == Without::OwnInstances {
+                isolation::believe(&mut observed, snapshot);
+            }
             if without == Without::FullTimeout {
                 observed.leading_for = Duration::from_secs(3600);
             }
-            let mut seen = std::borrow::Cow::Borrowed(snapshot);
+            let mut seen = match large::with_its_files(snapshot) {
+                Some(large) => Cow::Owned(large),
+                None => Cow::Borrowed(snapshot),
+            };
+            if without == Without::Freezing {
+                large::drop_it(seen.to_mut());
+            }
             if without == Without::Drain {
                 for node in seen.to_mut().nodes.values_mut() {
                     node.registration.value.draining = false;
@@ -294,6 +330,15 @@ impl World {
                 give_back_early(&mut plan);
             }
             monitor.decided(&name, snapshot, &plan);
+            let honest = forger.as_ref();
+            let honest = honest
+                .and_then(|forger| isolation::with_the_honest_report(observed_before, forger));
+            if let Some(honest) = honest {
+                let honest = plan::plan(&seen, &honest, now, seed);
+                if let Some(why) = isolation::hurts_another(snapshot, &plan, &honest) {
+                    monitor.violated(format!("{name} plans: {why}"));
+                }
+            }
             plan
         })
     }

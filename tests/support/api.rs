@@ -3,17 +3,23 @@
 
 mod doubles;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 pub use doubles::{Echo, SaidLogs, SeenUsers};
 use jiff::Timestamp;
 use kat::{
     api::{
         ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers,
-        SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve, types::Scope,
+        SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
+        types::{MemberKeys, Scope},
     },
     bundle::{SourceFile, pack},
-    leader::{LeaderHandle, Reports, SnapshotBuilder, StoreHealth},
+    leader::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth},
     pki::{
         Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
         store_recovery_key, tls,
@@ -62,6 +68,8 @@ pub struct Server {
     pub deploy: String,
     pub cancel: CancellationToken,
     pub running: JoinHandle<()>,
+    /// Certificates by their common name, each with its key.
+    leaves: Mutex<BTreeMap<String, Identity>>,
 }
 
 impl Server {
@@ -78,6 +86,24 @@ impl Server {
         let now = Timestamp::now();
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
         let leaf = issue_node(&authority, "n1", now);
+        let name = || "n1".to_owned();
+        let leader = authority.issue(&LeafKind::Leader { name: name() }, now);
+        let root = authority.issue(&LeafKind::Admin { name: name() }, now);
+        let leaves: BTreeMap<_, _> = [
+            ("node:n1".to_owned(), leaf.clone()),
+            ("leader:n1".to_owned(), leader.unwrap()),
+            ("admin:n1".to_owned(), root.unwrap()),
+        ]
+        .into();
+        let hash = |name: &str| key_hash(&leaves[name]);
+        let known = NodeRegistration {
+            identity_key: hash("node:n1"),
+            member_keys: MemberKeys {
+                leader: hash("leader:n1"),
+                admin: hash("admin:n1"),
+            },
+            ..registration()
+        };
         let identity = tls::CurrentIdentity::new(&leaf, authority.certificate_pem()).unwrap();
         let etcd_authority =
             Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
@@ -104,7 +130,7 @@ impl Server {
         let mut seed = vec![
             Operation::Put(keys::CLUSTER_UID.to_owned(), CLUSTER_UID.into()),
             Operation::Put(keys::LEADER_ENDPOINT.to_owned(), "192.0.2.1:9115".into()),
-            put(keys::registration("n1"), &registration()),
+            put(keys::registration("n1"), &known),
         ];
         for name in ["default", "kat-core", "shop"] {
             seed.push(put(keys::namespace(name), &namespace(now)));
@@ -123,6 +149,7 @@ impl Server {
             leadership,
             reports: Reports::default(),
             store_health: StoreHealth::default(),
+            planning: PlanningHealth::default(),
         };
         let mut mirror = Mirror::start(Arc::new(store.client()), keys::ROOT, cancel.clone());
         let (still, mut stands_still) = watch::channel(false);
@@ -212,6 +239,7 @@ impl Server {
             deploy,
             cancel,
             running,
+            leaves: Mutex::new(leaves),
         }
     }
 
@@ -237,12 +265,18 @@ impl Server {
         builder.build().unwrap()
     }
 
+    /// The same for the same name each time. The cluster knows those of n1.
     pub fn leaf(&self, kind: &LeafKind) -> Identity {
-        self.authority.issue(kind, Timestamp::now()).unwrap()
+        let mut leaves = self.leaves.lock().unwrap();
+        let issue = || self.authority.issue(kind, Timestamp::now()).unwrap();
+        leaves
+            .entry(kind.common_name())
+            .or_insert_with(issue)
+            .clone()
     }
 
     pub fn node_leaf(&self, name: &str) -> Identity {
-        issue_node(&self.authority, name, Timestamp::now())
+        self.leaf(&node_kind(name))
     }
 
     /// One call with a token.
@@ -341,12 +375,20 @@ pub async fn read(response: Response) -> (StatusCode, Value) {
 }
 
 pub fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> Identity {
-    let kind = LeafKind::Node {
+    authority.issue(&node_kind(name), now).unwrap()
+}
+
+fn node_kind(name: &str) -> LeafKind {
+    LeafKind::Node {
         name: name.to_owned(),
         cluster_uid: CLUSTER_UID.to_owned(),
         addresses: vec!["127.0.0.1".parse().unwrap()],
-    };
-    authority.issue(&kind, now).unwrap()
+    }
+}
+
+/// By which the cluster knows a certificate's key.
+pub fn key_hash(leaf: &Identity) -> String {
+    tls::public_key_hash(&leaf.certificate_pem).unwrap()
 }
 
 pub fn server_name() -> String {
@@ -354,7 +396,8 @@ pub fn server_name() -> String {
 }
 
 pub fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
-    Operation::Put(key, serde_json::to_vec(value).unwrap())
+    let value = kat::json::bytes(&key, value).unwrap();
+    Operation::Put(key, value)
 }
 
 pub fn namespace(now: Timestamp) -> NamespaceRecord {
@@ -364,6 +407,7 @@ pub fn namespace(now: Timestamp) -> NamespaceRecord {
         labels: Default::default(),
         created: now,
         deleting: false,
+        quota: Default::default(),
     }
 }
 

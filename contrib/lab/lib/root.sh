@@ -2,7 +2,7 @@
 # The root file system of the machines, and the registry's program: built once, kept in the cache.
 
 ROOT_VERSION=1
-ROOT_SUITE=trixie
+ROOT_SUITE=${KAT_LAB_SUITE:-trixie}
 ROOT_PACKAGES=(
     systemd systemd-sysv systemd-resolved libnss-resolve libpam-systemd libnss-systemd udev dbus dbus-user-session
     podman crun passt uidmap passwd catatonit fuse-overlayfs
@@ -41,6 +41,15 @@ apt_options() {
     apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
 }
 
+# twice LOG FOLDER COMMAND...: a mirror that fails once is asked again, from an empty folder.
+twice() {
+    local log=$1 folder=$2
+    shift 2
+    "$@" >"$log" 2>&1 9>&- && return
+    rm -rf --one-file-system "$folder"
+    "$@" >"$log" 2>&1 9>&-
+}
+
 ensure_root() {
     local root
     root=$(root_path)
@@ -61,11 +70,11 @@ build_root() {
     done < <(apt_options)
     say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
     rm -rf --one-file-system "$new"
-    if ! mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
+    if ! twice "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
         --aptopt='APT::Install-Recommends "false"' "${options[@]}" \
         --include="$(root_packages | paste -sd,)" \
         --customize-hook="$LAB_LIB/customize-root" \
-        "$ROOT_SUITE" "$new" "$mirror" >"$log" 2>&1 9>&-; then
+        "$ROOT_SUITE" "$new" "$mirror"; then
         tail -n 30 "$log" >&2
         rm -rf --one-file-system "$new"
         die "the root file system could not be built; all of it is in $log"
@@ -91,10 +100,10 @@ ensure_tree() {
             [[ ! -d $tree ]] || exit 0
             say "building a file tree with $*"
             rm -rf --one-file-system "$tree.new"
-            if ! mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
+            if ! twice "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
                 --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
                 --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${options[@]}" \
-                --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror" >"$log" 2>&1 9>&-; then
+                --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror"; then
                 tail -n 30 "$log" >&2
                 rm -rf --one-file-system "$tree.new"
                 die "the file tree could not be built; all of it is in $log"

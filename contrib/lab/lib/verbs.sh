@@ -124,12 +124,10 @@ form_cluster() {
 
 # The line that is printed is what is run, but for its sudo.
 join_cluster() {
-    local line words
+    local line
     line=$(enter n1 katcall token create --join --name "$1")
-    read -ra words <<<"$line"
-    [[ ${words[0]:-} == sudo ]] || die "katcall token create --join printed: $line"
-    # shellcheck disable=SC2086 # options by blanks
-    enter "$1" "${words[@]:1}" ${KAT_LAB_JOIN:-} >&2
+    [[ $line == "sudo kat-agent join "* ]] || die "katcall token create --join printed: $line"
+    enter "$1" bash -c "${line#sudo } ${KAT_LAB_JOIN:-}" >&2
 }
 
 # parse_user ARGUMENT...: sets in_user, and rest to what follows.

@@ -28,6 +28,7 @@ fn other(kind: OtherKind, name: &str, status: UnitStatus) -> Other {
         unit: format!("kat-default-web-ab12c_{}-{name}.service", kind.word()),
         status,
         words: String::new(),
+        not_started: false,
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, BufReader, BufWriter, Write},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
 };
 
@@ -18,6 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use super::super::identity::Identity;
 use crate::{
     api::types::AuthorityKeys,
+    host::files,
+    json,
     pki::{
         seal::RecoveryKey,
         stream::{SealedReader, SealedWriter, StreamError},
@@ -142,8 +145,9 @@ pub fn write(
         .prefix(UNFINISHED)
         .tempfile_in(folder)
         .map_err(io)?;
-    let header = serde_json::to_vec(header).map_err(|error| io(error.into()))?;
-    let facts = serde_json::to_vec(facts).map_err(|error| io(error.into()))?;
+    let header =
+        json::bytes("the header of the backup", header).map_err(|error| io(error.into()))?;
+    let facts = json::bytes("the facts of the backup", facts).map_err(|error| io(error.into()))?;
     let out = BufWriter::with_capacity(1 << 18, file);
     let mut writer = SealedWriter::begin(out, key, &header).map_err(stream)?;
     writer.add(&facts).map_err(stream)?;
@@ -169,6 +173,14 @@ pub fn write(
     Ok(bytes)
 }
 
+/// The header of a backup that is root's; nothing for any other file. Others may be able to make files in its folder.
+pub fn header_of_own(path: &Path) -> Option<BackupHeader> {
+    let file = files::open_plain(path).ok()?;
+    let is_own = file.metadata().is_ok_and(|found| found.uid() == 0);
+    let opened = is_own.then(|| Archive::read(path, file))?.ok()?;
+    Some(opened.header)
+}
+
 /// The folder that a file lies in.
 pub fn folder_of(path: &Path) -> &Path {
     match path.parent() {
@@ -187,11 +199,18 @@ pub struct Archive {
 impl Archive {
     /// Reads the header.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
+        match File::open(path) {
+            Ok(file) => Self::read(path, file),
+            Err(error) => Err(ArchiveError::Io {
+                path: path.to_owned(),
+                error,
+            }),
+        }
+    }
+
+    fn read(path: &Path, file: File) -> Result<Self, ArchiveError> {
         let path = path.to_owned();
-        let file = match File::open(&path) {
-            Ok(file) => BufReader::with_capacity(1 << 18, file),
-            Err(error) => return Err(ArchiveError::Io { path, error }),
-        };
+        let file = BufReader::with_capacity(1 << 18, file);
         let reader = match SealedReader::begin(file) {
             Ok(reader) => reader,
             Err(error) => return Err(ArchiveError::Stream { path, error }),

@@ -164,7 +164,13 @@ impl Backups for LocalBackups {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            kept.extend(self.made(name));
+            let header = || archive::header_of_own(&entry.path());
+            if let Some(made) = self.made(name)
+                && header()
+                    .is_some_and(|header| header.cluster == self.identity.cluster.metadata.name)
+            {
+                kept.push(made);
+            }
             if name.starts_with(UNFINISHED) && is_abandoned(&entry.path()) {
                 let _ = std::fs::remove_file(entry.path());
             }
@@ -215,10 +221,41 @@ mod tests {
         LocalBackups::new(&Arc::new(Identity::example("n1")), &Keys::new(None))
     }
 
+    /// A whole backup, with nothing of etcd's.
+    fn write_backup(local: &LocalBackups, path: &Path) {
+        let key = crate::pki::seal::RecoveryKey::generate().unwrap();
+        let header = BackupHeader {
+            schema: 1,
+            cluster: local.identity.cluster.metadata.name.clone(),
+            cluster_uid: local.identity.cluster_uid.clone(),
+            node: local.identity.node.clone(),
+            created: Timestamp::UNIX_EPOCH,
+            version: crate::VERSION.to_owned(),
+            recovery_key: key.fingerprint(),
+        };
+        let facts = BackupFacts {
+            identity: Identity::clone(&local.identity),
+            authorities: std::collections::BTreeMap::new(),
+            node_key: String::new(),
+            wireguard_key: String::new(),
+        };
+        let (sender, pieces) = mpsc::channel(1);
+        let (tell, whole) = oneshot::channel();
+        drop(sender);
+        tell.send(()).unwrap();
+        // It blocks, which the tests' runtime does not allow on its own thread.
+        let path = path.to_owned();
+        let writer = std::thread::spawn(move || {
+            archive::write(&path, &key, (&header, &facts), pieces, whole)
+        });
+        writer.join().unwrap().unwrap();
+    }
+
     #[tokio::test]
     async fn only_backups_of_this_cluster_are_seen_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let local = local();
+        let written = |name: &str| write_backup(&local, &folder.path().join(name));
         let made: Timestamp = "2026-11-22T03:45:07Z".parse().unwrap();
         assert_eq!(local.name(made), "kat-kat-20261122T034507Z.backup");
         let others = [
@@ -229,12 +266,11 @@ mod tests {
             ".kat-backup-x",
             "mine.backup",
         ];
-        for name in others.iter().copied().chain([
-            "kat-kat-20261122T034507Z.backup",
-            "kat-kat-20251122T034507Z.backup",
-        ]) {
+        for name in others {
             std::fs::write(folder.path().join(name), "").unwrap();
         }
+        written("kat-kat-20261122T034507Z.backup");
+        written("kat-kat-20251122T034507Z.backup");
         let earlier: Timestamp = "2025-11-22T03:45:07Z".parse().unwrap();
         assert_eq!(local.kept(folder.path()).await.unwrap(), [earlier, made]);
         local.remove(folder.path(), earlier).await.unwrap();
@@ -242,6 +278,16 @@ mod tests {
         for name in others {
             assert!(folder.path().join(name).exists(), "{name}");
         }
+        // What somebody else puts there takes no place of a backup: another's file, an empty one, a link to a backup.
+        let foreign = folder.path().join("kat-kat-20271122T034507Z.backup");
+        written("kat-kat-20271122T034507Z.backup");
+        // The control: it is one as long as it is root's.
+        assert_eq!(local.kept(folder.path()).await.unwrap().len(), 2);
+        std::os::unix::fs::chown(&foreign, Some(20_003), None).unwrap();
+        std::fs::write(folder.path().join("kat-kat-20281122T034507Z.backup"), "").unwrap();
+        let link = folder.path().join("kat-kat-20291122T034507Z.backup");
+        std::os::unix::fs::symlink(local.name(made), link).unwrap();
+        assert_eq!(local.kept(folder.path()).await.unwrap(), [made]);
         let nowhere = local.kept(&folder.path().join("none")).await;
         assert_eq!(nowhere.unwrap(), []);
     }

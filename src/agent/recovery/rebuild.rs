@@ -26,6 +26,7 @@ use crate::{
         files::{self, Access},
         users::Users,
     },
+    json,
     plan::{ClusterEndpoints, EventKind, EventLog, NodeRegistration},
     render::{ETCD_FOLDER, ETCD_USER, Renderer},
     store::{Committed, EtcdStore, Operation, StateStore, etcd_admin, keys},
@@ -65,7 +66,7 @@ impl Marker {
 
     /// Keeps it.
     pub fn write(&self) -> anyhow::Result<()> {
-        let text = serde_json::to_vec(self)?;
+        let text = json::bytes(paths::RECOVERY, self)?;
         files::write_atomic(Path::new(paths::RECOVERY), &text, Access::mode(0o600))?;
         Ok(())
     }
@@ -335,24 +336,28 @@ pub async fn settle(
             registration.advertise.clone_from(&identity.advertise);
         }
         if registration != before {
-            operations.push(Operation::Put(item.key, serde_json::to_vec(&registration)?));
+            let value = json::bytes(&item.key, &registration)?;
+            operations.push(Operation::Put(item.key, value));
         }
     }
     if let Some(stored) = store.get(keys::ENDPOINTS).await? {
         let mut endpoints: ClusterEndpoints = serde_json::from_slice(&stored.value)?;
         hold_alone(&mut endpoints, identity);
-        operations.push(Operation::Put(stored.key, serde_json::to_vec(&endpoints)?));
+        let value = json::bytes(&stored.key, &endpoints)?;
+        operations.push(Operation::Put(stored.key, value));
     }
     if let Some(endpoints) = &beginning.endpoints {
         let key = keys::network_node(&identity.node, "wg_endpoints");
-        operations.push(Operation::Put(key, serde_json::to_vec(endpoints)?));
+        let value = json::bytes(&key, endpoints)?;
+        operations.push(Operation::Put(key, value));
         let key = keys::network_node(&identity.node, "reach");
         let reach = identity.reached.told();
-        operations.push(Operation::Put(key, serde_json::to_vec(&reach)?));
+        let value = json::bytes(&key, &reach)?;
+        operations.push(Operation::Put(key, value));
     }
     operations.push(Operation::Put(
         keys::STORE_EPOCH.to_owned(),
-        serde_json::to_vec(epoch)?,
+        json::bytes(keys::STORE_EPOCH, epoch)?,
     ));
     // The leader writes them anew; their ids were those of the old store.
     operations.push(Operation::Delete(keys::MEMBERS.to_owned()));

@@ -41,8 +41,10 @@ use crate::{
         files::{self, Access},
         users::Users,
     },
+    json,
     network::state::{self, Peers},
     pki::seal::RecoveryKey,
+    plain::plain,
     plan::{ClusterEndpoints, node_address},
     render::Renderer,
     resource::AgentConfig,
@@ -91,7 +93,10 @@ pub async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
     let header = archive.header().clone();
     say(&format!(
         "a backup of the cluster {}, made on machine {} at {:.0} by KAT {}",
-        header.cluster, header.node, header.created, header.version
+        plain(&header.cluster),
+        plain(&header.node),
+        header.created,
+        plain(&header.version)
     ));
     let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
     let reached = Reached::new(&options.advertise).await?;
@@ -277,7 +282,7 @@ impl Restoring<'_> {
     async fn start_agent(&self, system: &dyn UnitManager, say: Say<'_>) -> anyhow::Result<()> {
         say("starting kat-agent");
         files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
-        let text = serde_json::to_vec_pretty(self.identity)?;
+        let text = json::pretty(paths::IDENTITY, self.identity)?;
         files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
         Marker::remove()?;
         system.enable("kat-agent.service").await?;

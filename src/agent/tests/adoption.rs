@@ -59,7 +59,7 @@ async fn a_manager_that_comes_back_is_found() {
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
     bench.manager(&web).set_unreachable(Some("the bus ended"));
-    bench.soon().await;
+    bench.later(Duration::from_millis(100)).await;
     assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
     bench.later(Duration::from_secs(60)).await;
     assert_eq!(
@@ -115,7 +115,7 @@ async fn own_probes_outlive_a_manager_that_was_lost() {
     let started = manager.start(probe, Duration::from_secs(1)).await;
     started.unwrap();
     manager.set_unreachable(Some("the bus ended"));
-    bench.soon().await;
+    bench.later(Duration::from_millis(100)).await;
     assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
     bench.later(Duration::from_secs(60)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);

@@ -1,6 +1,10 @@
 //! Files of the workload's folder, laid out for its containers.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+};
 
 use super::*;
 use crate::{
@@ -72,4 +76,77 @@ fn what_can_not_be_read_leaves_nothing_behind() {
     };
     assert!(prepare(root.path(), &damaged).is_err());
     assert!(!root.path().join("var").exists());
+}
+
+/// Puts a link where a folder is to be made and takes a file away and puts a link there, as often as it can, with the
+/// workload's rights on files.
+fn put_links(unfinished: &Path, elsewhere: &Path, uid: u32, stop: &AtomicBool, tries: &AtomicU64) {
+    nix::unistd::setfsgid(uid.into());
+    nix::unistd::setfsuid(uid.into());
+    let inner = unfinished.join("conf/a");
+    let first = inner.join("f000");
+    while !stop.load(Ordering::Relaxed) {
+        let _ = symlink(elsewhere, inner.join("z"));
+        if fs::rename(&first, inner.join("old")).is_ok() {
+            let _ = symlink(elsewhere.join("kept"), &first);
+        }
+        tries.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn links_that_the_user_puts_there_meanwhile_lead_root_nowhere() {
+    let root = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for folder in [root.path(), elsewhere.path()] {
+        fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
+    }
+    fs::write(elsewhere.path().join("kept"), "kept").unwrap();
+    let file = |path: String, size| CarriedFile {
+        path,
+        executable: false,
+        bytes: vec![b'x'; size],
+    };
+    // Many files lie between the folder that is the user's and the one that it puts a link for.
+    let mut files = vec![file("conf/a/f000".to_owned(), 256 * 1024)];
+    files.extend((1..250).map(|index| file(format!("conf/a/f{index:03}"), 1)));
+    files.push(file("conf/a/z/taken".to_owned(), 1));
+    let one = Assignment {
+        carried: Some(pack_carried(&files).unwrap().into()),
+        ..assignment(0, "web")
+    };
+    let uid = one.user.uid;
+    let digest = one.carried_digest().unwrap();
+    let folder = root.path().join("var/lib/kat/files").join(uid.to_string());
+    let unfinished = folder.join(format!(".{digest}"));
+    let (stop, tries) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| put_links(&unfinished, elsewhere.path(), uid, &stop, &tries));
+        while tries.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        for _ in 0..8 {
+            let prepared = prepare(root.path(), &one);
+            let taken = elsewhere.path().join("taken").exists();
+            let owner = fs::metadata(elsewhere.path().join("kept")).unwrap().uid();
+            let _ = forget(root.path(), uid);
+            if prepared.is_err() || taken || owner != 0 {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{prepared:?}, written elsewhere: {taken}, owner elsewhere: {owner}");
+            }
+        }
+        // The control: in a folder that it may enter it puts the link at once.
+        fs::create_dir_all(unfinished.join("conf/a")).unwrap();
+        for inner in ["conf/a", "conf"] {
+            std::os::unix::fs::chown(unfinished.join(inner), Some(uid), Some(uid)).unwrap();
+        }
+        let began = std::time::Instant::now();
+        while fs::read_link(unfinished.join("conf/a/z")).is_err() {
+            if began.elapsed().as_secs() > 10 {
+                stop.store(true, Ordering::Relaxed);
+                panic!("no link was put where it may be");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }

@@ -86,13 +86,17 @@ impl Logs {
     }
 
     pub(super) fn say(&self, unit: &str, text: &str, hook_error: bool) {
+        self.say_as("podman", unit, text, hook_error);
+    }
+
+    pub(super) fn say_as(&self, identifier: &str, unit: &str, text: &str, hook_error: bool) {
         let now = microseconds(self.started);
         let entry = LogEntry {
             time_us: now,
             monotonic_us: now,
             message: text.as_bytes().to_vec(),
             priority: 3,
-            identifier: "podman".to_owned(),
+            identifier: identifier.to_owned(),
             stream: LogStream::Stderr,
             container_name: None,
             container_id: None,

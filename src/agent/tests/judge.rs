@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    agent::judge::{Action, Circumstances, judge},
+    agent::judge::{Action, Circumstances, Fault, judge},
     systemd::UnitStatus,
 };
 
@@ -26,7 +26,9 @@ fn every_state_by_every_policy() {
     use Action::{Leave, Start, StartUncounted};
     use InstancePhase::{Failed, Restarting, Running, Starting, Succeeded};
     use RestartCondition::{Always, MaxCount, Never};
-    let (usual, ours, ended) = ((false, false), (true, false), (false, true));
+    let (usual, ended) = ((None, false), (None, true));
+    let ours = (Some(Fault::Hook), false);
+    let lost = (Some(Fault::LostStart), false);
     let table = [
         // Active, sub, result, restarts; whose fault, ended; policy; phase, reason, action.
         (
@@ -111,6 +113,28 @@ fn every_state_by_every_policy() {
             Starting,
             "NetworkNotReady",
             Leave,
+        ),
+        (
+            "activating",
+            "auto-restart",
+            "protocol",
+            1,
+            lost,
+            Always,
+            Starting,
+            "StartInterrupted",
+            Leave,
+        ),
+        (
+            "failed",
+            "failed",
+            "protocol",
+            1,
+            lost,
+            Never,
+            Starting,
+            "StartInterrupted",
+            StartUncounted,
         ),
         (
             "deactivating",
@@ -221,14 +245,12 @@ fn every_state_by_every_policy() {
             Start,
         ),
     ];
-    for (active, sub, result, restarts, (fault_is_ours, ended), policy, phase, reason, action) in
-        table
-    {
+    for (active, sub, result, restarts, (fault, ended), policy, phase, reason, action) in table {
         let verdict = judge(
             &with_policy(assignment(0, "web"), policy),
             &status(active, sub, result, restarts),
             Circumstances {
-                fault_is_ours,
+                fault,
                 ended,
                 restarts,
                 now: 60_000_000,

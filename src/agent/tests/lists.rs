@@ -28,21 +28,61 @@ async fn two_workloads_do_not_disturb_each_other() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_network_file_that_fails_is_tried_again() {
+async fn an_instance_waits_with_a_reason_until_the_networks_list_is_written() {
     let bench = Bench::new();
     let web = assignment(0, "web");
     let folder = bench.root.path().join("net");
     std::fs::remove_dir(&folder).unwrap();
     bench.list(true, std::slice::from_ref(&web));
     bench.later(Duration::from_secs(60)).await;
+    let (phase, reason, message) = bench.said(&web.instance);
     assert_eq!(
-        bench.report(&web.instance),
-        None,
-        "no start without a network"
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "FilesNotWritten")
     );
+    assert!(message.contains("net/instances.json"), "{message}");
+    assert_eq!(bench.statuses.unwritten(), [message]);
+    assert_eq!(bench.accounts.all(), Vec::<u32>::new(), "nothing is begun");
+    assert_eq!(bench.statuses.acted(), 0);
     std::fs::create_dir(&folder).unwrap();
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_eq!(bench.statuses.unwritten(), Vec::<String>::new());
+    assert_eq!(bench.statuses.acted(), 1);
+}
+
+/// Deleting a workload makes room on a full disk, so that it must not need any.
+#[tokio::test(start_paused = true)]
+async fn workloads_stop_and_leave_while_the_networks_list_cannot_be_written() {
+    let bench = Bench::new();
+    let (web, other, new) = (
+        assignment(0, "web"),
+        assignment(1, "other"),
+        assignment(2, "new"),
+    );
+    bench.list(true, &[web.clone(), other.clone()]);
+    bench.soon().await;
+    // A file does not replace a folder.
+    let file = bench.root.path().join("net/instances.json");
+    std::fs::remove_file(&file).unwrap();
+    std::fs::create_dir(&file).unwrap();
+    bench.list(true, &[stopped(&web), other.clone()]);
+    bench.soon().await;
+    bench.list(true, &[other.clone(), new.clone()]);
+    bench.later(Duration::from_secs(60)).await;
+    assert!(file.is_dir(), "it is not written");
+    assert_eq!(bench.accounts.all(), [other.user.uid], "web's user is gone");
+    assert_eq!(bench.report(&web.instance), None);
+    assert_eq!(bench.said(&other.instance).0, InstancePhase::Running);
+    assert_eq!(bench.said(&new.instance).1, "FilesNotWritten");
+    // One that leaves before it was started is not reported any more.
+    bench.list(true, std::slice::from_ref(&other));
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.report(&new.instance), None);
+    std::fs::remove_dir(&file).unwrap();
+    bench.list(true, &[other.clone(), new.clone()]);
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.said(&new.instance).0, InstancePhase::Running);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,8 @@ mod beside;
 mod carried;
 mod doubles;
 mod draining;
+mod earlier_grants;
+mod eviction;
 mod fence;
 mod health;
 mod images;
@@ -50,6 +52,7 @@ use super::{
     NetworkFiles, Statuses,
     accounts::{MachineGroups, UserAccounts},
     desired::Desired,
+    eviction::Evicted,
     health::probe::Network,
     image_care::ImageCare,
     options::MachineOptions,
@@ -64,7 +67,8 @@ use crate::{
     plan::{Assignment, Wanted, WorkloadUser},
     render::{RenderSettings, Renderer},
     resource::{
-        AgentConfig, Container, OnPartition, RestartCondition, RestartPolicy, WorkloadType,
+        AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
+        WorkloadType,
     },
     systemd::{
         LogEntries, LogEntry, LogQuery, LogSource, LogStream,
@@ -91,8 +95,18 @@ struct Bench {
     tools: Arc<Tools>,
     statuses: Statuses,
     lists: watch::Sender<Listed>,
+    evicted: watch::Sender<Evicted>,
     cancel: CancellationToken,
     running: Option<JoinHandle<()>>,
+}
+
+/// An owner who lets workloads have devices of a small computer.
+fn with_devices() -> AgentConfig {
+    AgentConfig {
+        groups_allow: Some(DEVICE_GROUPS.map(str::to_owned).to_vec()),
+        devices_allow: Some(vec!["/dev".to_owned()]),
+        ..AgentConfig::default()
+    }
 }
 
 impl Bench {
@@ -146,7 +160,7 @@ impl Bench {
             )),
             secrets: Secrets::new(root.path(), "n1", &RenderSettings::default()),
             listeners: Arc::<Others>::clone(&others),
-            options: MachineOptions::new(root.path(), &AgentConfig::default()),
+            options: MachineOptions::new(root.path(), &with_devices()),
             images: ImageCare::new(root.path(), &AgentConfig::default()),
         };
         let mut bench = Self {
@@ -160,6 +174,7 @@ impl Bench {
             tools: Arc::new(tools),
             statuses: Statuses::default(),
             lists: watch::Sender::new(Listed::default()),
+            evicted: watch::Sender::default(),
             cancel: CancellationToken::new(),
             running: None,
         };
@@ -170,11 +185,12 @@ impl Bench {
     fn begin(&mut self) {
         self.cancel = CancellationToken::new();
         self.statuses = Statuses::default();
-        let supervisor = Supervisor::new(
+        let mut supervisor = Supervisor::new(
             Arc::clone(&self.tools),
             self.statuses.clone(),
             NetworkFiles::new(self.root.path().join("net")),
         );
+        supervisor.evicted = self.evicted.subscribe();
         let lists = self.lists.subscribe();
         self.running = Some(tokio::spawn(supervisor.run(lists, self.cancel.clone())));
     }

@@ -3,7 +3,11 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::{agent::network_files::instances, host::files};
+use crate::{
+    agent::network_files::instances,
+    host::files,
+    resource::{HostPort, Port, Protocol},
+};
 
 fn with_groups(name: &str, groups: &[&str]) -> Assignment {
     let mut one = assignment(0, name);
@@ -238,7 +242,7 @@ async fn the_machines_network_is_its_owners_to_give() {
     );
     assert_eq!(bench.calls(&edge, "start kat-default"), 0);
     // The hook gives it nothing.
-    let listed = instances(&bench.lists.borrow().desired);
+    let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
     assert_eq!(listed.instances.keys().collect::<Vec<_>>(), ["web-aaaaa"]);
 }
 
@@ -256,7 +260,7 @@ fn only_what_the_owner_allows_and_is_a_device() {
     symlink("../etc/passwd", root.join("dev/link")).unwrap();
     let said = |device: &str, allow: &[&str]| {
         let config = AgentConfig {
-            devices_allow: allow.iter().map(|path| (*path).to_owned()).collect(),
+            devices_allow: Some(allow.iter().map(|path| (*path).to_owned()).collect()),
             ..AgentConfig::default()
         };
         let mut one = assignment(0, "stick");
@@ -282,4 +286,152 @@ fn only_what_the_owner_allows_and_is_a_device() {
         assert_eq!(said(device, allow), Err(reason), "{device} {allow:?}");
     }
     assert!(files::remove(&root.join("dev/file")).unwrap());
+}
+
+/// A container that asks for less confinement.
+fn loose(name: &str, key: &str, value: &str) -> Assignment {
+    let mut one = assignment(0, name);
+    one.container.quadlet = [(key.to_owned(), value.to_owned())].into();
+    one
+}
+
+#[tokio::test(start_paused = true)]
+async fn less_confinement_is_the_owners_to_give_and_waits_for_it() {
+    let bench = Bench::new();
+    let seccomp = loose("loose", "SeccompProfile", "unconfined");
+    let unmask = loose("loose", "Unmask", "ALL");
+    let privileges = loose("loose", "NoNewPrivileges", "false");
+    let selinux = loose("loose", "SecurityLabelDisable", "true");
+    let profile = loose("loose", "SeccompProfile", "/srv/profile.json");
+    let mut capability = assignment(0, "loose");
+    capability.container.cap_add = vec!["NET_RAW".to_owned(), "SYS_ADMIN".to_owned()];
+    // What a sidecar asks for counts the same.
+    let mut beside = assignment(0, "loose");
+    beside.sidecars = vec![unmask.container.clone()];
+    beside.sidecars[0].name = Some("side".to_owned());
+    for (one, words) in [
+        (seccomp, "does not have seccomp"),
+        (unmask, "does not have unmask"),
+        (privileges, "does not have newPrivileges"),
+        (selinux, "does not have selinux"),
+        (profile, "/srv/profile.json"),
+        (capability, "capability SYS_ADMIN"),
+        (beside, "does not have unmask"),
+    ] {
+        bench.list(true, std::slice::from_ref(&one));
+        bench.later(Duration::from_secs(20)).await;
+        let (phase, reason, message) = bench.said(&one.instance);
+        assert_eq!(
+            (phase, reason.as_str()),
+            (InstancePhase::Starting, "SecurityNotAllowed"),
+            "{words}"
+        );
+        assert!(message.contains(words), "{message}");
+        assert!(message.contains("/etc/kat/agent.yaml"), "{message}");
+        assert_eq!(bench.calls(&one, "start kat-default"), 0);
+        // Nor does systemd start it without the agent.
+        let unit = bench.units(&one).join("kat-default-loose-aaaaa.container");
+        let text = std::fs::read_to_string(unit).unwrap();
+        assert!(!text.contains("[Install]"), "{words}: {text}");
+    }
+    let mut plain = assignment(0, "loose");
+    plain.container.cap_add = vec!["NET_RAW".to_owned()];
+    bench.list(true, std::slice::from_ref(&plain));
+    bench.later(Duration::from_secs(20)).await;
+    assert_eq!(bench.said(&plain.instance).0, InstancePhase::Running);
+}
+
+#[test]
+fn a_profile_of_a_path_of_the_machine_is_not_allowed_by_any_word() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = AgentConfig {
+        security_allow: Some(vec!["seccomp".to_owned(), "capabilities".to_owned()]),
+        ..AgentConfig::default()
+    };
+    let options = MachineOptions::new(folder.path(), &config);
+    let said = |profile: &str| {
+        let one = loose("loose", "SeccompProfile", profile);
+        let checked = options.check(&one, &MachineGroups::default());
+        checked.map_err(|trouble| trouble.reason)
+    };
+    assert_eq!(said("unconfined"), Ok(()));
+    assert_eq!(said("/usr/share/containers/own.json"), Ok(()));
+    assert_eq!(said("/etc/shadow"), Err("SecurityNotAllowed"));
+}
+
+fn with_host_port(name: &str, number: u16) -> Assignment {
+    let mut one = assignment(0, name);
+    one.ports = vec![Port {
+        name: Some("web".to_owned()),
+        container_port: 8080,
+        protocol: Protocol::Tcp,
+        host_port: Some(HostPort::Number(number)),
+    }];
+    one
+}
+
+#[tokio::test(start_paused = true)]
+async fn ports_of_the_machine_below_1024_but_the_webs_are_its_owners_to_give() {
+    let bench = Bench::new();
+    let sshd = with_host_port("web", 22);
+    bench.list(true, std::slice::from_ref(&sshd));
+    bench.later(Duration::from_secs(20)).await;
+    let (phase, reason, message) = bench.said(&sshd.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "HostPortNotAllowed")
+    );
+    assert_eq!(
+        message,
+        "host port 22/TCP: this machine lets only ports 80, 443, 1024-65535 lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which"
+    );
+    assert_eq!(bench.calls(&sshd, "start kat-default"), 0);
+    // Whatever becomes of it, kat-net leads nobody there.
+    let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
+    assert!(listed.instances["web-aaaaa"].host_ports.is_empty());
+    let web = with_host_port("web", 80);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(20)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    let listed = instances(&bench.lists.borrow().desired, &bench.tools.options);
+    let ports = &listed.instances["web-aaaaa"].host_ports;
+    assert_eq!((ports[0].port, ports[0].loopback), (80, false));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_that_is_kept_for_a_program_that_ended_is_waited_for() {
+    let bench = Bench::new();
+    let web = with_host_port("web", 80);
+    bench.others.1.lock().unwrap().push((Protocol::Tcp, 80));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(20)).await;
+    let (_, reason, message) = bench.said(&web.instance);
+    assert_eq!(reason, "HostPortInUse");
+    assert!(message.contains("in the last ten minutes"), "{message}");
+    assert_eq!(bench.calls(&web, "start kat-default"), 0);
+    bench.others.1.lock().unwrap().clear();
+    bench.later(Duration::from_secs(6)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+}
+
+#[test]
+fn the_owner_says_which_ports_lead_to_workloads_and_for_whom() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "hostPortsAllow: [22, 8000-8010]\nhostPortLoopback: true\n";
+    let config = crate::bundle::parse_agent_config(text, "agent.yaml").unwrap();
+    let options = MachineOptions::new(folder.path(), &config);
+    let said = |number| {
+        let checked = options.check(&with_host_port("web", number), &MachineGroups::default());
+        checked.map_err(|trouble| trouble.reason)
+    };
+    for (number, expected) in [
+        (22, Ok(())),
+        (8000, Ok(())),
+        (8010, Ok(())),
+        (80, Err("HostPortNotAllowed")),
+        (8011, Err("HostPortNotAllowed")),
+    ] {
+        assert_eq!(said(number), expected, "{number}");
+    }
+    assert!(options.allows_loopback(&with_host_port("web", 22), 22));
 }

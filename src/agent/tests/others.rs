@@ -10,7 +10,11 @@ use crate::{
 
 /// Who else listens on ports of the machine.
 #[derive(Default)]
-pub(super) struct Others(pub(super) Mutex<Vec<Listener>>);
+pub(super) struct Others(
+    pub(super) Mutex<Vec<Listener>>,
+    /// What is kept for one that has ended.
+    pub(super) Mutex<Vec<(Protocol, u16)>>,
+);
 
 impl HostListeners for Others {
     fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
@@ -23,5 +27,10 @@ impl HostListeners for Others {
             ports.contains(&(protocol, one.port))
         });
         found
+    }
+
+    fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
+        let kept = self.1.lock().unwrap();
+        ports.iter().copied().find(|port| kept.contains(port))
     }
 }

@@ -102,3 +102,159 @@ async fn a_slow_pull_of_one_holds_up_no_other() {
     bench.later(Duration::from_secs(600)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }
+
+/// A container that runs, with a unit that systemd starts again after a pause.
+async fn running(condition: RestartCondition) -> (Bench, Assignment) {
+    let bench = Bench::new();
+    let web = with_policy(assignment(0, "web"), condition);
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    let restarts = condition != RestartCondition::Never;
+    let behaviour = Behaviour {
+        restarts,
+        rests: restarts,
+        ..Behaviour::default()
+    };
+    bench.behave(&web.unit(), Some(behaviour));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    (bench, web)
+}
+
+/// systemd starts it again, and Podman does not.
+async fn refused(bench: &Bench, web: &Assignment, code: i32, words: &str) {
+    let unit = web.unit();
+    bench.manager(web).restart_due(&unit);
+    bench.logs.say(&unit, words, false);
+    bench.manager(web).exits(&unit, code);
+    let line = format!("{unit}: Failed with result 'exit-code'.");
+    bench.logs.say_as("systemd", &unit, &line, false);
+    bench.soon().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_that_is_lost_under_a_container_that_restarts_is_pulled_again() {
+    use RestartCondition::{Always, MaxCount, Never};
+    for condition in [Always, MaxCount, Never] {
+        let (bench, web) = running(condition).await;
+        let pull = format!("start {}", image_unit(&bench, &web));
+        let slow = Behaviour {
+            oneshot: true,
+            exits: Some(0),
+            start_takes: Duration::from_secs(5),
+            ..Behaviour::default()
+        };
+        bench.behave(&image_unit(&bench, &web), Some(slow.clone()));
+        bench.manager(&web).define(&image_unit(&bench, &web), slow);
+        assert_eq!(bench.calls(&web, &pull), 0);
+        bench.images(&web, &[]);
+        if condition != Never {
+            bench.manager(&web).exits(&web.unit(), 3);
+            bench.soon().await;
+        }
+        let own = bench.report(&web.instance).unwrap().restarts;
+        let words = "Error: registry.lab:5000/web:1: image not known";
+        refused(&bench, &web, 125, words).await;
+        assert_eq!(
+            bench.said(&web.instance).0,
+            InstancePhase::Pulling,
+            "{condition:?}"
+        );
+        assert_eq!(bench.calls(&web, &pull), 1);
+        bench.images(&web, &["registry.lab:5000/web:1"]);
+        bench.later(Duration::from_secs(6)).await;
+        let report = bench.report(&web.instance).unwrap();
+        assert_eq!(
+            (report.phase, report.restarts),
+            (InstancePhase::Running, own),
+            "{condition:?}: it does not wait for systemd's pause, and it is no end of the program"
+        );
+        assert_eq!(bench.calls(&web, &pull), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_podman_can_not_start_has_podmans_words_and_no_exit_code() {
+    use RestartCondition::{Always, MaxCount, Never};
+    let nope = "crun: executable file `/bin/nope` not found in $PATH";
+    for condition in [Always, MaxCount] {
+        let (bench, web) = running(condition).await;
+        bench.manager(&web).exits(&web.unit(), 3);
+        bench.soon().await;
+        refused(&bench, &web, 127, &format!("Error: {nope}")).await;
+        let report = bench.report(&web.instance).unwrap();
+        assert_eq!(
+            (report.phase, report.reason.as_str(), report.exit_code),
+            (InstancePhase::Restarting, "CannotStart", None)
+        );
+        assert_eq!(
+            report.message,
+            format!("Podman can't start its container: {nope}")
+        );
+        assert_eq!(
+            report.restarts, 2,
+            "such a start is tried as often as a program"
+        );
+    }
+    let (bench, web) = running(Never).await;
+    refused(&bench, &web, 127, &format!("Error: {nope}")).await;
+    let (phase, reason, message) = bench.said(&web.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Failed, "CannotStart")
+    );
+    assert!(message.ends_with(nope), "{message}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_program_may_end_with_an_exit_code_of_podmans() {
+    let (bench, web) = running(RestartCondition::Always).await;
+    bench.manager(&web).exits(&web.unit(), 127);
+    let line = format!("{}: Failed with result 'exit-code'.", web.unit());
+    bench.logs.say_as("systemd", &web.unit(), &line, false);
+    bench.soon().await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(
+        (report.reason.as_str(), report.exit_code),
+        ("CrashLoop", Some(127))
+    );
+    assert_eq!(
+        report.message, "the program ended with exit code 127",
+        "systemd's own lines say nothing more"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_image_of_a_sidecar_that_podman_does_not_find_is_pulled_again() {
+    let bench = Bench::new();
+    let mut web = assignment(0, "web");
+    web.sidecars = vec![Container {
+        name: Some("proxy".to_owned()),
+        image: Some("registry.lab:5000/proxy:1".to_owned()),
+        ..Container::default()
+    }];
+    let names = ["registry.lab:5000/web:1", "registry.lab:5000/proxy:1"];
+    bench.images(&web, &names);
+    let proxy = web.unit_of("proxy").unwrap();
+    let rests = Behaviour {
+        restarts: true,
+        rests: true,
+        ..Behaviour::default()
+    };
+    bench.behave(&proxy, Some(rests));
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_eq!(bench.calls(&web, "start kat-image-"), 0);
+    bench.images(&web, &names[..1]);
+    bench.logs.say(&proxy, "Error: image not known", false);
+    bench.manager(&web).exits(&proxy, 125);
+    bench.soon().await;
+    assert_eq!(bench.calls(&web, "start kat-image-"), 1);
+    let (phase, _, message) = bench.said(&web.instance);
+    assert_eq!(phase, InstancePhase::Running, "its main container runs");
+    assert!(
+        message.contains("sidecar proxy: Podman can't start its container: image not known"),
+        "{message}"
+    );
+}

@@ -25,7 +25,13 @@ async fn running() -> (Bench, Assignment) {
 
 fn shown(bench: &Bench, web: &Assignment) -> (InstancePhase, &'static str, u32) {
     let report = bench.report(&web.instance).unwrap();
-    let reasons = ["", "CrashLoop", "NetworkNotReady", "RestartsExhausted"];
+    let reasons = [
+        "",
+        "CrashLoop",
+        "NetworkNotReady",
+        "RestartsExhausted",
+        "StartInterrupted",
+    ];
     let reason = reasons.into_iter().find(|one| *one == report.reason);
     (report.phase, reason.unwrap(), report.restarts)
 }
@@ -48,6 +54,15 @@ impl Bench {
         self.manager(web).exits(&web.unit(), code);
         self.soon().await;
         self.logs.refuse(&web.unit(), None);
+    }
+
+    /// Podman loses the container as it starts it, which systemd says after the end.
+    async fn lose(&self, web: &Assignment) {
+        self.manager(web).loses_start(&web.unit());
+        self.later(Duration::from_millis(10)).await;
+        let line = format!("{}: Failed with result 'protocol'.", web.unit());
+        self.logs.say_as("systemd", &web.unit(), &line, false);
+        self.soon().await;
     }
 
     /// The delay before the next run is over.
@@ -94,6 +109,35 @@ async fn what_a_program_spent_is_not_forgotten_when_the_hook_fails() {
     bench.restart().await;
     bench.later(Duration::from_secs(600)).await;
     assert_eq!(shown(&bench, &web), (Failed, "RestartsExhausted", 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_podman_loses_is_not_the_programs_end() {
+    use InstancePhase::{Restarting, Running, Starting};
+    let (mut bench, web) = running().await;
+    bench.end(&web, false).await;
+    for _ in 0..5 {
+        bench.restart_due(&web).await;
+        bench.lose(&web).await;
+        assert_eq!(shown(&bench, &web), (Starting, "StartInterrupted", 1));
+        let message = bench.report(&web.instance).unwrap().message;
+        assert!(message.contains("Podman lost the container"), "{message}");
+        assert!(!message.contains("exit code"), "{message}");
+    }
+    assert_eq!(limit(&bench, &web), BURST - 1, "one run is over");
+    bench.restart_due(&web).await;
+    assert_eq!(shown(&bench, &web), (Running, "", 1));
+    // One that nobody saw does not count either, and excuses no other.
+    bench.stop_agent().await;
+    bench.later(Duration::from_secs(1)).await;
+    bench.lose(&web).await;
+    bench.later(Duration::from_secs(1)).await;
+    bench.manager(&web).restart_due(&web.unit());
+    bench.later(Duration::from_secs(1)).await;
+    bench.manager(&web).exits(&web.unit(), 3);
+    bench.begin();
+    bench.later(Duration::from_secs(1)).await;
+    assert_eq!(shown(&bench, &web), (Restarting, "CrashLoop", 2));
 }
 
 #[tokio::test(start_paused = true)]

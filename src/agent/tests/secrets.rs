@@ -180,7 +180,7 @@ async fn what_is_not_for_this_machine_does_not_start_and_says_so() {
 async fn a_value_that_no_variable_can_have_holds_up_its_instance_alone() {
     let bench = Bench::new();
     keyed(&bench, 7);
-    let mut one = user(0, &[("PASSWORD", b"a\nb")]);
+    let mut one = user(0, &[("PASSWORD", b"a\0b")]);
     one.container.env[0].name = "PATH".to_owned();
     let other = assignment(1, "web");
     for one in [&one, &other] {

@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     host::facts::network::{self as facts, Listener},
     resource::{HostPort, Port, Protocol},
+    systemd::fake::Away,
 };
 
 #[tokio::test(start_paused = true)]
@@ -32,6 +33,45 @@ async fn an_instance_that_comes_while_the_user_waits_has_the_reason_at_once() {
         let said = bench.said(&one.instance);
         assert_eq!((said.0, said.1.as_str()), (InstancePhase::Running, ""));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_users_manager_that_has_ended_is_started_again_with_what_it_runs() {
+    let mut bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.images(&web, &["registry.lab:5000/web:1"]);
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    bench.machine.lose_user(web.user.uid, Away::Ended);
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.calls(&web, "restart user@"), 1);
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    // The same where it ended while no agent ran.
+    bench.cancel.cancel();
+    bench.running.take().unwrap().await.unwrap();
+    bench.machine.lose_user(web.user.uid, Away::Ended);
+    bench.begin();
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.calls(&web, "restart user@"), 2);
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_that_waits_for_a_users_manager_stops_within_a_second() {
+    let mut bench = Bench::new();
+    let web = assignment(0, "web");
+    bench.list(true, std::slice::from_ref(&web));
+    bench.soon().await;
+    bench.machine.lose_user(web.user.uid, Away::Hangs);
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.said(&web.instance).1, "SystemdRefused");
+    assert_eq!(bench.calls(&web, "restart user@"), 0, "it runs");
+    let began = Instant::now();
+    bench.cancel.cancel();
+    bench.running.take().unwrap().await.unwrap();
+    assert!(began.elapsed() <= Duration::from_secs(1));
+    assert!(began.elapsed() > Duration::from_millis(900), "it waited");
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,4 +145,30 @@ async fn files_that_cant_be_written_are_told_of_new_instances_and_not_of_running
     std::fs::remove_dir(&blocked).unwrap();
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&second.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_runs_without_its_link_is_told_of_and_is_sent_nobody() {
+    use crate::network::attach::host_link_name;
+    let bench = Bench::new();
+    let web = assignment(0, "web");
+    let links = bench.root.path().join("sys/class/net");
+    let link = links.join(host_link_name(&web.instance));
+    std::fs::create_dir_all(&links).unwrap();
+    std::fs::write(&link, "").unwrap();
+    bench.list(true, std::slice::from_ref(&web));
+    bench.later(Duration::from_secs(40)).await;
+    let said = bench.said(&web.instance);
+    assert_eq!((said.0, said.1.as_str()), (InstancePhase::Running, ""));
+    std::fs::remove_file(&link).unwrap();
+    bench.later(Duration::from_secs(40)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(report.phase, InstancePhase::Running);
+    assert_eq!(report.reason, "NetworkLinkMissing");
+    assert!(!report.health_status.serves());
+    std::fs::write(&link, "").unwrap();
+    bench.later(Duration::from_secs(6)).await;
+    let report = bench.report(&web.instance).unwrap();
+    assert_eq!(report.reason, "");
+    assert!(report.health_status.serves());
 }

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    os::unix::fs::{MetadataExt, symlink},
+    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
 };
 
 use jiff::Timestamp;
@@ -10,12 +10,14 @@ use jiff::Timestamp;
 use super::*;
 use crate::{
     agent::{
+        earlier_grants,
         fence::{Fence, Memory},
         removals::Removals,
     },
     plan::{AssignedVolume, RemovalRecord, removal_id},
     pulse::Pulses,
     resource::{EnsureType, HostMount, SimpleClusterStorage, Volume, VolumeMount},
+    systemd::UnitManager,
 };
 
 fn volume(name: &str) -> Volume {
@@ -65,12 +67,25 @@ fn hosted(path: &str, kind: Option<EnsureType>) -> Assignment {
 }
 
 fn volumes(root: &Path, allow: &[&str]) -> Volumes {
+    volumes_with(root, allow, None)
+}
+
+fn volumes_with(root: &Path, allow: &[&str], create: Option<&[&str]>) -> Volumes {
     fs::create_dir_all(root.join("var/lib/kat")).unwrap();
+    let owned = |paths: &[&str]| paths.iter().map(|path| (*path).to_owned()).collect();
     let config = AgentConfig {
-        host_mount_allow: allow.iter().map(|path| (*path).to_owned()).collect(),
+        host_mount_allow: owned(allow),
+        host_mount_create: create.map(owned),
         ..AgentConfig::default()
     };
     Volumes::new(root, "/var/lib/kat/volumes", &config)
+}
+
+/// A folder with its mode and owner.
+fn put_folder(path: &Path, mode: u32, uid: u32) {
+    fs::create_dir_all(path).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    std::os::unix::fs::chown(path, Some(uid), Some(uid)).unwrap();
 }
 
 fn look(path: PathBuf) -> (u32, u32, u32) {
@@ -247,10 +262,11 @@ fn folders_within_a_volume_are_made_and_links_in_it_are_not_followed() {
 #[test]
 fn paths_of_the_machine_are_those_that_its_owner_allows() {
     let root = tempfile::tempdir().unwrap();
-    let volumes = volumes(root.path(), &["/srv", "/mnt/nas/"]);
+    let volumes = volumes_with(root.path(), &["/srv", "/mnt/nas/"], Some(&["/srv"]));
     let reason = |path: &str, kind| {
         volumes
             .prepare(&hosted(path, kind))
+            .map(drop)
             .map_err(|one| one.reason)
     };
     for path in ["/etc/passwd", "/srvx", "/", "/mnt", "/mnt/nasty/a"] {
@@ -278,6 +294,7 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
     );
     let uid = assignment(0, "db").user.uid;
     assert_eq!(look(root.path().join("srv/web/conf")), (uid, uid, 0o2770));
+    assert_eq!(look(root.path().join("srv/web")), (0, 0, 0o711));
     // Nobody comes to volumes this way.
     let config = AgentConfig {
         host_mount_allow: vec!["/mnt".to_owned()],
@@ -295,15 +312,227 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
     }
     assert!(!root.path().join("mnt/nas/kat").exists());
     assert_eq!(look(root.path().join("srv/web/app.ini")), (uid, uid, 0o600));
+    symlink("/etc", root.path().join("srv/web/link")).unwrap();
+    for kind in [None, Some(DirectoryOrCreate), Some(Directory)] {
+        assert_eq!(reason("/srv/web/link", kind), Err("HostPathIsLink"));
+        assert_eq!(reason("/srv/web/link/kat", kind), Err("HostPathIsLink"));
+    }
     // A container that may write to it could have put this there.
     symlink("/etc", root.path().join("srv/web/conf/link")).unwrap();
     for kind in [None, Some(DirectoryOrCreate), Some(Directory)] {
-        assert_eq!(reason("/srv/web/conf/link", kind), Err("HostPathIsLink"));
-        assert_eq!(
-            reason("/srv/web/conf/link/kat", kind),
-            Err("HostPathIsLink")
-        );
+        for path in ["/srv/web/conf/link", "/srv/web/conf/link/kat"] {
+            assert_eq!(reason(path, kind), Err("HostPathIsLink"));
+        }
     }
+}
+
+#[test]
+fn a_host_path_below_a_folder_that_others_may_change_is_mounted_and_not_made() {
+    let root = tempfile::tempdir().unwrap();
+    let volumes = volumes_with(root.path(), &["/srv"], Some(&["/srv"]));
+    let srv = root.path().join("srv");
+    let uid = assignment(0, "db").user.uid;
+    let bind = |path: &str, sub_path, kind| {
+        let mut one = hosted(path, kind);
+        one.container.volume_mounts = vec![mount("conf", sub_path)];
+        volumes.prepare(&one).map_err(|one| one.reason)
+    };
+    let reason = |path: &str, sub_path| bind(path, sub_path, None).map(drop);
+    put_folder(&srv, 0o755, 0);
+    put_folder(&srv.join("app"), 0o700, uid);
+    put_folder(&srv.join("app/data"), 0o700, uid);
+    put_folder(&srv.join("shared"), 0o775, 0);
+    put_folder(&srv.join("shared/data"), 0o755, 0);
+    put_folder(&srv.join("open"), 0o755, 0);
+    assert_eq!(reason("/srv/app/data", None), Ok(()));
+    assert_eq!(reason("/srv/shared/data", None), Ok(()));
+    assert_eq!(reason("/srv/app", Some("data")), Ok(()));
+    assert_eq!(reason("/srv/open", Some("new")), Err("HostPathMissing"));
+    assert!(!srv.join("open/new").exists());
+    // What is made could be made in somebody else's folder by the time that it is.
+    let made = Some(EnsureType::DirectoryOrCreate);
+    let refused = Err("HostPathUnprotected");
+    assert_eq!(bind("/srv/app/new", None, made), refused);
+    assert_eq!(bind("/srv/shared/new", None, made), refused);
+    let mut new = hosted("/srv/app/new", made);
+    new.container.volume_mounts = vec![mount("conf", None)];
+    let told = volumes.prepare(&new).unwrap_err();
+    let owner = format!("srv/app above it belongs to uid {uid} and has mode 0700");
+    assert!(told.message.contains(&owner), "{}", told.message);
+    // The control: below root's it is made.
+    assert_eq!(bind("/srv/open/new", None, made).map(drop), Ok(()));
+
+    // What a link leads to is not mounted, wherever it stands.
+    symlink("data", srv.join("app/link")).unwrap();
+    symlink("/etc", srv.join("app/data/etc")).unwrap();
+    for (path, sub_path) in [
+        ("/srv/app/link", None),
+        ("/srv/app/data/etc/kat", None),
+        ("/srv/app", Some("link")),
+        ("/srv/app", Some("data/etc/kat")),
+    ] {
+        assert_eq!(reason(path, sub_path), Err("HostPathIsLink"), "{path}");
+    }
+    assert!(reason("/srv/app", Some("../open")).is_err());
+}
+
+#[test]
+fn each_path_that_is_mounted_is_bound_once_and_read_only_where_nobody_writes() {
+    let root = tempfile::tempdir().unwrap();
+    let volumes = volumes(root.path(), &["/srv"]);
+    let data = root.path().join("srv/app/data");
+    put_folder(&root.path().join("srv"), 0o755, 0);
+    put_folder(&data, 0o755, 0);
+    let mut one = hosted("/srv//app/", None);
+    let read_only = |sub_path| VolumeMount {
+        read_only: true,
+        ..mount("conf", sub_path)
+    };
+    one.container.volume_mounts = vec![
+        read_only(None),
+        mount("conf", Some("data")),
+        read_only(Some("./data/")),
+    ];
+    let binds = volumes.prepare(&one).unwrap();
+    let real = root.path().canonicalize().unwrap().join("srv/app");
+    let found: Vec<_> = binds
+        .iter()
+        .map(|bind| (bind.path.clone(), bind.read_only))
+        .collect();
+    assert_eq!(found, [(real.clone(), true), (real.join("data"), false)]);
+    assert_eq!(binds[0].name, "conf");
+    assert!(binds[1].name.starts_with("conf."), "{}", binds[1].name);
+    let inode = fs::metadata(&data).unwrap().ino();
+    assert_eq!(binds[1].judged.inode, inode);
+}
+
+#[test]
+fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
+    let root = tempfile::tempdir().unwrap();
+    put_folder(&root.path().join("srv"), 0o755, 0);
+    let volumes = Volumes::new(root.path(), "/var/lib/kat/volumes", &AgentConfig::default());
+    let uid = assignment(0, "db").user.uid;
+    let prepare = |path: &str, kind| {
+        let prepared = volumes.prepare(&hosted(path, Some(kind)));
+        prepared.map(drop).map_err(|trouble| trouble.reason)
+    };
+    let host = root.path().join("var/lib/kat/host");
+    for kind in [EnsureType::DirectoryOrCreate, EnsureType::FileOrCreate] {
+        for path in [
+            "/srv/hooks/post-receive",
+            "/srv/new",
+            "/var/lib/kat/host/other/data",
+            "/var/lib/kat/host/default",
+        ] {
+            assert_eq!(prepare(path, kind), Err("HostPathNotCreated"), "{path}");
+        }
+    }
+    assert_eq!(fs::read_dir(root.path().join("srv")).unwrap().count(), 0);
+    let own = "/var/lib/kat/host/default/app/data";
+    assert_eq!(prepare(own, EnsureType::DirectoryOrCreate), Ok(()));
+    assert_eq!(look(host.join("default/app/data")), (uid, uid, 0o2770));
+    for folder in ["", "default", "default/app"] {
+        assert_eq!(look(host.join(folder)), (0, 0, 0o711), "{folder}");
+    }
+    assert!(!host.join("other").exists());
+    // Within what another workload has, nothing is made.
+    let inner = "/var/lib/kat/host/default/app/data/in";
+    let refused = Err("HostPathUnprotected");
+    assert_eq!(prepare(inner, EnsureType::DirectoryOrCreate), refused);
+    // What is there is mounted as with `Directory`.
+    put_folder(&root.path().join("srv/there"), 0o755, 0);
+    assert_eq!(prepare("/srv/there", EnsureType::DirectoryOrCreate), Ok(()));
+    assert_eq!(look(root.path().join("srv/there")), (0, 0, 0o755));
+}
+
+#[test]
+fn no_container_gets_sessions_of_users_or_kats_own_state() {
+    let root = tempfile::tempdir().unwrap();
+    let allow = ["/run", "/var/lib", "/sessions", "/srv"];
+    let volumes = volumes(root.path(), &allow);
+    for folder in ["run/user/20000", "var/lib/kat/files/20000", "srv/web"] {
+        put_folder(&root.path().join(folder), 0o755, 0);
+    }
+    // A link of the owner's, in the path of an allowed folder.
+    symlink(root.path().join("run/user"), root.path().join("sessions")).unwrap();
+    let reason = |path| {
+        volumes
+            .prepare(&hosted(path, None))
+            .map(drop)
+            .map_err(|one| one.reason)
+    };
+    for path in [
+        "/run/user/20000",
+        "/run/user",
+        "/run",
+        "/sessions/20000",
+        "/sessions",
+        "/var/lib",
+        "/var/lib/kat",
+        "/var/lib/kat/files/20000",
+        "/run/kat",
+        "/run/kat-hostpath/20000/db/conf/bound",
+    ] {
+        assert_eq!(reason(path), Err("HostPathNotAllowed"), "{path}");
+    }
+    assert_eq!(reason("/srv/web"), Ok(()));
+}
+
+#[test]
+fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
+    let root = tempfile::tempdir().unwrap();
+    let (root, config) = (root.path(), AgentConfig::default());
+    let made = Some(EnsureType::DirectoryOrCreate);
+    let (old, mut around) = (hosted("/srv/old/data", made), hosted("/srv/a", made));
+    around.volumes.extend(hosted("/srv/a/b", made).volumes);
+    around.instance = "around-aaaaa".to_owned();
+    around.workload_uid = "around".to_owned();
+    let uid = old.user.uid;
+    // As the earlier version made them.
+    put_folder(&root.join("srv"), 0o755, 0);
+    for folder in ["srv/old", "srv/old/data", "srv/a", "srv/a/b"] {
+        put_folder(&root.join(folder), 0o2770, uid);
+    }
+    let mut desired = Desired::default();
+    for one in [&old, &around] {
+        let folder = root.join(format!("var/lib/kat/units/{uid}"));
+        fs::create_dir_all(&folder).unwrap();
+        let stem = one.unit().replace(".service", ".container");
+        fs::write(folder.join(stem), "").unwrap();
+        desired
+            .assignments
+            .insert(one.instance.clone(), one.clone());
+    }
+    let reason = |one: &Assignment| {
+        let volumes = Volumes::new(root, "/var/lib/kat/volumes", &config);
+        volumes
+            .prepare(one)
+            .map(drop)
+            .map_err(|trouble| trouble.reason)
+    };
+    // The control: without the record they are mounted as they are.
+    assert_eq!(reason(&old), Ok(()));
+    assert_eq!(look(root.join("srv/old")), (uid, uid, 0o2770));
+    earlier_grants::record(root, &config, &desired).unwrap();
+    assert_eq!(reason(&old), Ok(()));
+    assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
+    fs::remove_dir(root.join("srv/old/data")).unwrap();
+    assert_eq!(reason(&old), Ok(()));
+    assert_eq!(look(root.join("srv/old/data")), (uid, uid, 0o2770));
+    // Of two of which one lies in the other, the outer one stays the program's.
+    assert_eq!(reason(&around), Ok(()));
+    assert_eq!(look(root.join("srv/a")), (uid, uid, 0o2770));
+    let mut later = hosted("/srv/old/data", made);
+    later.workload_uid = "later".to_owned();
+    fs::remove_dir(root.join("srv/old/data")).unwrap();
+    assert_eq!(reason(&later), Err("HostPathNotCreated"));
+    desired
+        .store(&root.join("var/lib/kat/desired.json"))
+        .unwrap();
+    let found = earlier_grants::findings(root, &config);
+    let line = found.first().unwrap().mend.as_deref().unwrap();
+    let expected = r#"`hostMountCreate: ["/srv/old/data","/srv/a","/srv/a/b"]`"#;
+    assert!(line.contains(expected), "{line}");
 }
 
 /// The list goes through a fence, as in the agent.
@@ -465,4 +694,167 @@ async fn data_is_removed_when_the_confirmed_list_asks_for_it_and_nobody_has_it()
     );
     cancel.cancel();
     running.await.unwrap();
+}
+
+#[test]
+fn folders_above_an_earlier_path_become_roots_also_where_the_owner_has_written_the_line_since() {
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path();
+    let old = hosted("/srv/old/data", Some(EnsureType::DirectoryOrCreate));
+    let uid = old.user.uid;
+    put_folder(&root.join("srv"), 0o755, 0);
+    for folder in ["srv/old", "srv/old/data"] {
+        put_folder(&root.join(folder), 0o2770, uid);
+    }
+    let folder = root.join(format!("var/lib/kat/units/{uid}"));
+    fs::create_dir_all(&folder).unwrap();
+    let stem = old.unit().replace(".service", ".container");
+    fs::write(folder.join(stem), "").unwrap();
+    let mut desired = Desired::default();
+    let id = old.instance.clone();
+    desired.assignments.insert(id, old.clone());
+    earlier_grants::record(root, &AgentConfig::default(), &desired).unwrap();
+    // Before anything of it was started again.
+    let written = AgentConfig {
+        host_mount_create: Some(vec!["/srv/old/data".to_owned()]),
+        ..AgentConfig::default()
+    };
+    let volumes = Volumes::new(root, "/var/lib/kat/volumes", &written);
+    assert!(volumes.prepare(&old).is_ok());
+    assert_eq!(look(root.join("srv/old")), (0, 0, 0o711));
+}
+
+/// The unit that binds the host paths of an instance.
+fn binding(assignment: &Assignment) -> String {
+    let (uid, instance) = (assignment.user.uid, &assignment.instance);
+    format!("kat-hostpath@{uid}-{instance}.service")
+}
+
+impl Bench {
+    /// A machine with a folder that an instance mounts.
+    fn with_host_path() -> (Self, Assignment) {
+        let bench = Self::new();
+        fs::create_dir_all(bench.root.path().join("var/lib/kat")).unwrap();
+        put_folder(&bench.root.path().join("srv/web"), 0o755, 0);
+        (bench, hosted("/srv/web", None))
+    }
+
+    fn plan_of(&self, assignment: &Assignment) -> PathBuf {
+        let name = format!("{}-{}.json", assignment.user.uid, assignment.instance);
+        self.root.path().join("run/kat/hostpath-plans").join(name)
+    }
+
+    /// As the unit does when it runs.
+    fn bound(&self, assignment: &Assignment) -> PathBuf {
+        let bound = self.root.path().join("run/kat-hostpath");
+        let of_user = bound.join(assignment.user.uid.to_string());
+        of_user.join(&assignment.instance)
+    }
+
+    fn bind_calls(&self, assignment: &Assignment) -> Vec<String> {
+        let calls = self.machine.system_manager().calls();
+        let unit = binding(assignment);
+        let own = calls.into_iter().filter(|call| call.ends_with(&unit));
+        own.collect()
+    }
+}
+
+fn oneshot() -> Behaviour {
+    Behaviour {
+        oneshot: true,
+        exits: Some(0),
+        ..Behaviour::default()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_path_is_bound_before_its_instance_starts_and_until_it_is_gone() {
+    let (bench, one) = Bench::with_host_path();
+    let system = bench.machine.system_manager();
+    system.define(&binding(&one), oneshot());
+    fs::create_dir_all(bench.bound(&one)).unwrap();
+    bench.list(true, std::slice::from_ref(&one));
+    bench.soon().await;
+    assert_eq!(bench.said(&one.instance).0, InstancePhase::Running);
+    let calls = bench.bind_calls(&one);
+    assert_eq!(calls, [format!("restart {}", binding(&one))]);
+    let plan = fs::read_to_string(bench.plan_of(&one)).unwrap();
+    let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+    let web = bench.root.path().canonicalize().unwrap().join("srv/web");
+    assert_eq!(plan["binds"][0]["path"], web.display().to_string());
+    let (uid, instance) = (one.user.uid, &one.instance);
+    let unit = bench
+        .units(&one)
+        .join(format!("kat-default-{instance}.container"));
+    let text = fs::read_to_string(unit).unwrap();
+    let line = format!("Volume=/run/kat-hostpath/{uid}/{instance}/conf/bound:/conf\n");
+    assert!(text.contains(&line), "{text}");
+    assert!(!text.contains("WantedBy="), "{text}");
+    let of_user = look(bench.root.path().join(format!("run/kat-hostpath/{uid}")));
+    assert_eq!(of_user, (0, uid, 0o710));
+    assert_eq!(
+        look(bench.root.path().join("run/kat/hostpath-plans")).2,
+        0o700
+    );
+
+    bench.later(Duration::from_secs(120)).await;
+    assert_eq!(bench.bind_calls(&one).len(), 1, "while it runs");
+    bench.list(true, &[]);
+    bench.later(Duration::from_secs(60)).await;
+    let calls = bench.bind_calls(&one);
+    assert_eq!(calls.last(), Some(&format!("stop {}", binding(&one))));
+    assert!(!bench.plan_of(&one).exists());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_whose_host_path_is_not_bound_does_not_start() {
+    let (bench, one) = Bench::with_host_path();
+    let system = bench.machine.system_manager();
+    let fails = Behaviour {
+        exits: Some(1),
+        ..oneshot()
+    };
+    system.define(&binding(&one), fails);
+    bench.list(true, std::slice::from_ref(&one));
+    bench.later(Duration::from_secs(10)).await;
+    let (phase, reason, message) = bench.said(&one.instance);
+    assert_eq!(
+        (phase, reason.as_str()),
+        (InstancePhase::Starting, "HostPathNotBound")
+    );
+    assert!(message.contains(&binding(&one)), "{message}");
+    assert_eq!(bench.calls(&one, "start kat-default"), 0);
+    let tries = bench.bind_calls(&one).len();
+    assert!((2..=6).contains(&tries), "{tries}");
+    system.define(&binding(&one), oneshot());
+    fs::create_dir_all(bench.bound(&one)).unwrap();
+    bench.later(Duration::from_secs(60)).await;
+    let (phase, reason, _) = bench.said(&one.instance);
+    assert_eq!((phase, reason.as_str()), (InstancePhase::Running, ""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_version_started_runs_on_and_has_its_host_path_bound() {
+    let (mut bench, one) = Bench::with_host_path();
+    let system = bench.machine.system_manager();
+    system.define(&binding(&one), oneshot());
+    fs::create_dir_all(bench.bound(&one)).unwrap();
+    bench.list(true, std::slice::from_ref(&one));
+    bench.soon().await;
+    let unit = format!("kat-default-{}.service", one.instance);
+    let pid = bench.manager(&one).status(&unit).await.unwrap().main_pid;
+    fs::remove_dir_all(bench.root.path().join("run")).unwrap();
+    bench.restart().await;
+    bench.soon().await;
+    fs::create_dir_all(bench.bound(&one)).unwrap();
+    bench.later(Duration::from_secs(60)).await;
+    let calls = bench.bind_calls(&one).len();
+    assert!((2..=4).contains(&calls), "{calls}");
+    assert!(bench.plan_of(&one).exists());
+    assert_eq!(
+        bench.manager(&one).status(&unit).await.unwrap().main_pid,
+        pid
+    );
+    bench.later(Duration::from_secs(120)).await;
+    assert_eq!(bench.bind_calls(&one).len(), calls);
 }

@@ -33,6 +33,7 @@ fn seed(store: &MemoryStore) {
                 labels: BTreeMap::new(),
                 created,
                 deleting: false,
+                quota: Default::default(),
             },
         ),
         put(
@@ -152,6 +153,7 @@ impl Bench {
         let resources = ResourceList {
             cpu: Some(MilliCpu(4000)),
             memory: Some(Bytes(8 << 30)),
+            storage: None,
         };
         let report = NodeReport {
             node_name: "n1".to_owned(),
@@ -213,8 +215,11 @@ async fn applied_changed_and_deleted() {
     let leader = candidate(&store, "n1", &cancel);
     let leaders = [&leader];
     apply(&store, 1, 2);
+    let named = || store.peek("/kat/dns/default/web/").items.len() == 4;
+    let took = bench.until(&store, &leaders, named).await;
+    assert!(took < Duration::from_secs(1), "they serve: {took:?}");
     let took = bench.until(&store, &leaders, || runs(&store, 2, 1)).await;
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert!(took < Duration::from_secs(4), "they are ready: {took:?}");
     let web = assignment(0, "web");
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 2);
     assert_eq!(store.peek("/kat/dns/default/web/").items.len(), 4);

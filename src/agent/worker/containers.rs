@@ -1,6 +1,6 @@
 //! A worker's containers beside the main ones: looked at, started, stopped.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::time::Instant;
@@ -8,10 +8,12 @@ use tokio::time::Instant;
 use super::{
     Worker, WorkerError, ignore_missing,
     jobs::{JobKey, JobOutcome},
+    units::{ended_by_podman, not_started},
 };
 use crate::{
     agent::{
         beside::{Beside, Other},
+        image,
         judge::{Action, Verdict},
         log_tail::{self, Runs},
     },
@@ -20,6 +22,18 @@ use crate::{
     resource::OtherKind,
     systemd::{JobResult, SystemdError, UnitManager, UnitStatus},
 };
+
+/// What a container said before its last end.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Words {
+    /// That end, microseconds of the monotonic clock.
+    ended: u64,
+    text: String,
+    /// They are Podman's, which did not start it.
+    not_started: bool,
+    /// Its image was pulled since.
+    pulled: bool,
+}
 
 impl Worker {
     /// What stands beside an instance's main container; nothing where nothing does.
@@ -37,7 +51,7 @@ impl Worker {
             let status = self.manager.status(&unit).await?;
             let is_well = matches!(status.active_state.as_str(), "active" | "inactive");
             let words = match is_well {
-                true => String::new(),
+                true => Words::default(),
                 false => self.last_words(assignment, &unit, &status, false).await,
             };
             beside.others.push(Other {
@@ -46,14 +60,15 @@ impl Worker {
                 image: container.image.clone().unwrap_or_default(),
                 unit,
                 status,
-                words,
+                not_started: words.not_started,
+                words: words.text,
             });
         }
         if let Some(unit) = assignment.network_unit() {
             let status = self.manager.status(&unit).await?;
             let failed = !matches!(status.result.as_str(), "" | "success");
             let words = match failed && main.active_state != "active" {
-                true => self.last_words(assignment, &unit, &status, true).await,
+                true => self.last_words(assignment, &unit, &status, true).await.text,
                 false => String::new(),
             };
             beside.network = Some((status, words));
@@ -73,34 +88,73 @@ impl Worker {
         unit: &str,
         status: &UnitStatus,
         of_hook: bool,
-    ) -> String {
+    ) -> Words {
         let ended = status.exec_main_exit_monotonic;
         let memory = self
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        if let Some((known, words)) = memory.words.get(unit)
-            && *known == ended
+        if let Some(words) = memory.words.get(unit)
+            && words.ended == ended
         {
             return words.clone();
         }
         let runs = Runs {
             started: status.exec_main_start_monotonic,
-            judged: 0,
-            missed: 0,
+            ..Runs::default()
         };
         let uid = self.user.uid;
         let tail = log_tail::read(self.tools.logs.as_ref(), uid, unit, runs).await;
-        let words = match of_hook {
-            true => tail.hook_error.unwrap_or(tail.lines),
-            false => tail.lines,
+        let refusal = tail.podman_error.filter(|_| ended_by_podman(status));
+        let (text, not_started) = match (of_hook, refusal) {
+            (true, _) => (tail.hook_error.unwrap_or(tail.lines), false),
+            (false, Some(refusal)) => (not_started(&refusal), true),
+            (false, None) => (tail.lines, false),
+        };
+        let words = Words {
+            ended,
+            text,
+            not_started,
+            pulled: false,
         };
         let memory = self
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        memory.words.insert(unit.to_owned(), (ended, words.clone()));
+        memory.words.insert(unit.to_owned(), words.clone());
         words
+    }
+
+    /// Begins to pull the images that containers beside the main one were started with in vain.
+    pub(super) fn pull_lost(&mut self, assignment: &Assignment, beside: &Beside) {
+        let not_started = beside.others.iter().filter(|one| one.not_started);
+        for one in not_started {
+            let each = assignment.each();
+            let home = self.tools.accounts.home(&self.user);
+            let lost = |only: &&Cow<'_, Assignment>| {
+                only.image == one.image && image::is_lost(&home, only)
+            };
+            let Some(only) = each.iter().find(lost) else {
+                continue;
+            };
+            let key = JobKey::Pull(only.image.clone());
+            let image = self.images.entry(only.image.clone()).or_default();
+            if let Some(wait) = image.attempts.remaining(Instant::now()) {
+                self.wake = self.wake.min(wait);
+                continue;
+            }
+            let memory = self
+                .memories
+                .entry(assignment.instance.clone())
+                .or_default();
+            let words = memory.words.get_mut(&one.unit);
+            // Once for each end: the list of what is there may not be readable.
+            let pulled = words.is_none_or(|words| std::mem::replace(&mut words.pulled, true));
+            if !pulled && !self.busy.contains(&key) {
+                image.present = false;
+                self.spawn_pull(only);
+            }
+        }
     }
 
     /// Starts sidecars that are down beside a main container that runs, and ends what is left beside one that has ended
@@ -121,7 +175,7 @@ impl Worker {
                 || beside.others.iter().any(|one| !one.is_down());
             if lives {
                 let key = JobKey::Instance(assignment.instance.clone());
-                self.spawn_stop(key, assignment.unit(), Some(assignment))?;
+                self.spawn_stop(key, assignment.unit(), Some(assignment), false)?;
             }
             return Ok(());
         }

@@ -1,17 +1,32 @@
 //! A worker's slow work: pulls, starts and stops.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{ImageMemory, JOB_MARGIN, Worker, containers, ignore_missing, logins};
 use crate::{
-    agent::{files::FilesError, image},
+    agent::{eviction, files::FilesError, host_binds, image},
     api::types::InstancePhase,
     plan::Assignment,
     resource::ImagePullPolicy,
-    systemd::{JobResult, SystemdError, UnitStatus},
+    systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus},
 };
+
+/// The programs of an instance that fills the disk are killed when they have not ended by then, however long its file says
+/// that they may take.
+const EVICTED_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest command on containers of an instance that is evicted.
+const COMMAND: Duration = Duration::from_secs(30);
+/// Kills the programs of the containers of these units, and nothing of Podman's, which cleans up after them. The kernel does it
+/// (cgroups(7), `cgroup.kill`): nothing is written to the disk.
+const KILL: &str = r#"for unit; do
+    group=$(systemctl --user show --property=ControlGroup --value -- "$unit")
+    [ -n "$group" ] || continue
+    for kill in /sys/fs/cgroup"$group"/libpod-payload-*/cgroup.kill; do
+        [ ! -e "$kill" ] || echo 1 >"$kill"
+    done
+done"#;
 
 /// What a job is about; there is at most one of each.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,6 +43,8 @@ pub(super) enum JobKey {
 #[derive(Debug)]
 pub(super) enum JobOutcome {
     Started(Result<JobResult, SystemdError>),
+    /// The paths of the machine that it mounts were bound, or why they were not; nothing was started.
+    Bound(Result<(), String>),
     Stopped(Result<JobResult, SystemdError>),
     Pulled(Result<(), String>),
 }
@@ -87,8 +104,16 @@ impl Worker {
         false
     }
 
-    pub(super) fn spawn_start(&mut self, assignment: &Assignment, unit: String, uncounted: bool) {
+    /// Starts an instance, when the unit has run that binds what it mounts of the machine, where there is one.
+    pub(super) fn spawn_start(
+        &mut self,
+        assignment: &Assignment,
+        unit: String,
+        uncounted: bool,
+        binding: Option<String>,
+    ) {
         let manager = Arc::clone(&self.manager);
+        let system = self.tools.managers.system();
         let limit = self.start_limit();
         let key = JobKey::Instance(assignment.instance.clone());
         self.busy.insert(key.clone());
@@ -101,11 +126,27 @@ impl Worker {
             self.restarts.of(&assignment.instance).begun_anew(false);
         }
         self.jobs.spawn(async move {
+            if let Some(binding) = binding
+                && let Err(why) = host_binds::bind(system.as_ref(), &binding).await
+            {
+                return (key, JobOutcome::Bound(Err(why)));
+            }
             if uncounted && let Err(error) = ignore_missing(manager.reset_failed(&unit).await) {
                 return (key, JobOutcome::Started(Err(error)));
             }
             let result = manager.start(&unit, limit).await;
             (key, JobOutcome::Started(result))
+        });
+    }
+
+    /// Binds anew what an instance mounts of the machine, which its next start takes.
+    pub(super) fn spawn_bind(&mut self, assignment: &Assignment, binding: String) {
+        let system = self.tools.managers.system();
+        let key = JobKey::Instance(assignment.instance.clone());
+        self.busy.insert(key.clone());
+        self.jobs.spawn(async move {
+            let bound = host_binds::bind(system.as_ref(), &binding).await;
+            (key, JobOutcome::Bound(bound))
         });
     }
 
@@ -125,19 +166,29 @@ impl Worker {
         Duration::from_secs(u64::from(self.tools.settings.hold_seconds) + 30) + JOB_MARGIN
     }
 
+    /// Stops a unit with those beside it. Of what is `evicted` nothing is left, however long it may take to end.
     pub(super) fn spawn_stop(
         &mut self,
         key: JobKey,
         unit: String,
         assignment: Option<&Assignment>,
+        evicted: bool,
     ) -> Result<(), FilesError> {
         let manager = Arc::clone(&self.manager);
         let limit = stop_limit(assignment);
         let others = self.folder.others(&unit)?;
+        let root = self.tools.root.clone();
         self.busy.insert(key.clone());
         self.jobs.spawn(async move {
-            let main = manager.stop(&unit, limit).await;
-            let result = containers::stop(manager.as_ref(), main, others, limit).await;
+            let units: Vec<String> = std::iter::once(&unit).chain(&others).cloned().collect();
+            let stop = async {
+                let main = manager.stop(&unit, limit).await;
+                containers::stop(manager.as_ref(), main, others, limit).await
+            };
+            let result = match evicted {
+                false => stop.await,
+                true => stop_for_room(manager.as_ref(), &units, &root, stop).await,
+            };
             (key, JobOutcome::Stopped(result))
         });
         Ok(())
@@ -198,6 +249,21 @@ impl Worker {
                     "an instance did not start"
                 );
             }
+            (JobKey::Instance(instance), JobOutcome::Bound(bound)) => {
+                let memory = self.memories.entry(instance.clone()).or_default();
+                let Err(why) = bound else {
+                    memory.not_bound = None;
+                    return;
+                };
+                let delay = memory.starts.failed(now);
+                tracing::warn!(
+                    instance,
+                    why,
+                    retry_s = delay.as_secs(),
+                    "host paths are not bound"
+                );
+                memory.not_bound = Some(why);
+            }
             (JobKey::Instance(instance) | JobKey::Fence(instance), JobOutcome::Stopped(result)) => {
                 if !matches!(
                     result,
@@ -241,6 +307,59 @@ impl Worker {
             }
             (JobKey::Other(unit), outcome) => self.other_was_started(&unit, &outcome),
             (key, outcome) => tracing::error!(?key, ?outcome, "a job ended as another kind"),
+        }
+    }
+}
+
+/// Awaits a stop, and sees to it that the containers of these units are gone, with what they wrote.
+async fn stop_for_room(
+    manager: &dyn UnitManager,
+    units: &[String],
+    root: &Path,
+    stop: impl Future<Output = Result<JobResult, SystemdError>>,
+) -> Result<JobResult, SystemdError> {
+    tokio::pin!(stop);
+    let result = match tokio::time::timeout(EVICTED_PATIENCE, &mut stop).await {
+        Ok(result) => result,
+        Err(_) => {
+            let kill = ["/bin/sh", "-c", KILL, "sh"].map(str::to_owned);
+            run(manager, kill.into_iter().chain(units.iter().cloned())).await;
+            stop.await
+        }
+    };
+    // Without any room Podman could not remove them; what filled the disk has ended.
+    eviction::give_up_reserve(root);
+    let remove = [
+        "/usr/bin/podman",
+        "rm",
+        "--force",
+        "--volumes",
+        "--ignore",
+        "--time=0",
+        "--",
+    ];
+    let names = units
+        .iter()
+        .map(|unit| unit.trim_end_matches(".service").to_owned());
+    run(manager, remove.map(str::to_owned).into_iter().chain(names)).await;
+    result
+}
+
+async fn run(manager: &dyn UnitManager, command: impl Iterator<Item = String>) {
+    let unit = TransientUnit {
+        name: format!("evict-kat-{:016x}.service", rand::random::<u64>()),
+        description: "KAT makes room on a full disk".to_owned(),
+        command: command.collect(),
+        limit: COMMAND,
+        ..TransientUnit::default()
+    };
+    match manager.run_transient(&unit, COMMAND + JOB_MARGIN).await {
+        Ok(end) if end.result == JobResult::Done => {}
+        Ok(end) => {
+            tracing::warn!(command = ?unit.command, ?end, "an evicted instance's containers may be left")
+        }
+        Err(error) => {
+            tracing::warn!(command = ?unit.command, %error, "an evicted instance's containers may be left")
         }
     }
 }

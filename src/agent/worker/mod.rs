@@ -26,7 +26,10 @@ use futures_util::StreamExt;
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use self::jobs::{JobKey, JobOutcome};
+use self::{
+    containers::Words,
+    jobs::{JobKey, JobOutcome},
+};
 use super::{
     Statuses,
     backoff::Backoff,
@@ -35,6 +38,7 @@ use super::{
     health::{Means, Probes, probe::Network, progress::Progress},
     host_ports::HostListeners,
     image_care::ImageCare,
+    judge::Fault,
     notes::Notes,
     options::MachineOptions,
     paths::UserFolders,
@@ -57,6 +61,9 @@ use crate::{
 const LONGEST_SLEEP: Duration = Duration::from_secs(30);
 /// Longest wait for a user's manager.
 const USER_LIMIT: Duration = Duration::from_secs(30);
+/// Longest time from the agent's stop to the end of the pass that goes on then; one that takes longer is left half done,
+/// as by a crash.
+const LAST_PASS: Duration = Duration::from_secs(1);
 /// From the end of a unit's own timeouts to the end of the agent's patience.
 const JOB_MARGIN: Duration = Duration::from_secs(15);
 
@@ -107,6 +114,8 @@ pub struct UserDesired {
     pub assignments: BTreeMap<String, Assignment>,
     /// Those of them that must not run now: the machine reaches no leader, or has reached none yet.
     pub fenced: BTreeSet<String>,
+    /// Those of them that must not run now because a disk of the machine runs full, with why.
+    pub evicted: BTreeMap<String, String>,
     /// The images of its workload that stay here for a while when it has left; of a workload that is gone, none.
     pub kept: Option<KeptOfUser>,
 }
@@ -115,12 +124,17 @@ impl UserDesired {
     /// What is to run here now, and is understood.
     fn to_run(&self) -> impl Iterator<Item = &Assignment> {
         let assignments = self.assignments.values();
-        assignments.filter(|one| one.is_run() && !self.fenced.contains(&one.instance))
+        assignments.filter(|one| one.is_run() && !self.is_held(&one.instance))
+    }
+
+    /// It is wanted, and must not run now.
+    fn is_held(&self, instance: &str) -> bool {
+        self.fenced.contains(instance) || self.evicted.contains_key(instance)
     }
 
     /// It must not run.
     fn is_to_stop(&self, assignment: &Assignment) -> bool {
-        assignment.wanted == Wanted::Stopped || self.fenced.contains(&assignment.instance)
+        assignment.wanted == Wanted::Stopped || self.is_held(&assignment.instance)
     }
 }
 
@@ -156,19 +170,26 @@ struct Memory {
     /// Images that were pulled for it.
     pulled: BTreeSet<String>,
     judged_exit: Option<u64>,
-    fault_is_ours: bool,
+    /// What ended the last run, if that was not the program.
+    fault: Option<Fault>,
     trouble: String,
     start_error: Option<String>,
+    /// Why what it mounts of the machine was not bound at the last try.
+    not_bound: Option<String>,
+    /// Binds of that beside its starts.
+    binds: Backoff,
     /// It was last told to be where it can be sent to; nothing before it was judged.
     serves: Option<bool>,
+    /// Since when its container runs without its link.
+    unlinked: Option<tokio::time::Instant>,
     /// Restarts because it was unhealthy, until it is healthy.
     heals: Backoff,
     /// Why it was last restarted so.
     healed: Option<String>,
     /// Its containers, where it has several, as they were last reported.
     containers: Vec<ContainerStatus>,
-    /// What those beside the main one said last, by their units, with the end that was looked at.
-    words: BTreeMap<String, (u64, String)>,
+    /// What those beside the main one said last, by their units.
+    words: BTreeMap<String, Words>,
     /// Their starts by the agent, by their units.
     others: BTreeMap<String, Backoff>,
 }
@@ -284,7 +305,12 @@ impl Worker {
         loop {
             self.wake = LONGEST_SLEEP;
             let desired = self.desired.borrow_and_update().clone();
-            let passed = self.pass(&desired, &pulse).await;
+            let passed = tokio::select! {
+                biased;
+                passed = self.pass(&desired, &pulse) => Some(passed),
+                // Nobody waits for a manager that does not answer.
+                () = long_cancelled(&cancel) => None,
+            };
             if let Err(error) = self.restarts.store() {
                 tracing::warn!(user = self.user.name, %error, "counts of restarts can't be kept");
             }
@@ -292,9 +318,10 @@ impl Worker {
                 tracing::warn!(user = self.user.name, %error, "what is known of instances can't be kept");
             }
             match passed {
-                Ok(true) => break,
-                Ok(false) => {}
-                Err(error) => self.report_trouble(&desired, &error),
+                Some(Ok(true)) => break,
+                Some(Ok(false)) => {}
+                Some(Err(error)) => self.report_trouble(&desired, &error),
+                None => return,
             }
             let news = async {
                 tokio::select! {
@@ -343,6 +370,7 @@ impl Worker {
             return Ok(false);
         }
         self.remove_secrets(desired)?;
+        self.remove_binds(desired).await?;
         self.write_logins(desired)?;
         self.write_units(desired).await?;
         self.remove_logins()?;
@@ -355,6 +383,12 @@ impl Worker {
         self.trouble = None;
         Ok(false)
     }
+}
+
+/// Until the pass that goes on at `cancel` has had its time.
+async fn long_cancelled(cancel: &CancellationToken) {
+    cancel.cancelled().await;
+    tokio::time::sleep(LAST_PASS).await;
 }
 
 async fn next_event(events: &mut Option<UnitEvents>) {

@@ -9,7 +9,7 @@ use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{
     api::types::InstancePhase,
     host::files::{self, Access, FileError},
-    plan::{Assignment, Wanted},
+    plan::{Assignment, Wanted, host_port_statuses},
     systemd::UnitStatus,
 };
 
@@ -106,7 +106,7 @@ impl Worker {
             if let Some(assignment) = assignment {
                 self.told(assignment, &status, REGROUPED, REGROUPED_MEANS.to_owned());
             }
-            self.spawn_stop(JobKey::Instance(instance), unit, assignment)?;
+            self.spawn_stop(JobKey::Instance(instance), unit, assignment, false)?;
         }
         Ok(false)
     }
@@ -117,7 +117,9 @@ impl Worker {
         assignment: &Assignment,
         status: &UnitStatus,
     ) -> Result<bool, WorkerError> {
-        if !assignment.together().has_machine_things() {
+        let asks_owner = !assignment.security_wants().is_empty();
+        let asks_owner = asks_owner || !host_port_statuses(&assignment.ports).is_empty();
+        if !asks_owner && !assignment.together().has_machine_things() {
             return Ok(true);
         }
         let groups = self.tools.accounts.groups(&self.user)?;

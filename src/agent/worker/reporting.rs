@@ -5,13 +5,24 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{UserDesired, Worker, WorkerError};
 use crate::{
-    agent::{host_ports, image, judge::Verdict, limits},
-    api::types::{Health, InstancePhase, InstanceReport},
+    agent::{host_binds, host_ports, image, judge::Verdict, limits, links},
+    api::types::{FILES_NOT_WRITTEN, Health, InstancePhase, InstanceReport},
     plan::Assignment,
     systemd::{SystemdError, UnitStatus},
 };
+
+/// Pause after a user's manager has gone, until it is looked after.
+const AFTER_LOSS: Duration = Duration::from_millis(200);
+/// Its container runs and is on no network.
+const LINK_MISSING: &str = "NetworkLinkMissing";
+const LINK_MISSING_MEANS: &str =
+    "its container runs without its link to the network, so that nobody reaches it";
+/// While a container ends, its link is gone before its unit is over.
+const LINK_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Worker {
     /// Forgets the instances that are not wanted, and says no more of them.
@@ -55,12 +66,14 @@ impl Worker {
                 format!("{message}; last lines: {trouble}")
             };
         }
-        let start_error = memory.and_then(|memory| memory.start_error.clone());
-        let (reason, message) =
-            match start_error.filter(|_| verdict.phase == InstancePhase::Starting) {
-                Some(error) if verdict.reason.is_empty() => ("StartFailed", error),
-                _ => (verdict.reason, message),
-            };
+        let starting = memory.filter(|_| verdict.phase == InstancePhase::Starting);
+        let not_bound = starting.and_then(|memory| memory.not_bound.clone());
+        let start_error = starting.and_then(|memory| memory.start_error.clone());
+        let (reason, message) = match (not_bound, start_error) {
+            (Some(why), _) => (host_binds::NOT_BOUND, why),
+            (None, Some(error)) if verdict.reason.is_empty() => ("StartFailed", error),
+            _ => (verdict.reason, message),
+        };
         let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
         let (health, reason, message) = match verdict.beside {
             // What it serves with is not whole, whatever its own check says.
@@ -69,10 +82,21 @@ impl Worker {
             }
             _ => (health, reason, message),
         };
+        let unlinked = verdict.phase == InstancePhase::Running && self.is_unlinked(assignment);
+        let (health, reason, message) = match unlinked {
+            true => (
+                Health::Unhealthy,
+                LINK_MISSING,
+                LINK_MISSING_MEANS.to_owned(),
+            ),
+            false => (health, reason, message),
+        };
         let mut report = self.base_report(assignment, status, verdict.phase, reason, message);
         if verdict.phase == InstancePhase::Running {
             let in_use = host_ports::in_use(assignment, self.tools.listeners.as_ref());
             report.conditions.extend(host_ports::condition(in_use));
+            let forbidden = self.tools.options.forbidden_host_port(assignment);
+            report.conditions.extend(host_ports::not_allowed(forbidden));
         }
         report.restarts = verdict.restarts;
         report.exit_code = verdict.exit_code;
@@ -84,6 +108,23 @@ impl Worker {
         memory.serves = Some(verdict.phase == InstancePhase::Running && health.serves());
         self.reported.insert(assignment.instance.clone());
         self.statuses.set(report);
+    }
+
+    /// Whether the container of an instance that runs has been without its link for longer than a container takes to end.
+    fn is_unlinked(&mut self, assignment: &Assignment) -> bool {
+        let missing = links::is_missing(&self.tools.root, assignment);
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        if !missing {
+            memory.unlinked = None;
+            return false;
+        }
+        let since = *memory.unlinked.get_or_insert_with(Instant::now);
+        // kat-net makes it again, of which nobody tells the worker.
+        self.wake = self.wake.min(LINK_PATIENCE);
+        since.elapsed() >= LINK_PATIENCE
     }
 
     pub(super) fn report(
@@ -148,7 +189,10 @@ impl Worker {
             error,
             WorkerError::Systemd(SystemdError::Unreachable { .. })
         ) {
-            self.ready = false;
+            // One that has just gone may only have to be started.
+            if std::mem::replace(&mut self.ready, false) {
+                self.wake = self.wake.min(AFTER_LOSS);
+            }
             self.events = None;
         }
         self.wake = self.wake.min(Duration::from_secs(5));
@@ -156,7 +200,7 @@ impl Worker {
             WorkerError::User(_) => "UserNotReady",
             WorkerError::Systemd(_) => "SystemdRefused",
             WorkerError::Files(_) | WorkerError::File(_) | WorkerError::Carried(_) => {
-                "FilesNotWritten"
+                FILES_NOT_WRITTEN
             }
             WorkerError::Render(_) => "NotRenderable",
         };

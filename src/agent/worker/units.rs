@@ -1,6 +1,6 @@
 //! A worker's units: stopped and removed, written, judged.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, collections::BTreeSet, time::Duration};
 
 use tokio::time::Instant;
 
@@ -10,13 +10,14 @@ use crate::{
         backoff::Backoff,
         carried,
         files::FilesError,
-        holder, host_ports,
-        judge::{Action, CONDITION, Circumstances, judge},
+        holder, host_binds, host_ports, image,
+        judge::{Action, CONDITION, Circumstances, Fault, PODMANS, PROTOCOL, exit_code, judge},
         log_tail::{self, Runs},
         restarts::News,
         volumes::VolumeTrouble,
     },
-    api::types::{HOST_PORT_IN_USE, InstancePhase},
+    api::types::{EVICTED, HOST_PORT_IN_USE, InstancePhase},
+    host::bound_paths::Bind,
     plan::{Assignment, Wanted},
     render::UnitFile,
     resource::OnPartition,
@@ -75,7 +76,7 @@ impl Worker {
                 removed = true;
             } else {
                 if let Some(assignment) = assignment {
-                    let at_once = desired.fenced.contains(&instance);
+                    let at_once = desired.is_held(&instance);
                     if !at_once && self.drains(assignment, &status) {
                         continue;
                     }
@@ -87,7 +88,8 @@ impl Worker {
                         String::new(),
                     );
                 }
-                self.spawn_stop(key, unit, assignment)?;
+                let evicted = desired.evicted.contains_key(&instance);
+                self.spawn_stop(key, unit, assignment, evicted)?;
             }
         }
         if removed {
@@ -107,12 +109,14 @@ impl Worker {
             }
             let status = UnitStatus::default();
             // One that may start again has not stopped for good, which would give its address back.
-            let (phase, reason, message) = match assignment.wanted {
-                Wanted::Stopped => (InstancePhase::Stopped, "", ""),
-                Wanted::Running if assignment.on_partition == OnPartition::Keep => {
+            let evicted = desired.evicted.get(&assignment.instance);
+            let (phase, reason, message) = match (assignment.wanted, evicted) {
+                (Wanted::Stopped, _) => (InstancePhase::Stopped, "", ""),
+                (Wanted::Running, Some(why)) => (InstancePhase::Scheduled, EVICTED, why.as_str()),
+                (Wanted::Running, None) if assignment.on_partition == OnPartition::Keep => {
                     (InstancePhase::Scheduled, UNCONFIRMED, UNCONFIRMED_MEANS)
                 }
-                Wanted::Running => (InstancePhase::Scheduled, CUT_OFF, CUT_OFF_MEANS),
+                (Wanted::Running, None) => (InstancePhase::Scheduled, CUT_OFF, CUT_OFF_MEANS),
             };
             self.report(assignment, &status, phase, reason, message.to_owned());
         }
@@ -224,7 +228,7 @@ impl Worker {
             .entry(assignment.instance.clone())
             .or_default();
         let circumstances = Circumstances {
-            fault_is_ours: memory.fault_is_ours,
+            fault: memory.fault,
             ended: memory.ended,
             restarts,
             now: (self.tools.monotonic)(),
@@ -246,7 +250,17 @@ impl Worker {
         if verdict.phase == InstancePhase::Running {
             memory.starts = Backoff::default();
             memory.start_error = None;
-            memory.fault_is_ours = false;
+            memory.not_bound = None;
+            memory.fault = None;
+        }
+        let lost_image = memory.fault == Some(Fault::LostImage);
+        let starts = memory.starts.remaining(Instant::now());
+        if let Some(beside) = &beside {
+            self.pull_lost(assignment, beside);
+        }
+        if lost_image && !self.busy.contains(&key) && self.replace_image(assignment, &status, &unit)
+        {
+            return Ok(());
         }
         if self.busy.contains(&key) || verdict.action == Action::Leave {
             self.report_verdict(assignment, &status, &verdict);
@@ -255,10 +269,11 @@ impl Worker {
                     self.converge_beside(assignment, beside, &verdict)?;
                 }
                 self.heal(assignment, &status, unit);
+                self.renew_binds(assignment, &status);
             }
             return Ok(());
         }
-        if let Some(wait) = memory.starts.remaining(Instant::now()) {
+        if let Some(wait) = starts {
             self.wake = self.wake.min(wait);
             self.report_verdict(assignment, &status, &verdict);
             return Ok(());
@@ -266,13 +281,16 @@ impl Worker {
         if !self.secrets_ready(assignment, &status) {
             return Ok(());
         }
-        if !self.images_ready(assignment, &status)
-            || !self.volumes_ready(assignment, &status)
-            || !self.options_ready(assignment, &status)?
-            || !self.host_ports_free(assignment, &status)
-        {
+        if !self.images_ready(assignment, &status) {
             return Ok(());
         }
+        let Some(binds) = self.volumes_ready(assignment, &status) else {
+            return Ok(());
+        };
+        if !self.options_ready(assignment, &status)? || !self.host_ports_free(assignment, &status) {
+            return Ok(());
+        }
+        let binding = host_binds::write(&self.tools.root, assignment, binds)?;
         self.report_verdict(assignment, &status, &verdict);
         if status.result == CONDITION {
             // Such a start ends at once and well, so nothing else would slow the next one.
@@ -282,24 +300,107 @@ impl Worker {
                 .or_default();
             memory.starts.failed(Instant::now());
         }
-        self.spawn_start(assignment, unit, verdict.action == Action::StartUncounted);
+        let uncounted = verdict.action == Action::StartUncounted;
+        self.spawn_start(assignment, unit, uncounted, binding);
         Ok(())
     }
 
-    /// Whether all is there that an instance mounts; makes what may be made.
-    fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> bool {
+    /// Pulls the image of a main container that systemd is starting again and Podman does not find, and starts that when it is
+    /// there. False where nothing of this is to be done.
+    fn replace_image(&mut self, assignment: &Assignment, status: &UnitStatus, unit: &str) -> bool {
+        if !self.images_ready(assignment, status) {
+            return true;
+        }
+        if !status.is_between_runs() {
+            return false;
+        }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        if let Some(wait) = memory.starts.remaining(Instant::now()) {
+            self.wake = self.wake.min(wait);
+            return false;
+        }
+        // systemd's own pause may be a minute by now.
+        memory.starts.failed(Instant::now());
+        self.spawn_restart(assignment, unit.to_owned());
+        true
+    }
+
+    /// Whether all is there that an instance mounts, and what is to be bound of it; makes what may be made.
+    fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> Option<Vec<Bind>> {
         let carried =
             carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
                 reason: "FilesFailed",
                 message: format!("the files of its workload's folder can't be laid out: {error}"),
             });
-        let Err(trouble) = carried.and_then(|()| self.tools.volumes.prepare(assignment)) else {
-            return true;
+        let trouble = match carried.and_then(|()| self.tools.volumes.prepare(assignment)) {
+            Ok(binds) => return Some(binds),
+            Err(trouble) => trouble,
         };
         let phase = InstancePhase::Starting;
         self.report(assignment, status, phase, trouble.reason, trouble.message);
         self.wake = self.wake.min(LOOK_AGAIN);
-        false
+        None
+    }
+
+    /// Has bound what an instance mounts of the machine where nothing of it is, as one that an earlier version started runs on; and
+    /// something else where that has taken its place, before systemd starts the instance again.
+    fn renew_binds(&mut self, assignment: &Assignment, status: &UnitStatus) {
+        let bound = assignment.bound_paths();
+        let root = &self.tools.root;
+        if bound.is_empty() {
+            return;
+        }
+        if host_binds::is_bound(root, assignment) && !status.is_between_runs() {
+            let memory = self.memories.get_mut(&assignment.instance);
+            if let Some(memory) = memory {
+                memory.binds = Backoff::default();
+            }
+            return;
+        }
+        let memory = self
+            .memories
+            .entry(assignment.instance.clone())
+            .or_default();
+        if let Some(wait) = memory.binds.remaining(Instant::now()) {
+            self.wake = self.wake.min(wait);
+            return;
+        }
+        // What it may not have any more is told at its next start by the agent.
+        let Ok(binds) = self.tools.volumes.prepare_host_paths(assignment) else {
+            return;
+        };
+        if host_binds::is_bound(root, assignment) && !host_binds::differs(root, assignment, &binds)
+        {
+            return;
+        }
+        memory.binds.failed(Instant::now());
+        match host_binds::write(root, assignment, binds) {
+            Ok(Some(binding)) => self.spawn_bind(assignment, binding),
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(instance = assignment.instance, %error, "host paths can't be bound");
+            }
+        }
+    }
+
+    /// Takes away what is bound for instances that are here no more.
+    pub(super) async fn remove_binds(&mut self, desired: &UserDesired) -> Result<(), WorkerError> {
+        if !desired.confirmed {
+            return Ok(());
+        }
+        let units = self.folder.instances()?;
+        let assigned = desired.assignments.keys();
+        let kept = assigned.chain(units.values()).map(String::as_str);
+        self.keep_binds(&kept.collect()).await
+    }
+
+    pub(super) async fn keep_binds(&mut self, kept: &BTreeSet<&str>) -> Result<(), WorkerError> {
+        let system = self.tools.managers.system();
+        let root = &self.tools.root;
+        Ok(host_binds::keep_only(system.as_ref(), root, self.user.uid, kept).await?)
     }
 
     /// Whether its secrets are there, for variables and mounts.
@@ -366,7 +467,9 @@ impl Worker {
         let count = self.restarts.of(&assignment.instance);
         let runs = Runs {
             started: status.exec_main_start_monotonic,
+            ended: status.exec_main_exit_monotonic,
             judged: count.judged(),
+            judged_lost: count.judged_lost(),
             missed: count.missed(status),
         };
         let memory = self
@@ -378,18 +481,46 @@ impl Worker {
             return Ok(());
         }
         let tail = log_tail::read(self.tools.logs.as_ref(), self.user.uid, unit, runs).await;
+        let fault = match (&tail.hook_error, status.result.as_str()) {
+            _ if !has_ended => None,
+            (Some(_), _) => Some(Fault::Hook),
+            (None, PROTOCOL) => Some(Fault::LostStart),
+            (None, _) if tail.podman_error.is_none() || !ended_by_podman(status) => None,
+            (None, _) => {
+                let only = assignment.only(&assignment.container);
+                match image::is_lost(&self.tools.accounts.home(&self.user), &only) {
+                    true => Some(Fault::LostImage),
+                    false => Some(Fault::CannotStart),
+                }
+            }
+        };
+        let lost = fault == Some(Fault::LostStart);
+        let told_by_state = lost || fault == Some(Fault::LostImage);
         let news = News {
             status,
-            is_ours: has_ended && tail.hook_error.is_some(),
-            hook_failures: tail.hook_failures,
+            is_ours: fault.is_some_and(Fault::is_excused),
+            lost,
+            excused: tail.excused.saturating_add(u32::from(told_by_state)),
             now: (self.tools.monotonic)(),
             window: window(assignment),
         };
+        if fault == Some(Fault::LostImage)
+            && let Some(image) = self.images.get_mut(&assignment.image)
+        {
+            image.present = false;
+        }
         if has_ended {
             memory.judged_exit = Some(ended);
             memory.ended = status.active_state == "inactive" && status.result == "success";
-            memory.fault_is_ours = news.is_ours;
-            memory.trouble = tail.hook_error.unwrap_or(tail.lines);
+            memory.fault = fault;
+            memory.trouble = match fault {
+                // What the program said meanwhile is no reason.
+                Some(Fault::LostStart) => String::new(),
+                Some(Fault::LostImage | Fault::CannotStart) => {
+                    not_started(&tail.podman_error.unwrap_or_default())
+                }
+                Some(Fault::Hook) | None => tail.hook_error.unwrap_or(tail.lines),
+            };
         }
         if count.count(news) {
             self.make_good(assignment, unit, status).await?;
@@ -422,6 +553,16 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// It ended with an exit code of Podman's own.
+pub(super) fn ended_by_podman(status: &UnitStatus) -> bool {
+    exit_code(status).is_some_and(|code| PODMANS.contains(&code))
+}
+
+/// What is told of a container that Podman did not start.
+pub(super) fn not_started(words: &str) -> String {
+    format!("Podman can't start its container: {words}")
 }
 
 /// The time in which restarts are limited, in microseconds, as the unit has it.

@@ -51,9 +51,11 @@ impl Worker {
                 self.tools.managers.system().reload().await?;
             }
         }
-        self.tools.sessions.set_linger(self.user.uid, true).await?;
-        self.tools
-            .sessions
+        let sessions = &self.tools.sessions;
+        sessions.set_linger(self.user.uid, true).await?;
+        // Nothing else starts a manager that has ended while its user lingers.
+        sessions.start_user(self.user.uid, USER_LIMIT).await?;
+        sessions
             .wait_for_user_bus(self.user.uid, USER_LIMIT)
             .await?;
         self.events = Some(self.manager.events().await?);
@@ -130,6 +132,7 @@ impl Worker {
         }
         self.folder.remove_all()?;
         carried::forget(&self.tools.root, self.user.uid)?;
+        self.keep_binds(&BTreeSet::new()).await?;
         let removed = self.tools.secrets.keep_only(&self.user, &BTreeSet::new());
         removed.map_err(FilesError::from)?;
         self.tools.secrets.remove_logins(&self.user)?;

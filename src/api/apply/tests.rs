@@ -8,6 +8,7 @@ use crate::{
 
 fn submission(replicas: &str) -> Submission {
     Submission {
+        amounts: Default::default(),
         namespace: "default".to_owned(),
         name: "web".to_owned(),
         labels: BTreeMap::new(),
@@ -19,6 +20,7 @@ fn submission(replicas: &str) -> Submission {
         fenced_grace: None,
         host_ports: Vec::new(),
         makes_namespace: false,
+        assignment_bytes: 1000,
     }
 }
 
@@ -54,6 +56,7 @@ fn empty() -> Snapshot {
         labels: BTreeMap::new(),
         created: Timestamp::UNIX_EPOCH,
         deleting: false,
+        quota: Default::default(),
     };
     let stored = Stored {
         revision: 3,
@@ -329,6 +332,9 @@ fn refuses_what_does_not_fit() {
         .files
         .insert("x.kat".to_owned(), "x".repeat(MAX_FILES));
     assert_eq!(refused(&large, &empty()), "TooLarge");
+    let mut large = apply(&caller, "2");
+    large.submission.assignment_bytes = MAX_ASSIGNMENT + 1;
+    assert_eq!(refused(&large, &empty()), "TooLarge");
     let mut many = apply(&caller, "2");
     many.submission
         .files
@@ -393,4 +399,52 @@ fn ports_that_kat_needs_are_not_given_away() {
     ] {
         assert!(decide(port, protocol).is_ok(), "{port}");
     }
+}
+
+#[test]
+fn an_apply_that_exceeds_a_quota_is_refused_and_names_it() {
+    let limited = |workloads| {
+        let mut snapshot = with_workload(1, "1", false);
+        let namespace = snapshot.namespaces.get_mut("default").unwrap();
+        namespace.value.quota.workloads = workloads;
+        snapshot
+    };
+    let deploy = Caller::Token {
+        id: "abc".to_owned(),
+        name: String::new(),
+        scope: Scope::Deploy {
+            namespace: "default".to_owned(),
+        },
+    };
+    let admin = caller();
+    let second = |caller| {
+        let mut apply = apply(caller, "2");
+        apply.submission.name = "second".to_owned();
+        apply.submission.amounts.workloads = Some(1);
+        apply
+    };
+    for caller in [&deploy, &admin] {
+        let refused = second(caller).decide(&limited(Some(1)));
+        let Err(ApiError::Conflict { message, hint }) = refused.map(drop) else {
+            panic!("{caller} is not refused");
+        };
+        assert_eq!(
+            message,
+            "the quota `workloads` of namespace `default` is 1: 1 used now, and 2 with this"
+        );
+        assert!(hint.is_some_and(|hint| hint.contains("katcall namespace set default workloads=")));
+        assert!(second(caller).decide(&limited(Some(2))).is_ok());
+        // The one that is there is changed as ever.
+        let mut update = apply(caller, "2");
+        update.submission.amounts.workloads = Some(1);
+        assert!(update.decide(&limited(Some(1))).is_ok());
+    }
+    // Without a quota of the namespace a deploy token alone has limits.
+    let huge = |caller| {
+        let mut apply = second(caller);
+        apply.submission.amounts.instances = Some(1_000_000);
+        apply
+    };
+    assert!(huge(&deploy).decide(&limited(None)).is_err());
+    assert!(huge(&admin).decide(&limited(None)).is_ok());
 }

@@ -16,7 +16,8 @@ use crate::{
         MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion,
         TokenRequest, TokenView, WatchLine, WorkloadItem,
     },
-    resource::{ClusterConfiguration, Namespace},
+    json,
+    resource::{Amounts, ClusterConfiguration, Namespace},
 };
 
 /// Longest line of a watch, bytes.
@@ -156,6 +157,21 @@ impl Client {
         }
         let mut request = self.json(Method::POST, route, namespace)?;
         request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all quotas of a namespace, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_namespace_quota(
+        &self,
+        name: &str,
+        quota: &Amounts,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::namespace_quota(name)?, quota)?;
+        request.if_match = Some(if_match.to_owned());
         decode(&self.send(&request).await?)
     }
 
@@ -448,8 +464,8 @@ impl Client {
         route: Route,
         body: &T,
     ) -> Result<Request, ClientError> {
-        let body = serde_json::to_vec(body)
-            .map_err(|error| wrong(self.endpoint(), format!("request: {error}")))?;
+        let body = json::bytes("the request", body)
+            .map_err(|error| wrong(self.endpoint(), error.to_string()))?;
         let mut request = Request::new(method, route);
         request.body = Some(("application/json", body.into()));
         Ok(request)

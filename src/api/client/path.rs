@@ -31,6 +31,15 @@ impl Route {
         Ok(Self(format!("{VERSION}/namespaces/{name}")))
     }
 
+    /// The quotas of one namespace.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn namespace_quota(name: &str) -> Result<Self, ClientError> {
+        let Self(namespace) = Self::namespace(name)?;
+        Ok(Self(format!("{namespace}/quota")))
+    }
+
     /// Workloads of one namespace, or of all.
     ///
     /// # Errors

@@ -16,11 +16,21 @@ use super::{
     send::{refusal, token},
     transport,
 };
-use crate::api::{
-    CONTENT_TYPE, ExecRequest,
-    agent_port::CALLER_HEADER,
-    frames::{Frames, Input, Message, Output},
+use crate::{
+    api::{
+        CONTENT_TYPE, ExecRequest,
+        agent_port::CALLER_HEADER,
+        frames::{Frames, Input, Message, Output},
+    },
+    json::{self, NotEncoded},
 };
+
+fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {
+    ClientError::Answer {
+        endpoint: endpoint.to_owned(),
+        reason: error.to_string(),
+    }
+}
 
 /// Inputs that wait to be sent.
 const BUFFER: usize = 16;
@@ -110,7 +120,8 @@ impl Client {
         id: &str,
         request: &ExecRequest,
     ) -> Result<(Sending, Receiving), ClientError> {
-        let request = serde_json::to_string(request).unwrap_or_default();
+        let request =
+            json::text("request", request).map_err(|error| not_encoded(self.endpoint(), &error))?;
         let route = Route::exec(namespace, workload, id)?.with("request", &request);
         self.begin(route).await
     }

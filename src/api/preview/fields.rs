@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::{
     api::{types::FieldChange, view::masked},
     bundle::{Kind, without_defaults},
+    json::NotEncoded,
     plan::{ParsedWorkload, WorkloadEntry},
 };
 
@@ -19,18 +20,21 @@ enum Step {
 
 type Path = Vec<Step>;
 /// What a file says; its values of variables are masked where that is asked for.
-type Document = fn(&ParsedWorkload, bool) -> Value;
+type Document = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
 
 /// Changed fields in the order of the files; none where either can't be read.
+///
+/// # Errors
+/// [`NotEncoded`].
 pub(super) fn changes(
     old: Option<&WorkloadEntry>,
     new: Option<&WorkloadEntry>,
-) -> Vec<FieldChange> {
+) -> Result<Vec<FieldChange>, NotEncoded> {
     let (Some(Ok(old)), Some(Ok(new))) = (
         old.map(|entry| &entry.parsed),
         new.map(|entry| &entry.parsed),
     ) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let documents: [(&str, Document); 2] = [
         ("workload.kat", workload),
@@ -39,9 +43,9 @@ pub(super) fn changes(
     let mut changes = Vec::new();
     for (file, document) in documents {
         let mut paths = Vec::new();
-        let (real_old, real_new) = (document(old, false), document(new, false));
+        let (real_old, real_new) = (document(old, false)?, document(new, false)?);
         compare(&real_old, &real_new, &mut Vec::new(), &mut paths);
-        let (old, new) = (document(old, true), document(new, true));
+        let (old, new) = (document(old, true)?, document(new, true)?);
         changes.extend(paths.into_iter().map(|path| FieldChange {
             file: file.to_owned(),
             path: written(&path),
@@ -49,10 +53,10 @@ pub(super) fn changes(
             after: at(&new, &path).cloned(),
         }));
     }
-    changes
+    Ok(changes)
 }
 
-fn workload(parsed: &ParsedWorkload, hidden: bool) -> Value {
+fn workload(parsed: &ParsedWorkload, hidden: bool) -> Result<Value, NotEncoded> {
     let mut workload = parsed.workload.clone();
     if hidden {
         workload.spec = masked(&workload.spec);
@@ -60,10 +64,10 @@ fn workload(parsed: &ParsedWorkload, hidden: bool) -> Value {
     without_defaults(Kind::Workload, &workload)
 }
 
-fn load_balancer(parsed: &ParsedWorkload, _: bool) -> Value {
+fn load_balancer(parsed: &ParsedWorkload, _: bool) -> Result<Value, NotEncoded> {
     match &parsed.load_balancer {
         Some(balancer) => without_defaults(Kind::VirtualLoadBalancer, balancer),
-        None => Value::Null,
+        None => Ok(Value::Null),
     }
 }
 

@@ -21,6 +21,7 @@ pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc
         Operation::CreateNamespace => on(filter, namespaces::create),
         Operation::GetNamespace => on(filter, namespaces::get),
         Operation::DeleteNamespace => on(filter, namespaces::delete),
+        Operation::PutNamespaceQuota => on(filter, namespaces::set_quota),
         Operation::ListAllWorkloads => on(filter, workloads::list_all),
         Operation::ListWorkloads => on(filter, workloads::list),
         Operation::CreateWorkload => on(filter, workloads::create),

@@ -9,6 +9,7 @@ use ipnet::Ipv4Net;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::MemberKeys;
 use crate::resource::ClusterConfiguration;
 
 /// Asks to be let in.
@@ -37,6 +38,29 @@ pub struct JoinRequest {
     /// How it is reached.
     #[serde(default)]
     pub reach: Reach,
+    /// The keys of the certificates that it is to have while it holds the store.
+    #[serde(default, skip_serializing_if = "MemberKeys::is_empty")]
+    pub member_keys: MemberKeys,
+}
+
+impl JoinRequest {
+    /// What the machine's key signs beside itself: all that a machine between it and the leader could
+    /// change to its own use. Never another list of values under the same name in the certificate request.
+    pub fn statement(&self) -> String {
+        let (reach, keys) = (&self.reach, &self.member_keys);
+        serde_json::json!([
+            self.name,
+            self.wireguard_key,
+            self.endpoints,
+            self.advertise,
+            self.architecture,
+            [self.no_etcd, self.etcd_peer],
+            reach.names,
+            [reach.behind_nat, reach.relay],
+            [keys.leader, keys.admin],
+        ])
+        .to_string()
+    }
 }
 
 /// How a machine is reached, beside its addresses.
@@ -117,6 +141,12 @@ pub struct MachineEndpoints {
     pub overlay: Option<Ipv4Addr>,
     /// It holds etcd.
     pub etcd: bool,
+    /// SHA-256 of the public key of its certificate `node:NAME`; a leader of version 0.1.0 writes none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_key: String,
+    /// The same of `leader:NAME`, where it is known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub leader_key: String,
 }
 
 impl MachineEndpoints {

@@ -17,6 +17,12 @@ pub const DATA_LOST_CONDITION: &str = "EtcdDataLost";
 /// Type, and reason, of the condition of a machine whose disk space runs short: nothing new is placed on it.
 pub const DISK_PRESSURE: &str = "DiskPressure";
 
+/// Type of the condition of a machine on which files that follow the store cannot be written.
+pub const FILES_WRITTEN: &str = "FilesWritten";
+
+/// Reason of a machine, and of an instance, that waits for files to be written.
+pub const FILES_NOT_WRITTEN: &str = "FilesNotWritten";
+
 /// The reason of [`DATA_LOST_CONDITION`] names the member, by etcd's id: a machine that becomes a member anew
 /// has another one.
 pub fn data_lost_reason(member: &str) -> String {

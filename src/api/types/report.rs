@@ -1,5 +1,7 @@
 //! What agents report to the leader (RFC001-KAT 4.1.3).
 
+pub mod bounds;
+
 use std::net::IpAddr;
 
 use schemars::JsonSchema;
@@ -62,6 +64,34 @@ pub struct NodeReport {
     /// The images that it last removed because nothing used them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub images_removed: Option<ImagesRemoved>,
+    /// The keys of its certificates as a machine that holds the store; empty where it does not.
+    #[serde(skip_serializing_if = "MemberKeys::is_empty")]
+    pub member_keys: MemberKeys,
+}
+
+/// SHA-256 of the public keys of the certificates that a machine has while it holds the store, each of
+/// 64 hexadecimal digits. Empty where they are not known: 0.1.0 did not say them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberKeys {
+    /// Of `leader:NAME`.
+    pub leader: String,
+    /// Of `admin:NAME`.
+    pub admin: String,
+}
+
+impl MemberKeys {
+    /// Neither is known.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Both are hashes.
+    pub fn is_complete(&self) -> bool {
+        let digit = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let is_hash = |text: &String| text.len() == 64 && text.bytes().all(digit);
+        is_hash(&self.leader) && is_hash(&self.admin)
+    }
 }
 
 /// Images that a machine has removed in one go, because nothing used them any more.

@@ -29,7 +29,7 @@ pub struct TokenRequest {
     /// A name for people.
     #[serde(default)]
     pub name: String,
-    /// Seconds that it lives; for good without it.
+    /// Seconds that it lives. Without it a token `read` or `deploy` lives 90 days, another one for good.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds: Option<u64>,
     /// How many machines may join with it, if it is for joining; any number without it.

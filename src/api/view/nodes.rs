@@ -91,17 +91,16 @@ impl View<'_> {
     }
 
     fn roles(&self, name: &str, entry: &NodeEntry, addresses: &[String]) -> Vec<NodeRole> {
-        let leads = match self.leader {
+        // Never by an address that a machine says is its own, where there is a name.
+        let leads = match self.leader.or(self.snapshot.leader_name.as_deref()) {
             Some(leader) => leader == name,
             None => {
                 let endpoint = self.snapshot.leader_endpoint.as_deref().unwrap_or_default();
                 let host = endpoint.rsplit_once(':').map_or(endpoint, |(host, _)| host);
                 let host = host.trim_start_matches('[').trim_end_matches(']');
                 let overlay = entry.subnet.map(|subnet| node_address(subnet).to_string());
-                addresses
-                    .iter()
-                    .chain(&overlay)
-                    .any(|address| address == host)
+                let mut addresses = addresses.iter().chain(&overlay);
+                entry.registration.value.etcd && addresses.any(|address| address == host)
             }
         };
         let labels = &entry.registration.value.labels;

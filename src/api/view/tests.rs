@@ -241,4 +241,8 @@ fn a_machine_shows_its_place_and_its_roles() {
     hidden.leader_endpoint = Some("10.100.2.1:9115".to_owned());
     let node = seen(&hidden, |view| view.node("n1")).unwrap();
     assert!(node.status.roles.contains(&NodeRole::Leader));
+    // By its name, whoever says that the address is his.
+    hidden.leader_name = Some("n2".to_owned());
+    let node = seen(&hidden, |view| view.node("n1")).unwrap();
+    assert!(!node.status.roles.contains(&NodeRole::Leader));
 }

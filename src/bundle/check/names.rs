@@ -9,6 +9,7 @@ use crate::{
     resource::{
         name::{NameError, check_label, check_namespace},
         secret::check_key,
+        security::SECURITY_WORDS,
     },
 };
 
@@ -288,6 +289,23 @@ pub(in crate::bundle) fn capability(text: &str) -> Check {
     Err(match nearest(bare, CAPABILITIES) {
         Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
         None if bare == "ALL" => complaint.hint("name the capabilities that are needed"),
+        None => complaint,
+    })
+}
+
+/// What a machine's owner allows containers: one of the words, or a capability.
+pub(in crate::bundle) fn security_word(text: &str) -> Check {
+    if SECURITY_WORDS.contains(&text) || CAPABILITIES.contains(&text) {
+        return Ok(());
+    }
+    let complaint = value_error(format!(
+        "`{}` is neither one of {} nor a capability such as `SYS_ADMIN`",
+        quote(text),
+        SECURITY_WORDS.join(", ")
+    ));
+    let known = SECURITY_WORDS.into_iter().chain(CAPABILITIES);
+    Err(match nearest(text, known) {
+        Some(meant) => complaint.hint(format!("did you mean `{meant}`?")),
         None => complaint,
     })
 }

@@ -5,7 +5,10 @@ use super::{
     names::{is_domain, is_login},
     not, value_error,
 };
-use crate::{bundle::suggest::nearest, resource::Device};
+use crate::{
+    bundle::suggest::nearest,
+    resource::{Device, PortRange},
+};
 
 /// Longest text that a program can be given as one argument or variable (MAX_ARG_STRLEN, with
 /// room for the name).
@@ -81,6 +84,17 @@ pub(in crate::bundle) fn device_folder(text: &str) -> Check {
         return Ok(());
     }
     Err(not(text, "`/dev`, or a path below it"))
+}
+
+/// A port, or a range of ports.
+pub(in crate::bundle) fn port_range(text: &str) -> Check {
+    match PortRange::parse(text) {
+        Some(_) => Ok(()),
+        None => Err(not(
+            text,
+            "a port, or a range of ports such as `30000-32767`",
+        )),
+    }
 }
 
 /// A path that does not leave the folder that it starts from.

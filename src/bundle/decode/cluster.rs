@@ -12,6 +12,7 @@ use crate::{
     },
     resource::{
         AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata, ClusterSpec, KeptImageTimes,
+        PortRange,
     },
 };
 
@@ -231,6 +232,9 @@ pub(in crate::bundle) fn agent_config(
     let host_mount_allow = fields.optional(decoder, "hostMountAllow", |decoder, at| {
         decoder.distinct(at, check::folder_path)
     });
+    let host_mount_create = fields.optional(decoder, "hostMountCreate", |decoder, at| {
+        decoder.distinct(at, check::folder_path)
+    });
     let devices_allow = fields.optional(decoder, "devicesAllow", |decoder, at| {
         decoder.distinct(at, check::device_folder)
     });
@@ -238,6 +242,15 @@ pub(in crate::bundle) fn agent_config(
         decoder.distinct(at, check::group)
     });
     let host_network_allow = fields.optional(decoder, "hostNetworkAllow", Decoder::boolean);
+    let security_allow = fields.optional(decoder, "securityAllow", |decoder, at| {
+        decoder.distinct(at, check::security_word)
+    });
+    let host_ports_allow = fields.optional(decoder, "hostPortsAllow", |decoder, at| {
+        let texts = decoder.distinct(at, check::port_range)?;
+        let ranges = texts.iter().filter_map(|text| PortRange::parse(text));
+        Some(ranges.collect())
+    });
+    let host_port_loopback = fields.optional(decoder, "hostPortLoopback", Decoder::boolean);
     let volume_shared = fields.optional(decoder, "volumeShared", Decoder::boolean);
     let wireguard_port = fields.optional(decoder, "wireguardPort", Decoder::integer);
     let endpoints = fields.optional(decoder, "endpoints", |decoder, at| {
@@ -252,9 +265,13 @@ pub(in crate::bundle) fn agent_config(
         reserved: reserved.unwrap_or_default(),
         upstream_dns: upstream_dns.unwrap_or_default(),
         host_mount_allow: host_mount_allow.unwrap_or(default.host_mount_allow),
-        devices_allow: devices_allow.unwrap_or(default.devices_allow),
-        groups_allow: groups_allow.unwrap_or(default.groups_allow),
+        host_mount_create,
+        devices_allow,
+        groups_allow,
         host_network_allow: host_network_allow.unwrap_or_default(),
+        security_allow,
+        host_ports_allow,
+        host_port_loopback,
         volume_shared: volume_shared.unwrap_or_default(),
         wireguard_port,
         endpoints: endpoints.unwrap_or_default(),

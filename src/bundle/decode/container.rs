@@ -9,13 +9,15 @@ use crate::{
         diagnostic::{Class, quote},
     },
     resource::{
-        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, ResourceList, Resources,
-        SecretKeyRef, VolumeMount,
+        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, MilliCpu, ResourceList,
+        Resources, SecretKeyRef, VolumeMount,
     },
 };
 
 /// Least size of memory: less is a size whose unit was forgotten.
 const LEAST_MEMORY: Bytes = Bytes(1 << 20);
+/// Least request of disk space: the same.
+const LEAST_STORAGE: Bytes = Bytes(1 << 20);
 /// Least size of /dev/shm: one page.
 const LEAST_SHARED_MEMORY: Bytes = Bytes(1 << 12);
 
@@ -288,7 +290,7 @@ fn mounts(decoder: &mut Decoder<'_>, at: &At<'_>, volumes: &[String]) -> Option<
 fn resources(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Resources> {
     let mut fields = decoder.mapping(at)?;
     let requests = fields
-        .optional(decoder, "requests", amounts)
+        .optional(decoder, "requests", requests)
         .unwrap_or_default();
     let limits = fields
         .optional(decoder, "limits", amounts)
@@ -337,14 +339,40 @@ fn above_limit(
     );
 }
 
+fn requests(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
+    let mut fields = decoder.mapping(at)?;
+    let (cpu, memory) = processor_and_memory(decoder, &mut fields);
+    let storage = fields.optional(decoder, "storage", |decoder, at| {
+        decoder.size(at, LEAST_STORAGE)
+    });
+    fields.finish(decoder);
+    Some(ResourceList {
+        cpu,
+        memory,
+        storage,
+    })
+}
+
 fn amounts(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
     let mut fields = decoder.mapping(at)?;
+    let (cpu, memory) = processor_and_memory(decoder, &mut fields);
+    fields.finish(decoder);
+    Some(ResourceList {
+        cpu,
+        memory,
+        storage: None,
+    })
+}
+
+fn processor_and_memory(
+    decoder: &mut Decoder<'_>,
+    fields: &mut Fields<'_>,
+) -> (Option<MilliCpu>, Option<Bytes>) {
     let cpu = fields.optional(decoder, "cpu", Decoder::processor);
     let memory = fields.optional(decoder, "memory", |decoder, at| {
         decoder.size(at, LEAST_MEMORY)
     });
-    fields.finish(decoder);
-    Some(ResourceList { cpu, memory })
+    (cpu, memory)
 }
 
 /// What `/etc/kat/agent.yaml` keeps back: the same amounts.

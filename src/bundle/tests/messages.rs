@@ -113,6 +113,36 @@ spec:
 }
 
 #[test]
+fn a_profile_of_seccomp_is_unconfined_or_lies_where_the_machines_root_put_it() {
+    let found = |profile: &str| {
+        let text = format!(
+            "\
+apiVersion: kat.dws.rip/v1alpha1
+kind: Workload
+metadata: {{name: web}}
+spec:
+  type: Service
+  source: {{image: registry.example/web:1}}
+  replicas: 1
+  restartPolicy: {{condition: Always}}
+  container:
+    quadlet: {{SeccompProfile: {profile}}}
+"
+        );
+        let files = [source("workload.kat", &text)];
+        parse(&files, Mode::Strict).map_or_else(|found| lines(&found), |_| String::new())
+    };
+    assert_eq!(found("unconfined"), "");
+    assert_eq!(found("/usr/share/containers/own.json"), "");
+    for profile in ["/srv/own.json", "own.json", "/usr/share/containers/../own"] {
+        let said = found(profile);
+        let expected =
+            format!("`{profile}` is neither a file below /usr/share/containers nor `unconfined`");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
+#[test]
 fn a_namespace_stands_alone() {
     let text = "apiVersion: kat.dws.rip/v1alpha1\nkind: Namespace\nmetadata: {name: shop}\n";
     let bundle = parsed(&[source("namespace.kat", text)]);

@@ -11,6 +11,14 @@ use serde_json::{Value, json};
 
 use super::*;
 
+fn template_hash(bundle: &Bundle) -> String {
+    super::template_hash(bundle).unwrap()
+}
+
+fn spec_hash(bundle: &Bundle) -> String {
+    super::spec_hash(bundle).unwrap()
+}
+
 /// A file of some JSON, which is YAML too.
 fn file(name: &str, value: &Value) -> SourceFile {
     SourceFile {

@@ -65,6 +65,7 @@ fn amounts() -> impl Strategy<Value = ResourceList> {
     (option::of(1u64..100_000), option::of(1u64..1 << 40)).prop_map(|(cpu, memory)| ResourceList {
         cpu: cpu.map(MilliCpu),
         memory: memory.map(|size| Bytes(size | 1 << 20)),
+        storage: None,
     })
 }
 

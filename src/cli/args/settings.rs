@@ -37,7 +37,7 @@ pub(in crate::cli) enum TokenCommand {
         /// A name for people
         #[arg(long, default_value = "")]
         name: String,
-        /// How long it lives, such as 12h or 30d; for good without it, or 1h with --join
+        /// How long it lives, such as 12h or 30d; without it 90 days, 1h with --join, and for good with --scope admin
         #[arg(long, value_name = "TIME", value_parser = time::parse_duration)]
         ttl: Option<Duration>,
         /// Print the whole answer

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     api::{
         client::Change,
-        types::{DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem},
+        types::{
+            Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NOT_WRITABLE, NodeItem,
+            NodePhase, WorkloadItem,
+        },
     },
     cli::output::{one_line, word},
 };
@@ -27,6 +30,8 @@ pub(super) struct State {
     instances: BTreeMap<Key, InstanceItem>,
     /// Why something of a workload can't leave its machine.
     blocked: BTreeMap<Key, String>,
+    /// Of these nothing moves until somebody changes or deletes them.
+    not_writable: BTreeSet<Key>,
     /// Workloads that had something on the machine.
     were_here: BTreeSet<Key>,
     /// Workloads that lack an instance which has no place, with why.
@@ -43,6 +48,7 @@ impl State {
             known: [false; 3],
             instances: BTreeMap::new(),
             blocked: BTreeMap::new(),
+            not_writable: BTreeSet::new(),
             were_here: BTreeSet::new(),
             placeless: BTreeMap::new(),
             told: BTreeSet::new(),
@@ -96,6 +102,7 @@ impl State {
         match change {
             Change::Listed(items) => {
                 self.blocked.clear();
+                self.not_writable.clear();
                 self.placeless.clear();
                 for item in items {
                     self.workload(&item);
@@ -106,6 +113,7 @@ impl State {
             Change::Changed(item) => self.workload(&item),
             Change::Deleted(item) => {
                 self.blocked.remove(&key(&item.metadata));
+                self.not_writable.remove(&key(&item.metadata));
                 self.placeless.remove(&key(&item.metadata));
             }
             Change::Interrupted(_) => {}
@@ -114,7 +122,14 @@ impl State {
 
     fn workload(&mut self, item: &WorkloadItem) {
         let mut conditions = item.status.conditions.iter();
-        let found = conditions.find(|one| one.kind == DRAIN_BLOCKED && one.status);
+        let stays = |one: &&Condition| {
+            (one.kind == DRAIN_BLOCKED && one.status) || one.reason == NOT_WRITABLE
+        };
+        let found = conditions.find(stays);
+        match found.is_some_and(|one| one.reason == NOT_WRITABLE) {
+            true => self.not_writable.insert(key(&item.metadata)),
+            false => self.not_writable.remove(&key(&item.metadata)),
+        };
         match found {
             Some(condition) => self
                 .blocked
@@ -148,6 +163,13 @@ impl State {
     pub(super) fn is_drained(&self) -> bool {
         let phase = self.node.as_ref().map(|node| node.status.phase);
         phase == Some(NodePhase::Drained)
+    }
+
+    /// All that is left on the machine is of workloads that cannot be written: waiting does not help.
+    pub(super) fn is_stuck(&self) -> bool {
+        let mut left = self.instances.values();
+        !self.instances.is_empty()
+            && left.all(|item| self.not_writable.contains(&workload_of(item)))
     }
 
     /// `2 instances left, 1 can't move`

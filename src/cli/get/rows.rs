@@ -16,7 +16,7 @@ use crate::{
             table::{Cell, tone_of},
             word,
         },
-        time, volumes,
+        quota, time, volumes,
     },
 };
 
@@ -266,17 +266,26 @@ impl Listed for NamespaceItem {
         Some(Route::namespace(name))
     }
 
-    fn headers(_: Columns) -> Vec<&'static str> {
-        vec!["NAME", "PHASE", "WORKLOADS", "AGE"]
+    fn headers(columns: Columns) -> Vec<&'static str> {
+        let mut headers = vec!["NAME", "PHASE", "WORKLOADS", "AGE"];
+        if columns.wide {
+            headers.push("QUOTAS");
+        }
+        headers
     }
 
     fn row(&self, columns: Columns) -> Vec<Cell> {
-        vec![
+        let mut row = vec![
             Cell::new(&self.metadata.name),
             Cell::phase(&self.status.phase),
             Cell::new(self.status.workloads.to_string()),
             Cell::new(time::age(columns.now, &self.metadata.creation_timestamp)),
-        ]
+        ];
+        if columns.wide {
+            let quotas = quota::lines(&self.spec.quota, &self.status.used);
+            row.push(Cell::new(quotas.join(", ")));
+        }
+        row
     }
 }
 

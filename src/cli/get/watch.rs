@@ -15,6 +15,7 @@ use crate::{
             yaml,
         },
     },
+    json,
 };
 
 /// `deleted` and `changed` have seven letters.
@@ -105,7 +106,7 @@ pub(super) async fn run<T: Listed>(
 }
 
 fn same<T: Listed>(left: &T, right: &T) -> bool {
-    match (serde_json::to_value(left), serde_json::to_value(right)) {
+    match (json::tree("an item", left), json::tree("an item", right)) {
         (Ok(left), Ok(right)) => left == right,
         _ => false,
     }

@@ -9,7 +9,10 @@ use std::io::IsTerminal;
 
 use serde::Serialize;
 
+pub(super) use crate::plain::plain;
+
 use super::{args::DocumentFormat, console::Console, errors::CliError};
+use crate::plain::push_plain;
 use jsonpath::Template;
 
 /// One value as a document of its own.
@@ -30,7 +33,7 @@ pub(super) fn picked<T: Serialize>(
     template: &Template,
     value: &T,
 ) -> Result<(), CliError> {
-    let value = serde_json::to_value(value).map_err(json::not_written)?;
+    let value = crate::json::tree("the answer", value).map_err(json::not_written)?;
     let text = template.fill(&value);
     if std::io::stdout().is_terminal() {
         // Somebody else's text, which programs want as it is.
@@ -42,7 +45,7 @@ pub(super) fn picked<T: Serialize>(
 
 /// The word that a plain enum has on the wire, such as `NotReady` or `pending_check`.
 pub(super) fn word<T: Serialize>(value: &T) -> String {
-    match serde_json::to_value(value) {
+    match crate::json::tree("a word", value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => "-".to_owned(),
     }
@@ -58,27 +61,6 @@ pub(super) fn one_line(text: &str) -> String {
         line.push_str(&plain(part));
     }
     line
-}
-
-/// One line of somebody else's text with its control characters written out.
-pub(super) fn plain(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '\t' => shown.push(' '),
-            other => push_plain(&mut shown, other),
-        }
-    }
-    shown
-}
-
-fn push_plain(shown: &mut String, character: char) {
-    let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if character.is_control() || turns {
-        shown.extend(character.escape_default());
-    } else {
-        shown.push(character);
-    }
 }
 
 /// A line that a program printed, for a terminal: its tabs stay, and where `colour` is wanted its colours,

@@ -7,11 +7,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::json::not_written;
-use crate::cli::errors::CliError;
+use crate::{cli::errors::CliError, json};
 
 /// A whole document with a line feed at the end.
 pub(in crate::cli) fn document<T: Serialize>(value: &T) -> Result<String, CliError> {
-    let value = serde_json::to_value(value).map_err(not_written)?;
+    let value = json::tree("the answer", value).map_err(not_written)?;
     let mut text = String::new();
     match &value {
         Value::Object(map) if !map.is_empty() => mapping(&mut text, map, 0),

@@ -7,7 +7,10 @@ use crate::{
     api::{
         BackupView, HealthView, StoreView,
         client::ClientError,
-        types::{ETCD_CONDITION, Health, InstancePhase, NodePhase, NodeRole, WorkloadPhase},
+        types::{
+            DISK_PRESSURE, ETCD_CONDITION, FILES_WRITTEN, Health, InstancePhase, NOT_WRITABLE,
+            NodePhase, NodeRole, WorkloadPhase,
+        },
     },
     cli::{get::rows::workload_reason, output::one_line, output::word, time},
     resource::Bytes,
@@ -52,6 +55,9 @@ impl Findings {
                     .troubles
                     .extend(health.stale.then(|| STALE.to_owned()));
                 findings.troubles.extend(health.trouble.clone());
+                findings
+                    .troubles
+                    .extend(health.planning.iter().map(|line| one_line(line)));
             }
         }
         if let Ok(HealthView {
@@ -62,6 +68,10 @@ impl Findings {
             findings.of_backup(backup, now);
         }
         findings.of_nodes(&known.nodes, shows_itself_alone(known), now);
+        if matches!(&known.health, Ok(health) if health.stale) {
+            // What is shown of the members is what the last leader saw.
+            "not known while no machine leads".clone_into(&mut findings.etcd);
+        }
         if let Ok(HealthView {
             store: Some(store), ..
         }) = &known.health
@@ -117,7 +127,23 @@ impl Findings {
             );
             let said = said(&status.reason, &status.message);
             let line = format!("node {name} is {} ({heard}){said}", word(&status.phase));
+            let mut conditions = status.conditions.iter();
+            let unwritten = conditions.find(|one| one.kind == FILES_WRITTEN && !one.status);
+            self.troubles.extend(unwritten.map(|one| {
+                let message = one_line(&one.message);
+                format!(
+                    "node {name} goes by old files, since new ones cannot be written: {message}"
+                )
+            }));
+            let mut conditions = status.conditions.iter();
+            let short = conditions.find(|one| one.kind == DISK_PRESSURE && one.status);
+            self.troubles.extend(short.map(|one| {
+                let message = one_line(&one.message);
+                format!("node {name} is short of disk space: {message}")
+            }));
             match status.phase {
+                // Its status is not written any more.
+                NodePhase::Ready if status.reason == NOT_WRITABLE => self.troubles.push(line),
                 NodePhase::Ready => {}
                 NodePhase::NotReady | NodePhase::Detached => self.troubles.push(line),
                 NodePhase::Joining | NodePhase::Draining | NodePhase::Drained => {
@@ -304,7 +330,65 @@ fn said(reason: &str, message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::api::types::{Condition, EVICTED, FILES_NOT_WRITTEN};
+
+    #[test]
+    fn a_machine_that_goes_by_old_files_is_a_trouble() {
+        let condition = Condition {
+            kind: FILES_WRITTEN.to_owned(),
+            reason: FILES_NOT_WRITTEN.to_owned(),
+            message: "/var/lib/kat/network/dns.json: can't write beside it: no space".to_owned(),
+            ..Condition::default()
+        };
+        let node = json!({"kind": "Node", "metadata": {"name": "n3"}, "spec": {}, "status": {"phase": "Ready"}});
+        let mut node: NodeItem = serde_json::from_value(node).unwrap();
+        let mut troubles = |conditions| {
+            node.status.conditions = conditions;
+            let mut findings = Findings::default();
+            findings.of_nodes(&Ok(vec![node.clone()]), true, Timestamp::UNIX_EPOCH);
+            findings.troubles
+        };
+        assert_eq!(troubles(Vec::new()), Vec::<String>::new());
+        let told = troubles(vec![condition]);
+        assert!(
+            told.len() == 1 && told[0].contains("n3") && told[0].contains("network/dns.json"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn a_machine_that_is_short_of_disk_space_and_an_evicted_instance_are_troubles() {
+        let mut node = member();
+        node.status.conditions.push(Condition {
+            kind: DISK_PRESSURE.to_owned(),
+            status: true,
+            reason: DISK_PRESSURE.to_owned(),
+            message: "/var/lib/kat: 90 MiB of 1.9 GiB are free, less than 194 MiB".to_owned(),
+            ..Condition::default()
+        });
+        let evicted = json!({
+            "kind": "Instance",
+            "metadata": {"name": "filler-aaaaa", "namespace": "default"},
+            "spec": {},
+            "status": {
+                "workload": "filler", "node": "n1", "phase": "Scheduled", "reason": EVICTED,
+                "message": "stopped, because /var/lib/kat ran full", "health": "not_applicable",
+            },
+        });
+        let mut known = known(health(false, &[]), node);
+        known.instances = Ok(vec![serde_json::from_value(evicted).unwrap()]);
+        let troubles = Findings::of(&known, Timestamp::UNIX_EPOCH).troubles;
+        assert_eq!(
+            troubles,
+            [
+                "node n1 is short of disk space: /var/lib/kat: 90 MiB of 1.9 GiB are free, less than 194 MiB",
+                "instance default/filler-aaaaa on n1 is Scheduled: Evicted: stopped, because /var/lib/kat ran full",
+            ]
+        );
+    }
 
     #[test]
     fn backups_that_fail_are_a_trouble() {
@@ -326,5 +410,61 @@ mod tests {
         let (backup, troubles) = found(last, true);
         assert_eq!(backup, "20m ago on n1");
         assert!(troubles.len() == 1 && troubles[0].contains("fails to make backups"));
+    }
+
+    fn health(stale: bool, planning: &[&str]) -> HealthView {
+        HealthView {
+            status: "ok".to_owned(),
+            leader: !stale,
+            stale,
+            backup: None,
+            store_epoch: None,
+            trouble: None,
+            planning: planning.iter().map(|line| (*line).to_owned()).collect(),
+            store: None,
+        }
+    }
+
+    fn known(health: HealthView, node: NodeItem) -> Known {
+        Known {
+            health: Ok(health),
+            nodes: Ok(vec![node]),
+            workloads: Ok(Vec::new()),
+            instances: Ok(Vec::new()),
+        }
+    }
+
+    fn member() -> NodeItem {
+        let condition = json!({"type": ETCD_CONDITION, "status": true, "reason": "", "message": "", "since": ""});
+        let item = json!({
+            "kind": "Node",
+            "metadata": {"name": "n1"},
+            "spec": {},
+            "status": {"phase": NodePhase::Ready, "roles": [NodeRole::Leader], "conditions": [condition]},
+        });
+        serde_json::from_value(item).unwrap()
+    }
+
+    #[test]
+    fn the_only_member_is_not_called_well_while_it_does_not_lead() {
+        let now = Timestamp::UNIX_EPOCH;
+        let findings = Findings::of(&known(health(false, &[]), member()), now);
+        assert_eq!(findings.etcd, "1 of 1 member well");
+        assert_eq!(findings.troubles, Vec::<String>::new());
+        let findings = Findings::of(&known(health(true, &[]), member()), now);
+        assert_eq!(findings.etcd, "not known while no machine leads");
+        assert_eq!(findings.troubles, [STALE]);
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_a_trouble_and_named() {
+        let now = Timestamp::UNIX_EPOCH;
+        let line = "NotWritable: workload default/big is left as it is";
+        let findings = Findings::of(&known(health(false, &[line]), member()), now);
+        assert_eq!(findings.troubles, [line]);
+        let mut node = member();
+        node.status.reason = NOT_WRITABLE.to_owned();
+        let findings = Findings::of(&known(health(false, &[]), node), now);
+        assert!(findings.troubles[0].contains("node n1 is Ready"));
     }
 }

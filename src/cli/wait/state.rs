@@ -26,6 +26,10 @@ pub(super) struct State {
     instances_known: bool,
     /// Instance and reason of what was told already.
     told: BTreeSet<(String, String)>,
+    /// What was last wrong with an instance: one that starts again and again may just run.
+    last_trouble: BTreeMap<String, String>,
+    /// With which exit code an instance last ended.
+    exit_codes: BTreeMap<String, i32>,
 }
 
 /// How it stands.
@@ -48,6 +52,8 @@ impl State {
             instances: BTreeMap::new(),
             instances_known: false,
             told: BTreeSet::new(),
+            last_trouble: BTreeMap::new(),
+            exit_codes: BTreeMap::new(),
         }
     }
 
@@ -81,6 +87,15 @@ impl State {
             }
             Change::Interrupted(_) => {}
         }
+        let unwell = self.instances.values().filter(|item| !is_fine(item));
+        let troubles = unwell
+            .filter(|item| !item.status.reason.is_empty())
+            .map(|item| (item.metadata.name.clone(), trouble(item)));
+        self.last_trouble.extend(troubles);
+        let ended = self.instances.values();
+        let ended =
+            ended.filter_map(|item| Some((item.metadata.name.clone(), item.status.exit_code?)));
+        self.exit_codes.extend(ended);
     }
 
     /// Both lists were seen, so that something can be said.
@@ -190,6 +205,7 @@ impl State {
             WorkloadPhase::Scheduled => return "scheduled".to_owned(),
             _ => {}
         }
+        let mut running = 0_usize;
         let mut counts: [(&str, usize); 6] = [
             ("waiting for a machine", 0),
             ("pulling", 0),
@@ -203,7 +219,10 @@ impl State {
                 InstancePhase::Pending => 0,
                 InstancePhase::Scheduled | InstancePhase::Starting => 2,
                 InstancePhase::Pulling | InstancePhase::Building => 1,
-                InstancePhase::Running if is_healthy(instance) => continue,
+                InstancePhase::Running if is_healthy(instance) => {
+                    running += 1;
+                    continue;
+                }
                 InstancePhase::Running => 3,
                 InstancePhase::Restarting => 4,
                 InstancePhase::Failed | InstancePhase::Unknown => 5,
@@ -222,7 +241,9 @@ impl State {
             // What the instances' own list still says is older.
             return text;
         }
-        for (word, count) in counts.iter().filter(|(_, count)| *count > 0) {
+        let began = running.saturating_sub(usize::try_from(healthy).unwrap_or(usize::MAX));
+        let counts = std::iter::once(("running for a moment", began)).chain(counts);
+        for (word, count) in counts.filter(|(_, count)| *count > 0) {
             text.push_str(&format!(", {count} {word}"));
         }
         if status.phase == WorkloadPhase::Paused {
@@ -259,8 +280,25 @@ impl State {
 
     /// The instances that are not well now.
     pub(super) fn troubles(&self) -> Vec<String> {
-        let unwell = self.current().filter(|item| !is_fine(item));
-        unwell.map(trouble).collect()
+        let status = self.workload.as_ref().map(|item| &item.status);
+        let all_ready = status.is_some_and(|status| status.ready >= status.replicas);
+        let unwell = self.current().filter_map(|item| match is_fine(item) {
+            false => Some((item, trouble(item))),
+            true if all_ready => None,
+            true => Some((item, self.last_trouble.get(&item.metadata.name)?.clone())),
+        });
+        unwell
+            .map(|(item, line)| self.with_exit_code(item, line))
+            .collect()
+    }
+
+    fn with_exit_code(&self, item: &InstanceItem, line: String) -> String {
+        match self.exit_codes.get(&item.metadata.name) {
+            Some(code) if !line.contains("exit code") => {
+                format!("{line}; the program last ended with exit code {code}")
+            }
+            _ => line,
+        }
     }
 
     /// What to type next.

@@ -7,9 +7,9 @@ use super::reasons::{self, Reason};
 use crate::{
     api::client::Named,
     api::types::{
-        Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, Event, HOST_PORT_IN_USE,
-        Health, InstanceItem, InstancePhase, NodeItem, NodePhase, ROLLED_BACK, WorkloadItem,
-        WorkloadPhase,
+        Condition, DATA_LOST_CONDITION, DISK_PRESSURE, DRAIN_BLOCKED, EVICTED, Event,
+        HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED, Health, InstanceItem, InstancePhase, NodeItem,
+        NodePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
     },
     cli::{
         output::{one_line, word},
@@ -242,6 +242,7 @@ fn holds_up(condition: &Condition) -> bool {
         ROLLED_BACK,
         "LimitsNotEnforced",
         HOST_PORT_IN_USE,
+        HOST_PORT_NOT_ALLOWED,
         DISK_PRESSURE,
     ];
     condition.status == bad_when_true.contains(&condition.kind.as_str())
@@ -276,6 +277,7 @@ fn instance_state(item: &InstanceItem, now: Timestamp) -> String {
     let place = node.map_or_else(|| "nowhere yet".to_owned(), |node| format!("on {node}"));
     let does = match status.phase {
         InstancePhase::Pending => "waits for a machine",
+        InstancePhase::Scheduled if status.reason == EVICTED => "is stopped until there is room",
         InstancePhase::Scheduled => "waits for the agent",
         InstancePhase::Pulling => "pulls its image",
         InstancePhase::Building => "builds its image",

@@ -321,6 +321,14 @@ fn room(facts: &Facts, findings: &mut Vec<Finding>) {
     } else {
         Finding::ok(text)
     });
+    if facts.etcd_shares_disk {
+        findings.push(
+            Finding::warning(
+                "etcd shares its file system with the workloads: one that fills it stops every change of the cluster",
+            )
+            .mended_by("where what runs is not trusted, mount a file system of its own, of 8 GiB, at /var/lib/kat/etcd before kat-agent init or join"),
+        );
+    }
     let memory = facts.memory_bytes;
     let text = format!("the machine has {} MiB of memory", memory >> 20);
     findings.push(if memory < MEMORY_WARNING {

@@ -104,6 +104,8 @@ pub struct Facts {
     pub accounts_error: Option<String>,
     /// Free space below /var/lib, bytes.
     pub disk_available_bytes: u64,
+    /// The data of etcd lies, or is to lie, on the file system of the workloads' users.
+    pub etcd_shares_disk: bool,
     /// Memory, bytes.
     pub memory_bytes: u64,
     /// This is root.
@@ -146,6 +148,7 @@ impl Default for Facts {
             taken_ids: Vec::new(),
             accounts_error: None,
             disk_available_bytes: 0,
+            etcd_shares_disk: false,
             memory_bytes: 0,
             is_root: false,
         }

@@ -16,7 +16,7 @@ use crate::{
     host::{
         commands::Invocation,
         facts::{disk, network, parse, version_of},
-        users::Users,
+        users::{HOMES, Users},
     },
     plan::INDEX_LIMIT,
     systemd::{Connector, SystemBus},
@@ -113,6 +113,7 @@ pub async fn gather(input: &CheckInput) -> Facts {
         taken_ids,
         accounts_error,
         disk_available_bytes: disk(Path::new("/var/lib/kat")).map_or(0, |(_, free)| free),
+        etcd_shares_disk: device(Path::new("/var/lib/kat/etcd")) == device(Path::new(HOMES)),
         memory_bytes: parse::meminfo(&text("/proc/meminfo"), "MemTotal").unwrap_or(0),
         is_root: rustix::process::geteuid().is_root(),
     }
@@ -174,6 +175,12 @@ fn boot_loader() -> BootLoader {
     } else {
         BootLoader::Unknown
     }
+}
+
+/// The file system that has a path, or is to have it.
+fn device(path: &Path) -> Option<u64> {
+    let there = path.ancestors().find_map(|one| std::fs::metadata(one).ok());
+    there.map(|there| std::os::unix::fs::MetadataExt::dev(&there))
 }
 
 /// `NTPSynchronized` and `CanNTP` of org.freedesktop.timedate1(5).

@@ -38,6 +38,7 @@ fn reports(ages: &[(&str, u64)]) -> Observed {
     let resources = ResourceList {
         cpu: Some(MilliCpu(4000)),
         memory: Some(Bytes(8 << 30)),
+        storage: None,
     };
     let report = |name: &str, age| ReportedNode {
         age: Duration::from_secs(age),

@@ -114,6 +114,7 @@ impl Keeper {
                 leadership,
                 reports: Reports::default(),
                 store_health: StoreHealth::default(),
+                planning: crate::leader::PlanningHealth::default(),
             },
             config: MembersConfig {
                 node: "n3".to_owned(),

@@ -13,6 +13,7 @@ fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
+        control_ports: crate::network::state::control_ports(),
         hold_seconds: 60,
         relay: false,
     }

@@ -36,7 +36,7 @@ pub fn answer(
 ) -> Option<Sent> {
     let (_sender, zone) = watch::channel(zone.clone());
     let nowhere = Upstreams::new("/nonexistent".into(), "/nonexistent".into(), 53);
-    let answerer = Answerer::new(zone, Forwarder::new(nowhere, 0), 1);
+    let answerer = Answerer::new(zone, Forwarder::new(nowhere, 0), 1, 1);
     let (reply, forwarded) = match answerer.step(packet, client) {
         Step::Drop => return None,
         Step::Send(bytes) => {
@@ -47,7 +47,8 @@ pub fn answer(
             });
         }
         Step::Reply(reply) => (*reply, false),
-        Step::Forward(_, request, key) => {
+        Step::Forward(forwarding) => {
+            let (request, key) = (forwarding.request, forwarding.key);
             let reply = match read_answer(upstream) {
                 Ok(answer) if belongs(&answer, request.metadata.id, &request.question) => {
                     let (answer, now) = (Arc::new(answer), Instant::now());

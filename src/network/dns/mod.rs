@@ -14,6 +14,7 @@ mod forward;
 pub mod fuzz;
 mod message;
 mod server;
+mod shares;
 mod upstream;
 mod zone;
 

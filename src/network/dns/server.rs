@@ -26,6 +26,7 @@ use super::{
     cache::Key,
     forward::Forwarder,
     message::{Reply, Request, parse, refusal},
+    shares::Shares,
     upstream::Upstreams,
     zone::{Lookup, Zone},
 };
@@ -50,8 +51,12 @@ pub struct Settings {
     pub cache_weight: usize,
     /// Questions that wait for other resolvers at one time; those beyond get SERVFAIL.
     pub forwards: usize,
+    /// Those of one source address; those beyond get SERVFAIL.
+    pub forwards_of_one: usize,
     /// TCP connections at one time; those beyond are closed.
     pub connections: usize,
+    /// Those of one source address; those beyond are closed.
+    pub connections_of_one: usize,
     /// How long a connection may be silent, and how long a question or an answer may take on it.
     pub connection_timeout: Duration,
 }
@@ -64,7 +69,9 @@ impl Default for Settings {
             upstream_port: 53,
             cache_weight: 8192,
             forwards: 256,
+            forwards_of_one: 32,
             connections: 64,
+            connections_of_one: 8,
             connection_timeout: Duration::from_secs(10),
         }
     }
@@ -78,6 +85,7 @@ pub struct Server {
     tcp: TcpListener,
     answerer: Arc<Answerer>,
     connections: Arc<Semaphore>,
+    connections_of_each: Arc<Shares>,
     connection_timeout: Duration,
 }
 
@@ -87,6 +95,17 @@ pub(super) struct Answerer {
     zone: watch::Receiver<Arc<Zone>>,
     forwarder: Arc<Forwarder>,
     forwards: Semaphore,
+    forwards_of_each: Arc<Shares>,
+}
+
+/// A question for other resolvers.
+#[derive(Debug)]
+pub(super) struct Forwarding {
+    zone: Arc<Zone>,
+    pub(super) request: Request,
+    pub(super) key: Key,
+    /// What is said where there is no such name.
+    otherwise: Option<Reply>,
 }
 
 /// What to do with a packet.
@@ -99,7 +118,7 @@ pub(super) enum Step {
     /// Encode and send this.
     Reply(Box<Reply>),
     /// Ask other resolvers first.
-    Forward(Arc<Zone>, Box<Request>, Key),
+    Forward(Box<Forwarding>),
 }
 
 impl Server {
@@ -129,7 +148,9 @@ impl Server {
             upstream_port,
             cache_weight,
             forwards,
+            forwards_of_one,
             connections,
+            connections_of_one,
             connection_timeout,
         } = settings;
         let upstreams = Upstreams::new(resolv_conf, resolved_conf, upstream_port);
@@ -141,8 +162,10 @@ impl Server {
                 zone,
                 Forwarder::new(upstreams, cache_weight),
                 forwards,
+                forwards_of_one,
             )),
             connections: Arc::new(Semaphore::new(connections)),
+            connections_of_each: Shares::new(connections_of_one),
             connection_timeout,
         })
     }
@@ -191,11 +214,11 @@ impl Server {
                 Step::Drop => continue,
                 Step::Send(bytes) => bytes,
                 Step::Reply(reply) => reply.to_udp(),
-                Step::Forward(zone, request, key) => {
+                Step::Forward(forwarding) => {
                     let (answerer, udp) = (self.answerer.clone(), self.udp.clone());
                     // Each of them holds a permit or ends at once.
                     tasks.spawn(async move {
-                        let reply = answerer.forward(&zone, &request, key).await;
+                        let reply = answerer.forward(*forwarding, client.ip()).await;
                         send(&udp, &reply.to_udp(), client).await;
                     });
                     continue;
@@ -221,14 +244,16 @@ impl Server {
             };
             failures = 0;
             while tasks.try_join_next().is_some() {}
-            let Ok(permit) = self.connections.clone().try_acquire_owned() else {
+            let share = self.connections_of_each.take(client.ip());
+            let permit = self.connections.clone().try_acquire_owned();
+            let (Some(share), Ok(permit)) = (share, permit) else {
                 tracing::debug!(%client, "too many DNS connections");
                 continue;
             };
             let answerer = self.answerer.clone();
             let limit = self.connection_timeout;
             tasks.spawn(async move {
-                let _permit = permit;
+                let _held = (share, permit);
                 if let Err(error) = converse(&answerer, stream, client.ip(), limit).await {
                     tracing::debug!(%client, %error, "DNS over TCP");
                 }
@@ -262,9 +287,7 @@ async fn converse(
             Step::Drop => return Ok(()),
             Step::Send(bytes) => bytes,
             Step::Reply(reply) => reply.to_tcp(),
-            Step::Forward(zone, request, key) => {
-                answerer.forward(&zone, &request, key).await.to_tcp()
-            }
+            Step::Forward(forwarding) => answerer.forward(*forwarding, client).await.to_tcp(),
         };
         let length = u16::try_from(reply.len()).map_err(io::Error::other)?;
         let mut framed = length.to_be_bytes().to_vec();
@@ -274,16 +297,18 @@ async fn converse(
 }
 
 impl Answerer {
-    /// Answers from `zone`, or asks with `forwarder`, so many questions at one time.
+    /// Answers from `zone`, or asks with `forwarder`, so many questions at one time, and so many of one source.
     pub(super) fn new(
         zone: watch::Receiver<Arc<Zone>>,
         forwarder: Forwarder,
         forwards: usize,
+        forwards_of_one: usize,
     ) -> Self {
         Self {
             zone,
             forwarder: Arc::new(forwarder),
             forwards: Semaphore::new(forwards),
+            forwards_of_each: Shares::new(forwards_of_one),
         }
     }
 
@@ -298,21 +323,20 @@ impl Answerer {
         if request.edns.is_some_and(|edns| edns.version > 0) {
             return simple(ResponseCode::BADVERS);
         }
-        let (code, answers, authority) = match zone.lookup(client, &request.question) {
-            Lookup::Refused => return simple(ResponseCode::Refused),
-            Lookup::Answer(records) => (ResponseCode::NoError, records, None),
-            Lookup::NoData(authority) => (ResponseCode::NoError, Vec::new(), Some(authority)),
-            Lookup::NoName(authority) => (ResponseCode::NXDomain, Vec::new(), Some(authority)),
-            Lookup::Forward => return self.forward_step(zone, request),
-        };
-        let mut reply = Reply::new(&request, code);
-        reply.metadata.authoritative = true;
-        reply.answers = answers;
-        reply.authorities.extend(authority.map(|record| *record));
-        Step::Reply(Box::new(reply))
+        match zone.lookup(client, &request.question) {
+            Lookup::Refused => simple(ResponseCode::Refused),
+            Lookup::Forward => self.forward_step(zone, request, None),
+            Lookup::ForwardFirst(found) => {
+                let otherwise = own_reply(&request, *found);
+                self.forward_step(zone, request, otherwise)
+            }
+            found => {
+                own_reply(&request, found).map_or(Step::Drop, |reply| Step::Reply(Box::new(reply)))
+            }
+        }
     }
 
-    fn forward_step(&self, zone: Arc<Zone>, request: Request) -> Step {
+    fn forward_step(&self, zone: Arc<Zone>, request: Request, otherwise: Option<Reply>) -> Step {
         if !request.metadata.recursion_desired {
             return Step::Reply(Box::new(Reply::new(&request, ResponseCode::Refused)));
         }
@@ -323,21 +347,58 @@ impl Answerer {
             request.metadata.checking_disabled,
         );
         match self.forwarder.cached(&key) {
-            Some((answer, age)) => Step::Reply(Box::new(relay(&request, &answer, age))),
-            None => Step::Forward(zone, Box::new(request), key),
+            Some((answer, age)) => {
+                Step::Reply(Box::new(relay_or(&request, &answer, age, otherwise)))
+            }
+            None => Step::Forward(Box::new(Forwarding {
+                zone,
+                request,
+                key,
+                otherwise,
+            })),
         }
     }
 
-    /// Asks other resolvers, unless too many questions wait for them already.
-    async fn forward(&self, zone: &Arc<Zone>, request: &Request, key: Key) -> Reply {
-        let Ok(_permit) = self.forwards.try_acquire() else {
-            return Reply::failure(request, "too many questions wait for other resolvers");
+    /// Asks other resolvers, unless too many questions wait for them already, the client's or all.
+    async fn forward(&self, forwarding: Forwarding, client: IpAddr) -> Reply {
+        let Forwarding {
+            zone,
+            request,
+            key,
+            otherwise,
+        } = forwarding;
+        let share = self.forwards_of_each.take(client);
+        let (Some(_share), Ok(_permit)) = (share, self.forwards.try_acquire()) else {
+            return Reply::failure(&request, "too many questions wait for other resolvers");
         };
-        match self.forwarder.ask(zone, &request.question, key).await {
-            Ok(answer) => relay(request, &answer, 0),
-            Err(reason) => Reply::failure(request, &reason),
+        match self.forwarder.ask(&zone, &request.question, key).await {
+            Ok(answer) => relay_or(&request, &answer, 0, otherwise),
+            Err(reason) => Reply::failure(&request, &reason),
         }
     }
+}
+
+/// What the zone says itself; nothing where it does not.
+fn own_reply(request: &Request, found: Lookup) -> Option<Reply> {
+    let (code, answers, authority) = match found {
+        Lookup::Answer(records) => (ResponseCode::NoError, records, None),
+        Lookup::NoData(authority) => (ResponseCode::NoError, Vec::new(), Some(authority)),
+        Lookup::NoName(authority) => (ResponseCode::NXDomain, Vec::new(), Some(authority)),
+        Lookup::Refused | Lookup::Forward | Lookup::ForwardFirst(_) => return None,
+    };
+    let mut reply = Reply::new(request, code);
+    reply.metadata.authoritative = true;
+    reply.answers = answers;
+    reply.authorities.extend(authority.map(|record| *record));
+    Some(reply)
+}
+
+/// Another resolver's answer, but where it knows no such name, and there is something else to say.
+fn relay_or(request: &Request, answer: &Message, age: u32, otherwise: Option<Reply>) -> Reply {
+    let unknown = answer.metadata.response_code == ResponseCode::NXDomain;
+    otherwise
+        .filter(|_| unknown)
+        .unwrap_or_else(|| relay(request, answer, age))
 }
 
 /// Another resolver's answer as this client's, `age` seconds later.

@@ -43,6 +43,7 @@ pub(super) fn node() -> NodeNetwork {
         mtu: 1420,
         upstream_dns: Vec::new(),
         relay: false,
+        control_ports: crate::network::state::control_ports(),
         hold_seconds: 60,
     }
 }

@@ -16,7 +16,10 @@ use ipnet::Ipv4Net;
 use rand::seq::SliceRandom;
 
 use super::DnsError;
-use crate::network::state::{DnsRecords, Instances, NodeNetwork};
+use crate::{
+    network::state::{DnsRecords, Instances, NodeNetwork},
+    top_level_domains,
+};
 
 /// Seconds that an answer may be kept, and that a name may be held for missing: instances move.
 pub(super) const TTL: u32 = 5;
@@ -51,6 +54,9 @@ pub enum Lookup {
     Refused,
     /// Not the cluster's name: other resolvers are asked.
     Forward,
+    /// A name of the world as well, since a namespace is called like a top-level domain: other resolvers are asked, and
+    /// this is said where there is no such name.
+    ForwardFirst(Box<Lookup>),
 }
 
 impl Zone {
@@ -114,7 +120,12 @@ impl Zone {
                 Lookup::NoName(Box::new(self.authority_at(self.domain.clone())))
             });
         }
-        self.short(source, name, kind)
+        let short = self.short(source, name, kind);
+        let short = short.map(|found| match is_of_the_world(name) {
+            true => Lookup::ForwardFirst(Box::new(found)),
+            false => found,
+        });
+        short
             .or_else(|| self.reverse(name, kind))
             .unwrap_or(Lookup::Forward)
     }
@@ -215,6 +226,13 @@ impl Zone {
     fn authority_at(&self, name: Name) -> Record {
         Record::from_rdata(name, TTL, RData::SOA(self.authority.clone()))
     }
+}
+
+/// Whether a name of two labels or more ends in a top-level domain.
+fn is_of_the_world(name: &Name) -> bool {
+    let last = name.iter().next_back();
+    let last = last.and_then(|label| std::str::from_utf8(label).ok());
+    name.iter().count() > 1 && last.is_some_and(top_level_domains::contains)
 }
 
 fn domain_name(domain: &str) -> Result<Name, DnsError> {

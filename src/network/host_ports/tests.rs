@@ -13,6 +13,7 @@ fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
+        control_ports: crate::network::state::control_ports(),
         hold_seconds: 60,
         relay: false,
     }
@@ -24,6 +25,8 @@ fn instance(last: u8, ports: &[(u16, Transport, u16)]) -> (String, InstanceNetwo
         port: *port,
         protocol: *protocol,
         container_port: *container_port,
+        // Its owner says so of the web's.
+        loopback: *port == 80,
     });
     let network = InstanceNetwork {
         namespace: "default".to_owned(),
@@ -125,4 +128,69 @@ fn connections_are_forgotten_that_lead_to_what_is_gone() {
     }
     let elsewhere = Flow::example(lan, 80, Tcp, Ipv4Addr::new(172, 17, 0, 2));
     assert!(!keeper.is_stale(&elsewhere, &node(), &ports));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_stays_a_programs_for_ten_minutes_after_it_was_last_seen_there() {
+    use Transport::{Tcp, Udp};
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("machine-ports.json");
+    let mut keeper = HostPortKeeper {
+        report: Some(report.clone()),
+        ..HostPortKeeper::default()
+    };
+    let told =
+        || -> MachinePorts { serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap() };
+    let listening: BTreeSet<HostPort> = [(Tcp, 5432), (Udp, 53), (Udp, 40_000)].into();
+    keeper.remember(&listening, Instant::now());
+    // What asks over UDP has such a port for a moment.
+    let kept = |keeper: &HostPortKeeper| keeper.programs.keys().copied().collect::<Vec<_>>();
+    assert_eq!(kept(&keeper), [(Tcp, 5432), (Udp, 53)]);
+    assert_eq!((told().tcp, told().udp), ([5432].into(), [53].into()));
+    // It ends, and was seen once more by then.
+    tokio::time::advance(Duration::from_secs(300)).await;
+    keeper.remember(&[(Tcp, 5432)].into(), Instant::now());
+    tokio::time::advance(Duration::from_secs(599)).await;
+    keeper.remember(&BTreeSet::new(), Instant::now());
+    assert_eq!(kept(&keeper), [(Tcp, 5432)]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    keeper.remember(&BTreeSet::new(), Instant::now());
+    assert!(kept(&keeper).is_empty());
+    assert_eq!(
+        told(),
+        MachinePorts {
+            schema: 1,
+            ..MachinePorts::default()
+        }
+    );
+}
+
+#[test]
+fn nothing_that_calls_the_loopback_is_led_away_unless_the_owner_says_so() {
+    let parts = parts(&[(2, Part::Serving), (5, Part::Held)]);
+    let mut instances = instances();
+    let set = |instances: &mut Instances, loopback: bool| {
+        let all = instances.instances.values_mut();
+        for port in all.flat_map(|one| &mut one.host_ports) {
+            port.loopback = loopback;
+        }
+    };
+    set(&mut instances, false);
+    let rules = ruleset(TEMPLATE, &node(), &instances, &parts).unwrap();
+    assert!(rules.contains("tcp . 80 : goto to-tcp-80"), "{rules}");
+    assert!(!rules.contains("ip daddr 127.0.0.1 "), "{rules}");
+    set(&mut instances, true);
+    let rules = ruleset(TEMPLATE, &node(), &instances, &parts).unwrap();
+    for rule in [
+        "ip daddr 127.0.0.1 goto lead-loopback",
+        "ip daddr 127.0.0.1 goto nobody-loopback",
+    ] {
+        assert!(rules.contains(rule), "{rule}: {rules}");
+    }
+    // A file of an agent that does not say it.
+    let mut file = serde_json::to_value(&instances).unwrap();
+    let ports = file.pointer_mut("/instances/web-2/hostPorts/0").unwrap();
+    ports.as_object_mut().unwrap().remove("loopback");
+    let read: Instances = serde_json::from_value(file).unwrap();
+    assert_eq!(read, instances);
 }

@@ -25,7 +25,7 @@ pub(super) fn plan_needless(draft: &mut Draft<'_>) {
             // What ended in this plan took its wishes along.
             let stored = snapshot.volumes.get(key).map(|stored| &stored.value);
             let unchanged = stored.is_none_or(|stored| draft.volume(key) == Some(stored));
-            if meant || !unchanged {
+            if meant || !unchanged || draft.keeps(&key.workload) {
                 continue;
             }
             let mut group = Group::default();
@@ -40,6 +40,9 @@ pub(super) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
     let snapshot = draft.snapshot;
     for (key, stored) in &snapshot.volumes {
         let before = &stored.value;
+        if draft.keeps(&key.workload) {
+            continue;
+        }
         let Some(record) = draft.volume(key).cloned() else {
             continue;
         };
@@ -98,7 +101,10 @@ pub(in crate::plan) fn move_events(
         let Some(key) = VolumeKey::parse(&report.volume) else {
             continue;
         };
-        if same || report.message.is_empty() {
+        // A machine speaks of what it takes itself.
+        let wishes = draft.snapshot.moves.get(node);
+        let takes = wishes.is_some_and(|all| all.contains_key(&key));
+        if same || report.message.is_empty() || !takes {
             continue;
         }
         let object = object_of(draft, &key);

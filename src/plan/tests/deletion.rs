@@ -28,7 +28,7 @@ fn waits_for_every_machine_and_then_leaves_nothing() {
         "the index is not free yet"
     );
     world.machines.get_mut("n2").unwrap().obeys = true;
-    world.settle();
+    world.settle_and_run();
     assert_eq!(left_of(&world, "web"), Vec::<String>::new());
     assert_eq!(world.snapshot().indexes.len(), 1);
     assert_eq!(world.status("other").phase, WorkloadPhase::Running);

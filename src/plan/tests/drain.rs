@@ -40,7 +40,7 @@ fn a_drained_machine_is_left_one_by_one_and_stays_empty() {
             break;
         }
     }
-    world.settle();
+    world.settle_and_run();
     assert_eq!(phase(&mut world, "n2"), NodePhase::Drained);
     assert!(seen.contains(&NodePhase::Draining));
     assert_eq!(world.running("web"), 6);
@@ -69,7 +69,7 @@ fn what_can_not_leave_stays_and_says_why() {
         file["spec"]["replicas"] = json!(2);
         file["spec"]["container"]["resources"] = json!({"requests": {"cpu": "3"}});
     });
-    world.settle();
+    world.settle_and_run();
     let here = on(&mut world, "n2");
     assert_eq!(here.len(), 1);
     world.drain("n2", true);

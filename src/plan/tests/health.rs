@@ -62,6 +62,55 @@ fn knowing() -> World {
 }
 
 #[test]
+fn an_instance_without_a_health_check_serves_at_once_and_is_ready_when_it_has_run_for_its_time() {
+    let mut world = World::with_machines(1);
+    for (replicas, before) in [(1, 0), (2, 1)] {
+        world.replicas("web", replicas);
+        world.settle();
+        let status = world.status("web");
+        assert_eq!(
+            (status.phase, status.ready, status.updated),
+            (WorkloadPhase::Progressing, before, before)
+        );
+        assert!(!status.conditions[0].status, "it is not available yet");
+        let names = world.keys("/kat/dns/default/web/A/").into_iter();
+        let named = names.filter(|key| key.contains('=')).count();
+        assert_eq!(u32::try_from(named).unwrap(), replicas, "it has its name");
+        world.pass(Duration::from_secs(3));
+        world.settle();
+        let status = world.status("web");
+        assert_eq!(
+            (status.phase, status.ready, status.updated),
+            (WorkloadPhase::Running, replicas, replicas)
+        );
+    }
+}
+
+/// It ends between two reports, so that none says that it did not run.
+#[test]
+fn a_program_that_ends_within_its_time_again_and_again_is_never_ready() {
+    let mut world = World::with_machines(1);
+    world.replicas("web", 1);
+    world.settle();
+    let id = world.wanted("web")[0].0.clone();
+    world.at("n1").obeys = false;
+    for restarts in 1..10 {
+        world.pass(Duration::from_secs(2));
+        world.at("n1").instances.get_mut(&id).unwrap().restarts = restarts;
+        world.plan_out();
+        let status = world.status("web");
+        assert_eq!(
+            (status.phase, status.ready),
+            (WorkloadPhase::Progressing, 0),
+            "{restarts}"
+        );
+    }
+    world.pass(Duration::from_secs(3));
+    world.plan_out();
+    assert_eq!(world.status("web").phase, WorkloadPhase::Running);
+}
+
+#[test]
 fn a_health_check_goes_to_machines_that_know_of_it() {
     let mut world = World::with_machines(2);
     world.at("n1").schema = 2;
@@ -99,7 +148,7 @@ fn what_waits_for_its_health_check_is_no_trouble_and_says_why() {
 fn what_is_unhealthy_is_named_with_its_reason_and_has_no_name() {
     let mut world = knowing();
     world.checked(2);
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.serving(), (2, 2));
     let id = world.wanted("web")[0].0.clone();
     let why = "its health check fails: GET :80/healthz: http 503";

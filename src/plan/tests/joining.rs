@@ -1,11 +1,14 @@
 //! Machines that join and leave.
 
 use super::*;
+use crate::api::types::MemberKeys;
 
 fn applicant(name: &str, number: u8) -> Applicant {
     Applicant {
         name: name.to_owned(),
         identity_key: format!("key {number}"),
+        signed: false,
+        member_keys: Default::default(),
         public_key: format!("wireguard {number}"),
         endpoints: vec![format!("192.0.2.{number}:51820")],
         advertise: vec![[192, 0, 2, number].into()],
@@ -64,6 +67,12 @@ fn a_known_key_keeps_what_the_machine_was_and_what_was_decided_about_it() {
         endpoints: vec!["198.51.100.7:51820".to_owned()],
         ..applicant("n2", 2)
     };
+    let swapped = Applicant {
+        public_key: "another".to_owned(),
+        ..moved.clone()
+    };
+    let refused = NotAdmitted::NotSigned("n2".to_owned());
+    assert_eq!(join(&mut world, &swapped), Err(refused));
     let again = join(&mut world, &moved).unwrap();
     assert!(again.known);
     assert_eq!((again.uid, again.subnet), (first.uid, first.subnet));
@@ -173,6 +182,174 @@ fn a_machine_whose_address_changed_is_told_of_to_all() {
     let events = world.snapshot().events;
     let told = |stored: &&Stored<Arc<Event>>| stored.value.reason == "EndpointsChanged";
     assert_eq!(events.values().filter(told).count(), 1);
+}
+
+/// Two members and a worker, each with an address; the leader is n1.
+fn three_with_addresses() -> World {
+    let mut world = World::with_machines(0);
+    for (name, number) in [("n1", 1), ("n2", 2), ("a3", 3)] {
+        let etcd = name != "a3";
+        let one = Applicant {
+            etcd,
+            ..applicant(name, number)
+        };
+        join(&mut world, &one).unwrap();
+        let machine = world.at(name);
+        (machine.speaks, machine.obeys) = (true, true);
+        machine.advertise.clone_from(&one.advertise);
+        machine.endpoints.clone_from(&one.endpoints);
+    }
+    world.plan_out();
+    world
+}
+
+fn addresses(world: &mut World, name: &str) -> (Vec<String>, Vec<String>) {
+    let node = world.snapshot().nodes[name].clone();
+    let advertise = &node.registration.value.advertise;
+    let advertise = advertise.iter().map(ToString::to_string).collect();
+    (advertise, node.endpoints)
+}
+
+fn taken(world: &mut World, name: &str) -> Option<String> {
+    let node = world.snapshot().nodes[name].clone();
+    let conditions = node.status.unwrap().value.conditions;
+    let mut taken = conditions
+        .into_iter()
+        .filter(|one| one.reason == "AddressTaken");
+    taken.next().map(|one| one.message)
+}
+
+fn warnings(world: &mut World) -> usize {
+    let events = world.snapshot().events;
+    let taken = events
+        .values()
+        .filter(|one| one.value.reason == "AddressTaken");
+    taken.count()
+}
+
+#[test]
+fn a_machine_that_reports_the_leaders_address_as_its_own_does_not_get_it() {
+    let mut world = three_with_addresses();
+    let before = world.snapshot().endpoints.unwrap().value;
+    assert_eq!(taken(&mut world, "a3"), None);
+    let worker = world.at("a3");
+    worker.advertise = vec![[192, 0, 2, 1].into()];
+    worker.endpoints = vec!["192.0.2.1:51820".to_owned(), "192.0.2.3:51821".to_owned()];
+    world.plan_out();
+    let own = (
+        vec!["192.0.2.3".to_owned()],
+        vec!["192.0.2.3:51821".to_owned()],
+    );
+    assert_eq!(addresses(&mut world, "a3"), own);
+    assert_eq!(world.snapshot().endpoints.unwrap().value, before);
+    let said = taken(&mut world, "a3").unwrap();
+    assert!(
+        said.contains("192.0.2.1:9115 is the address of machine n1"),
+        "{said}"
+    );
+    assert!(said.contains("192.0.2.1:51820"), "{said}");
+    assert_eq!(warnings(&mut world), 1);
+    world.plan_out();
+    assert_eq!(warnings(&mut world), 1);
+    // With its own again it is as it was.
+    world.at("a3").advertise = vec![[192, 0, 2, 3].into()];
+    world.at("a3").endpoints = vec!["192.0.2.3:51820".to_owned()];
+    world.plan_out();
+    assert_eq!(taken(&mut world, "a3"), None);
+}
+
+#[test]
+fn an_address_is_free_once_its_machine_is_elsewhere_or_gone() {
+    let mut world = three_with_addresses();
+    // Each gets the other's, as a router may do after it was restarted.
+    for (name, number) in [("n1", 2_u8), ("n2", 1)] {
+        let machine = world.at(name);
+        machine.advertise = vec![[192, 0, 2, number].into()];
+        machine.endpoints = vec![format!("192.0.2.{number}:51820")];
+    }
+    world.plan_out();
+    assert_eq!(addresses(&mut world, "n1").0, ["192.0.2.2"]);
+    assert_eq!(addresses(&mut world, "n2").1, ["192.0.2.1:51820"]);
+    assert_eq!(warnings(&mut world), 0);
+    // A machine that is off keeps its address until it is taken out.
+    world.at("n2").speaks = false;
+    let join_there = |world: &mut World| {
+        let newcomer = Applicant {
+            advertise: vec![[192, 0, 2, 1].into()],
+            ..applicant("n4", 4)
+        };
+        join(world, &newcomer).map(|one| one.known)
+    };
+    let refused = NotAdmitted::AddressTaken {
+        address: "192.0.2.1:9115".to_owned(),
+        node: "n2".to_owned(),
+    };
+    assert_eq!(join_there(&mut world), Err(refused));
+    world.remove_machine("n2");
+    assert_eq!(join_there(&mut world), Ok(false));
+}
+
+#[test]
+fn machines_behind_one_router_share_its_address_with_a_port_each() {
+    let mut world = three_with_addresses();
+    let hidden = |name: &str, number, port: u16| Applicant {
+        // Each agent tells of its address in its own network too; these networks count alike.
+        endpoints: vec![format!("203.0.113.7:{port}"), "10.0.0.2:51820".to_owned()],
+        advertise: vec![[10, 0, 0, 2].into()],
+        reach: Reach {
+            behind_nat: true,
+            ..Reach::default()
+        },
+        ..applicant(name, number)
+    };
+    for (name, number, port) in [("n5", 5, 51_820), ("n6", 6, 51_821)] {
+        let one = hidden(name, number, port);
+        join(&mut world, &one).unwrap();
+        let machine = world.at(name);
+        machine.speaks = true;
+        machine.advertise.clone_from(&one.advertise);
+        machine.endpoints.clone_from(&one.endpoints);
+    }
+    world.plan_out();
+    assert_eq!(
+        addresses(&mut world, "n6").1,
+        ["203.0.113.7:51821", "10.0.0.2:51820"]
+    );
+    assert_eq!(warnings(&mut world), 0);
+    let same = join(&mut world, &hidden("n7", 7, 51_821)).unwrap_err();
+    assert!(same.to_string().contains("203.0.113.7:51821"), "{same}");
+}
+
+#[test]
+fn a_report_writes_the_keys_of_a_member_that_joined_with_an_earlier_version() {
+    let mut world = three_with_addresses();
+    let keys_of = |world: &mut World, name: &str| {
+        let node = world.snapshot().nodes[name].clone();
+        node.registration.value.member_keys
+    };
+    assert!(keys_of(&mut world, "n2").is_empty());
+    let known = MemberKeys {
+        leader: "ab".repeat(32),
+        admin: "cd".repeat(32),
+    };
+    world.at("n2").member_keys.clone_from(&known);
+    world.plan_out();
+    assert_eq!(keys_of(&mut world, "n2"), known);
+    let published = world.snapshot().endpoints.unwrap().value.machines;
+    assert_eq!(published["n2"].leader_key, known.leader);
+    assert_eq!(published["n2"].node_key, "key 2");
+    assert_eq!(published["a3"].leader_key, "");
+    // An agent of an earlier version, or one that holds the store no more, takes nothing back.
+    world.at("n2").member_keys = MemberKeys::default();
+    world.plan_out();
+    assert_eq!(keys_of(&mut world, "n2"), known);
+    // A machine that joins says them at once.
+    let newcomer = Applicant {
+        member_keys: known.clone(),
+        ..applicant("n4", 4)
+    };
+    join(&mut world, &newcomer).unwrap();
+    assert_eq!(keys_of(&mut world, "n4"), known);
 }
 
 #[test]

@@ -89,7 +89,7 @@ fn a_lost_machines_instances_are_replaced_at_the_timeout_and_not_before() {
     assert!(!world.keys("/kat/dns/default/").contains(&name), "no name");
     assert_eq!(world.status("web").phase, WorkloadPhase::Degraded);
     assert_eq!(world.wanted("web").len(), 4, "the lost one may come back");
-    world.settle();
+    world.settle_and_run();
     let status = world.status("web");
     assert_eq!((status.phase, status.ready), (WorkloadPhase::Running, 3));
     let wanted = world.wanted("web");
@@ -132,7 +132,7 @@ fn nothing_runs_twice_when_the_machine_is_back() {
     let replaced: Vec<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     assert_eq!(really_running(&world).len(), 4, "the zombie runs on");
     plug_in(&mut world, "n2");
-    world.settle();
+    world.settle_and_run();
     let after: Vec<String> = world.wanted("web").into_iter().map(|one| one.0).collect();
     assert_eq!(after, replaced, "what serves stays where it is");
     let running = really_running(&world);
@@ -253,7 +253,7 @@ fn nothing_moves_while_more_than_half_of_the_machines_are_gone_at_once() {
 
     // One is back: the other is one of three, and its work is done elsewhere.
     plug_in(&mut world, "n3");
-    world.settle();
+    world.settle_and_run();
     assert_eq!(node_status(&mut world, "n2").reason, "NoHeartbeat");
     let wanted = world.wanted("web");
     assert_eq!(wanted.len(), 3);
@@ -330,7 +330,7 @@ fn machines_that_are_lost_one_after_the_other_are_each_replaced() {
     for machine in ["n2", "n3", "n4"] {
         unplug(&mut world, machine);
         world.pass(timeout);
-        world.settle();
+        world.settle_and_run();
         assert_eq!(
             world.status("web").phase,
             WorkloadPhase::Running,
@@ -372,7 +372,7 @@ fn the_replacement_of_a_replacement_leaves_one() {
     unplug(&mut world, &replacement.1);
     world.settle();
     world.pass(timeout * 2);
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
     assert_eq!(world.running("web"), 4);
     plug_in(&mut world, "n2");

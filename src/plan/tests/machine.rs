@@ -8,7 +8,7 @@
 use super::*;
 use crate::{
     agent::desired::{self, Desired},
-    api::types::{Condition, ImagesRemoved},
+    api::types::{Condition, EVICTED, ImagesRemoved, MemberKeys},
 };
 
 /// How far the agent's process is.
@@ -52,6 +52,8 @@ pub(super) struct Machine {
     /// What its agent says of the machine, and of images that it removed.
     pub(super) conditions: Vec<Condition>,
     pub(super) images_removed: Option<ImagesRemoved>,
+    /// Instances that it has stopped because its disk ran full.
+    pub(super) evicted: BTreeSet<String>,
     /// Folders of volumes that have data on it.
     pub(super) data: BTreeSet<String>,
     /// What becomes of that data.
@@ -62,6 +64,7 @@ pub(super) struct Machine {
     /// Where its agent says that others reach it.
     pub(super) advertise: Vec<IpAddr>,
     pub(super) endpoints: Vec<String>,
+    pub(super) member_keys: MemberKeys,
 
     /// What its agent says of its instances, and of which users something is left.
     pub(super) instances: BTreeMap<String, InstanceReport>,
@@ -91,6 +94,7 @@ impl Machine {
             resources: ResourceList {
                 cpu: Some(MilliCpu(4000)),
                 memory: Some(Bytes(8 * GIB)),
+                storage: None,
             },
             heard: None,
             age: Duration::ZERO,
@@ -100,11 +104,13 @@ impl Machine {
             host_network: false,
             conditions: Vec::new(),
             images_removed: None,
+            evicted: BTreeSet::new(),
             data: BTreeSet::new(),
             carrying: carrying::Carrying::default(),
             removed: Vec::new(),
             advertise: Vec::new(),
             endpoints: Vec::new(),
+            member_keys: MemberKeys::default(),
             schema: 0,
             data_path: HOST_PORT_DATA_PATH,
             instances: BTreeMap::new(),
@@ -208,6 +214,7 @@ impl Machine {
             volume_moves: self.carrying.said.clone(),
             advertise: self.advertise.clone(),
             endpoints: self.endpoints.clone(),
+            member_keys: self.member_keys.clone(),
             conditions: self.conditions.clone(),
             images_removed: self.images_removed.clone(),
             ..NodeReport::default()
@@ -270,6 +277,7 @@ impl Machine {
                 InstancePhase::Stopping | InstancePhase::Pending | InstancePhase::Stopped,
             ) => InstancePhase::Stopped,
             (Wanted::Stopped, _) => InstancePhase::Stopping,
+            (Wanted::Running, _) if self.evicted.contains(id) => InstancePhase::Scheduled,
             (Wanted::Running, InstancePhase::Pending) => InstancePhase::Starting,
             (Wanted::Running, _) if failing.contains(&assignment.image) => InstancePhase::Failed,
             (Wanted::Running, _) => InstancePhase::Running,
@@ -309,8 +317,11 @@ impl Machine {
                 ..InstanceReport::default()
             });
         report.phase = phase;
-        let failed = phase == InstancePhase::Failed;
-        report.reason = if failed { "RestartsExhausted" } else { "" }.to_owned();
+        report.reason = match phase {
+            InstancePhase::Failed => "RestartsExhausted".to_owned(),
+            InstancePhase::Scheduled => EVICTED.to_owned(),
+            _ => String::new(),
+        };
     }
 
     /// Stops and forgets what a confirmed list lacks; its users go one round after their units.

@@ -9,8 +9,10 @@ mod carrying;
 mod check;
 mod containers;
 mod deletion;
+mod disk;
 mod drain;
 mod failing;
+mod frozen;
 mod health;
 mod host_ports;
 mod images;
@@ -236,6 +238,13 @@ impl World {
             }
         }
         panic!("the world does not settle");
+    }
+
+    /// Settles, and lets what runs then run for its time.
+    fn settle_and_run(&mut self) {
+        self.settle();
+        self.pass(Duration::from_secs(3));
+        self.settle();
     }
 
     /// Settles, and lets new instances show that they work, until nothing is left to do.

@@ -15,6 +15,7 @@ impl World {
             labels: BTreeMap::new(),
             created: self.now,
             deleting,
+            quota: Default::default(),
         };
         self.write(keys::namespace(name), &record);
     }
@@ -126,8 +127,8 @@ impl World {
                 |meta| meta.uid.clone(),
             ),
             generation: before.as_ref().map_or(0, |meta| meta.generation) + 1,
-            spec_hash: file.to_string(),
-            template_hash: template.to_string(),
+            spec_hash: hash_of(&file),
+            template_hash: hash_of(&template),
             index,
             created: self.now,
             updated: self.now,
@@ -222,4 +223,10 @@ impl World {
             }
         }
     }
+}
+
+/// As short as what the API stores, however long the file is.
+fn hash_of(file: &serde_json::Value) -> String {
+    use sha2::{Digest, Sha256};
+    format!("{:x}", Sha256::digest(file.to_string()))
 }

@@ -43,7 +43,7 @@ fn a_full_cluster_is_not_overcommitted_and_says_so() {
         "0 of 2 machines fit: 2 without enough processor left"
     );
     world.apply_workload("web", asks("1500m", 4));
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
 

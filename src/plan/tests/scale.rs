@@ -7,7 +7,7 @@ fn up_down_and_to_nothing() {
     let mut world = World::with_machines(3);
     for count in [1, 5, 2, 0, 3] {
         world.replicas("web", count);
-        world.settle();
+        world.settle_and_run();
         let wanted = world.wanted("web");
         let slots: BTreeSet<u32> = wanted
             .iter()
@@ -44,7 +44,7 @@ fn what_runs_stays_when_more_are_wanted() {
 fn three_hundred_replicas_are_cut_into_transactions() {
     let mut world = World::with_machines(1);
     world.replicas("web", 300);
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.status("web").ready, 300);
     world.replicas("web", 0);
     world.settle();

@@ -160,7 +160,7 @@ fn a_required_spread_waits_rather_than_becomes_uneven_and_goes_on_when_it_can() 
         "{message}"
     );
     world.labelled("n7", &[("zone", "b")]);
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.status("db").phase, WorkloadPhase::Running);
     assert!(!world.machines_of("db").contains(&"n6".to_owned()));
 }
@@ -197,7 +197,7 @@ fn who_must_not_share_a_machine_does_not_whoever_says_so() {
         "0 of 3 machines fit: 3 with a workload of antiAffinity"
     );
     world.machine("n4", "23", &[]);
-    world.settle();
+    world.settle_and_run();
     assert_eq!(world.status("alone").phase, WorkloadPhase::Running);
 }
 
@@ -242,6 +242,7 @@ pub(super) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>)
         allocatable: ResourceList {
             cpu: Some(MilliCpu(4000)),
             memory: Some(Bytes(8 * GIB)),
+            storage: None,
         },
         requested: Requested::default(),
         host_ports: BTreeMap::new(),

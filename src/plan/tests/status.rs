@@ -15,7 +15,7 @@ fn phases_on_the_way_to_running() {
         "nothing answers yet"
     );
     world.machines.get_mut("n1").unwrap().obeys = true;
-    world.settle();
+    world.settle_and_run();
     let status = world.status("web");
     assert_eq!(status.phase, WorkloadPhase::Running);
     assert!(status.conditions[0].status);
@@ -66,11 +66,11 @@ fn an_unreadable_workload_says_so() {
 fn a_condition_keeps_its_time_while_it_holds() {
     let mut world = World::with_machines(1);
     world.replicas("web", 1);
-    world.settle();
+    world.settle_and_run();
     let since = world.status("web").conditions[0].since.clone();
     world.pass(Duration::from_secs(60));
     world.replicas("web", 2);
-    world.settle();
+    world.settle_and_run();
     let later = world.status("web").conditions[0].since.clone();
     assert_ne!(since, later, "it was Progressing in between");
     world.pass(Duration::from_secs(60));

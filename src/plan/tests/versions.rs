@@ -29,7 +29,7 @@ fn what_an_older_agent_does_not_know_is_placed_on_a_newer_one() {
         );
     }
     world.at("n2").schema = ASSIGNMENT_SCHEMA;
-    world.settle();
+    world.settle_and_run();
     let placed = world.wanted("web");
     let nodes: Vec<&str> = placed.iter().map(|(_, node, _)| node.as_str()).collect();
     assert_eq!(nodes, ["n2"]);
@@ -55,7 +55,7 @@ fn an_older_leader_keeps_what_it_does_not_understand() {
         stored["restartPolicy"]["condition"] = json!("OnTuesdays");
         stored["schema"] = json!(9);
     });
-    world.settle();
+    world.settle_and_run();
     let after: Vec<_> = world
         .wanted("web")
         .into_iter()

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -18,6 +18,16 @@ pub struct FakeMachine {
     system: Arc<FakeManager>,
     users: Mutex<BTreeMap<u32, Arc<FakeManager>>>,
     lingering: Mutex<BTreeSet<u32>>,
+    away: Mutex<BTreeMap<u32, Away>>,
+}
+
+/// Why the manager of a user who lingers does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Away {
+    /// It has ended, and logind takes it for started.
+    Ended,
+    /// It hangs.
+    Hangs,
 }
 
 impl FakeMachine {
@@ -50,6 +60,17 @@ impl FakeMachine {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .insert(uid, Arc::new(manager));
+    }
+
+    /// The manager of a user who lingers goes away, with all that it runs.
+    pub fn lose_user(&self, uid: u32, away: Away) {
+        self.away().insert(uid, away);
+        self.user_manager(uid)
+            .set_unreachable(Some("its socket is not there"));
+    }
+
+    fn away(&self) -> MutexGuard<'_, BTreeMap<u32, Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Users that linger.
@@ -88,12 +109,17 @@ impl UserSessions for FakeMachine {
                 lingering.remove(&uid);
             }
         }
-        manager.set_unreachable((!linger).then_some("its socket is not there"));
+        if !linger {
+            self.away().remove(&uid);
+        }
+        if !self.away().contains_key(&uid) {
+            manager.set_unreachable((!linger).then_some("its socket is not there"));
+        }
         Ok(())
     }
 
     async fn wait_for_user_bus(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
-        if self.lingering().contains(&uid) {
+        if self.lingering().contains(&uid) && !self.away().contains_key(&uid) {
             return Ok(());
         }
         sleep(limit).await;
@@ -110,7 +136,17 @@ impl UserSessions for FakeMachine {
     }
 
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
-        Ok(self.lingering().contains(&uid))
+        let ended = self.away().get(&uid) == Some(&Away::Ended);
+        Ok(self.lingering().contains(&uid) && !ended)
+    }
+
+    async fn start_user(&self, uid: u32, _limit: Duration) -> Result<(), SystemdError> {
+        let ended = self.away().get(&uid) == Some(&Away::Ended);
+        if ended {
+            self.away().remove(&uid);
+            self.user_manager(uid).begin_anew();
+        }
+        Ok(())
     }
 
     async fn restart_user(&self, uid: u32, _limit: Duration) -> Result<(), SystemdError> {

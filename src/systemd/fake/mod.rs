@@ -23,7 +23,10 @@ use self::{
     files::{matches_pattern, read_folder},
     state::{State, Unit},
 };
-pub use self::{machine::FakeMachine, state::Behaviour};
+pub use self::{
+    machine::{Away, FakeMachine},
+    state::Behaviour,
+};
 use super::{
     Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents,
     UnitManager, UnitStatus, error, listeners::Listeners,
@@ -124,6 +127,25 @@ impl FakeManager {
                 entry.status.exec_main_status = code;
                 entry.status.exec_main_exit_monotonic = now;
                 entry.rest("deactivating", "stop-post", now);
+            }
+        });
+        self.changed(unit);
+    }
+
+    /// Podman loses the unit's container as it starts it: its first process ended well and had not said that
+    /// the program runs.
+    pub fn loses_start(&self, unit: &str) {
+        let now = self.now();
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.exec_main_code = 1;
+                entry.status.exec_main_status = 0;
+                entry.status.exec_main_exit_monotonic = now;
+                entry.status.result = "protocol".to_owned();
+                match entry.behaviour.rests {
+                    true => entry.rest("activating", "auto-restart", now),
+                    false => entry.rest("failed", "failed", now),
+                }
             }
         });
         self.changed(unit);

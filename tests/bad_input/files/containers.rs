@@ -102,4 +102,12 @@ fn containers_beside_the_main_one() {
             "volumes: [{name: data, simpleClusterStorage: {}}]\n  initContainers: [{name: first, volumeMounts: [{name: data, mountPath: /a}]}]\n  sidecars: [{name: proxy, volumeMounts: [{name: data, mountPath: /b, subPath: §inner}]}]",
         )],
     );
+    only(
+        CrossFile,
+        "spec.volumes[1].hostMount.hostPath",
+        &["could put a link in its place", "it lies in volume `outer`"],
+        &[with(
+            "volumes: [{name: outer, hostMount: {hostPath: /srv/a}}, {name: inner, hostMount: {hostPath: §/srv//a/b, ensureType: DirectoryOrCreate}}]\n  initContainers: [{name: first, volumeMounts: [{name: outer, mountPath: /a}, {name: inner, mountPath: /b, readOnly: true}]}]",
+        )],
+    );
 }

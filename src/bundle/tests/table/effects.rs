@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Fields that neither a unit nor a decision depends on, and who shows them.
-const SHOWN_ONLY: [(&str, &str); 3] = [
+const SHOWN_ONLY: [(&str, &str); 4] = [
     (
         "spec.ports[].name",
         "`describe`; service addresses will use it",
@@ -45,6 +45,10 @@ const SHOWN_ONLY: [(&str, &str); 3] = [
     (
         "spec.ports[].protocol",
         "`describe`; service addresses will use it",
+    ),
+    (
+        "spec.container.resources.requests.storage",
+        "who is stopped when a disk runs full, which the agent measures",
     ),
 ];
 
@@ -200,6 +204,7 @@ fn outcome(files: &[SourceFile], machines: &[Machine]) -> String {
             labels: BTreeMap::new(),
             created: Timestamp::UNIX_EPOCH,
             deleting: false,
+            quota: Default::default(),
         },
     );
     let mut reports = BTreeMap::new();
@@ -385,6 +390,7 @@ fn report(name: &str, machine: &Machine) -> ReportedNode {
     let resources = ResourceList {
         cpu: Some(MilliCpu(machine.cpu)),
         memory: Some(Bytes(machine.memory << 20)),
+        storage: None,
     };
     let report = NodeReport {
         node_name: name.to_owned(),

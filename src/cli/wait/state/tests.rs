@@ -154,6 +154,43 @@ fn the_summary_counts_what_is_of_this_generation() {
 }
 
 #[test]
+fn a_program_that_ends_at_once_is_named_with_its_exit_code_although_it_just_runs() {
+    use InstancePhase::{Restarting, Running};
+    let mut state = with(workload(WorkloadPhase::Progressing, 2, (1, 0, 0)));
+    let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
+    "the program ended with exit code 3".clone_into(&mut ended.status.message);
+    state.instances(Change::Changed(ended));
+    state.instances(Change::Changed(instance("web-a", Running, "", 2)));
+    assert_eq!(state.verdict(), Verdict::Waiting);
+    assert_eq!(
+        state.summary(),
+        "web: 0 of 1 healthy, 1 running for a moment"
+    );
+    assert_eq!(
+        state.troubles(),
+        ["web-a: Restarting: CrashLoop: the program ended with exit code 3"]
+    );
+    let mut ended = instance("web-a", Restarting, "CrashLoop", 2);
+    ended.status.exit_code = Some(3);
+    state.instances(Change::Changed(ended));
+    let mut often = instance("web-a", Restarting, "CrashLoop", 2);
+    "started again 4 times".clone_into(&mut often.status.message);
+    state.instances(Change::Changed(often));
+    let told = state.troubles().remove(0);
+    assert!(
+        told.ends_with("; the program last ended with exit code 3"),
+        "{told}"
+    );
+    state.instances(Change::Changed(instance("web-a", Running, "", 2)));
+    state.workload(Change::Changed(workload(
+        WorkloadPhase::Running,
+        2,
+        (1, 1, 1),
+    )));
+    assert_eq!(state.troubles(), Vec::<String>::new());
+}
+
+#[test]
 fn gone_means_without_instances_and_only_when_both_lists_are_known() {
     let item = workload(WorkloadPhase::Deleting, 2, (1, 1, 1));
     let mut state = State::new(target());

@@ -340,6 +340,12 @@ fn cases() -> Vec<Case> {
             "",
         ),
         (
+            |f| f.etcd_shares_disk = true,
+            Warning,
+            "etcd shares its file system",
+            "mount a file system of its own",
+        ),
+        (
             |f| f.memory_bytes = 256 << 20,
             Warning,
             "256 MiB of memory",

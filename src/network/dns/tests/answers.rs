@@ -197,3 +197,26 @@ async fn silent_and_too_many_connections_are_closed() {
     write_framed(&mut again, &asked).await;
     assert!(!read_framed(&mut again).await.is_empty());
 }
+
+#[tokio::test]
+async fn one_source_that_holds_connections_leaves_the_others_theirs() {
+    let server = Running::with(&node(), &records(), settings()).await;
+    let asked = question("web.default.kat.cluster.local.", RecordType::A)
+        .to_vec()
+        .unwrap();
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        let mut stream = server.tcp().await;
+        write_framed(&mut stream, &asked).await;
+        read_framed(&mut stream).await;
+        held.push(stream);
+    }
+    let mut ninth = server.tcp().await;
+    let read = timeout(PATIENCE, ninth.read(&mut [0; 1])).await.unwrap();
+    assert!(!matches!(read, Ok(1..)), "a ninth was served");
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.6:0".parse().unwrap()).unwrap();
+    let mut other = socket.connect(server.address).await.unwrap();
+    write_framed(&mut other, &asked).await;
+    assert!(!read_framed(&mut other).await.is_empty());
+}

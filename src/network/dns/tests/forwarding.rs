@@ -246,3 +246,86 @@ fn kept_answers_say_how_long_they_still_hold() {
         assert_eq!(reply.answers[0].ttl, left);
     }
 }
+
+#[tokio::test]
+async fn one_source_that_floods_leaves_the_others_their_forwards() {
+    fn of_the_other(question: &Message) -> Vec<Message> {
+        match question.queries[0].name().to_ascii().starts_with("www.") {
+            true => one_address(question),
+            false => Vec::new(),
+        }
+    }
+    let resolver = Resolver::answering(of_the_other).await;
+    let server = Running::asking(&[&resolver]).await;
+    let flooding = UdpSocket::bind("127.0.0.5:0").await.unwrap();
+    for number in 0..300 {
+        let asked = question(&format!("{number}.example.org."), RecordType::A);
+        flooding
+            .send_to(&asked.to_vec().unwrap(), server.address)
+            .await
+            .unwrap();
+    }
+    let mut buffer = vec![0; 512];
+    let read = timeout(PATIENCE, flooding.recv(&mut buffer));
+    let length = read.await.expect("all of them wait").unwrap();
+    let refused = Message::from_vec(&buffer[..length]).unwrap();
+    assert_eq!(refused.metadata.response_code, ResponseCode::ServFail);
+    let answer = server.ask("www.example.org.", RecordType::A).await;
+    assert_eq!(answer.answers.len(), 1, "another one is answered");
+}
+
+/// A namespace `dev` of before such names were refused, with a workload `github`.
+#[tokio::test]
+async fn a_namespace_called_like_a_top_level_domain_has_only_names_that_the_world_lacks() {
+    fn world(question: &Message) -> Vec<Message> {
+        match question.queries[0].name().to_ascii().as_str() {
+            "github.dev." => one_address(question),
+            "broken.dev." => code(question, ResponseCode::ServFail),
+            _ => code(question, ResponseCode::NXDomain),
+        }
+    }
+    let resolver = Resolver::answering(world).await;
+    let node = NodeNetwork {
+        upstream_dns: vec![resolver.address.ip()],
+        ..node()
+    };
+    let own = |names: &[&str]| {
+        let address: Ipv4Addr = [10, 200, 0, 9].into();
+        let found = names.iter().map(|name| ((*name).to_owned(), vec![address]));
+        DnsRecords {
+            records: found.collect(),
+            ..records()
+        }
+    };
+    let records = own(&["github.dev", "mine.dev", "broken.dev", "web.default"]);
+    // The asking container is of the namespace `foo`.
+    let mut instances = instances();
+    for instance in instances.instances.values_mut() {
+        instance.address = Ipv4Addr::LOCALHOST;
+    }
+    let settings = Settings {
+        upstream_port: resolver.address.port(),
+        ..settings()
+    };
+    let server = Running::with(&node, &records, settings).await;
+    let zone = Zone::new(&node, &instances, &records).unwrap();
+    server.zone.send_replace(Arc::new(zone));
+    for _ in 0..2 {
+        let address = async |name: &str| {
+            let answer = server.ask(name, RecordType::A).await;
+            let found = answer.answers.first().map(|record| record.data.clone());
+            (answer.metadata.response_code, found)
+        };
+        let (_, github) = address("github.dev.").await;
+        assert_eq!(github, Some(RData::A(A::new(192, 0, 2, 1))), "the world's");
+        let (_, mine) = address("mine.dev.").await;
+        assert_eq!(mine, Some(RData::A(A::new(10, 200, 0, 9))), "nobody else's");
+        let (said, _) = address("broken.dev.").await;
+        assert_eq!(said, ResponseCode::ServFail, "it may be the world's");
+        // Names with the cluster's domain, and other namespaces, are as ever.
+        let (_, full) = address("github.dev.kat.cluster.local.").await;
+        assert_eq!(full, Some(RData::A(A::new(10, 200, 0, 9))));
+        let (_, plain) = address("web.default.").await;
+        assert_eq!(plain, Some(RData::A(A::new(10, 200, 0, 9))));
+    }
+}

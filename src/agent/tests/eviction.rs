@@ -1,0 +1,89 @@
+//! Instances that must not run because a disk runs full.
+
+use super::*;
+use crate::{agent::eviction::Evicted, api::types::EVICTED};
+
+fn evicted(assignments: &[&Assignment]) -> Evicted {
+    let told = assignments
+        .iter()
+        .map(|one| (one.instance.clone(), "the disk ran full".to_owned()));
+    Arc::new(told.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() {
+    let mut bench = Bench::new();
+    let (filler, web) = (assignment(0, "filler"), assignment(1, "web"));
+    bench.list(true, &[filler.clone(), web.clone()]);
+    bench.soon().await;
+    assert_eq!(bench.said(&filler.instance).0, InstancePhase::Running);
+    bench.evicted.send_replace(evicted(&[&filler]));
+    bench.soon().await;
+    assert_eq!(
+        bench.said(&filler.instance),
+        (
+            InstancePhase::Scheduled,
+            EVICTED.to_owned(),
+            "the disk ran full".to_owned()
+        )
+    );
+    assert_eq!(bench.calls(&filler, "stop"), 1);
+    // Podman removes what is left of its containers.
+    assert_eq!(bench.calls(&filler, "run_transient evict-kat-"), 1);
+    // Nothing of it is left that systemd could start, now or when the machine boots.
+    assert!(
+        !bench
+            .units(&filler)
+            .join("kat-default-filler-aaaaa.container")
+            .exists()
+    );
+    assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
+    assert_eq!(bench.calls(&web, "stop"), 0);
+    // Nor does the next agent start it.
+    bench.restart().await;
+    bench.list(true, &[filler.clone(), web.clone()]);
+    bench.later(Duration::from_secs(60)).await;
+    assert_eq!(bench.said(&filler.instance).1, EVICTED);
+    assert_eq!(
+        bench.calls(&filler, "start kat-default-filler-aaaaa.service"),
+        1
+    );
+    bench.evicted.send_replace(Evicted::default());
+    bench.soon().await;
+    assert_eq!(bench.said(&filler.instance).0, InstancePhase::Running);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_instance_that_is_to_stop_for_good_is_confirmed_as_stopped() {
+    let bench = Bench::new();
+    let filler = assignment(0, "filler");
+    bench.list(true, std::slice::from_ref(&filler));
+    bench.soon().await;
+    bench.evicted.send_replace(evicted(&[&filler]));
+    bench.soon().await;
+    bench.list(true, &[stopped(&filler)]);
+    bench.soon().await;
+    assert_eq!(bench.said(&filler.instance).0, InstancePhase::Stopped);
+}
+
+/// However long its file says that it may take: meanwhile nobody else can write.
+#[tokio::test(start_paused = true)]
+async fn an_evicted_instance_that_does_not_end_is_killed() {
+    let bench = Bench::new();
+    let mut filler = assignment(0, "filler");
+    filler.container.termination_grace_seconds = 600;
+    bench.behave(
+        &filler.unit(),
+        Some(Behaviour {
+            stop_takes: Duration::from_secs(600),
+            ..Behaviour::default()
+        }),
+    );
+    bench.list(true, std::slice::from_ref(&filler));
+    bench.soon().await;
+    bench.evicted.send_replace(evicted(&[&filler]));
+    bench.later(Duration::from_secs(4)).await;
+    assert_eq!(bench.calls(&filler, "run_transient evict-kat-"), 0);
+    bench.later(Duration::from_secs(2)).await;
+    assert_eq!(bench.calls(&filler, "run_transient evict-kat-"), 1);
+}

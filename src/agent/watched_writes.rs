@@ -1,0 +1,222 @@
+//! Files that follow the store: what could not be written is kept and tried again until it is on the disk.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::Statuses;
+use crate::pulse::Pulses;
+
+/// Pause before a failed write is tried again; it doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Longest pause: so long at most is a file behind the store after its disk has room again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// Writes the last state of one file.
+type Write = Arc<dyn Fn() -> anyhow::Result<()> + Send + Sync>;
+
+/// Writes files, and remembers those of which the last state is not on the disk yet. Cheap to clone.
+#[derive(Clone)]
+pub struct WatchedWrites {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Held during every write, so that a retry never replaces a newer state.
+    unwritten: Mutex<BTreeMap<PathBuf, Unwritten>>,
+    failed: Notify,
+    statuses: Statuses,
+}
+
+struct Unwritten {
+    write: Write,
+    error: String,
+}
+
+impl fmt::Debug for WatchedWrites {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("WatchedWrites")
+    }
+}
+
+impl WatchedWrites {
+    /// What is not written is reported through `statuses`.
+    pub fn new(statuses: Statuses) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                unwritten: Mutex::default(),
+                failed: Notify::new(),
+                statuses,
+            }),
+        }
+    }
+
+    /// Writes the file at `path` with `write`, which takes the place of an earlier write of it that
+    /// failed. An error, which names the path, has been logged and reported, and [`Self::run`] tries again.
+    ///
+    /// # Errors
+    /// The error of `write`.
+    pub fn write(
+        &self,
+        path: &Path,
+        write: impl Fn() -> anyhow::Result<()> + Send + Sync + 'static,
+    ) -> Result<(), String> {
+        let mut unwritten = self.unwritten();
+        let before = unwritten.remove(path).map(|one| one.error);
+        let written = write().map_err(|error| format!("{error:#}"));
+        if let Err(error) = &written {
+            let one = Unwritten {
+                write: Arc::new(write),
+                error: error.clone(),
+            };
+            unwritten.insert(path.to_owned(), one);
+            self.inner.failed.notify_one();
+        }
+        log(path, before.as_deref(), &written);
+        self.report(&unwritten);
+        written
+    }
+
+    /// Tries failed writes again until `cancel`.
+    pub async fn run(self, pulses: Pulses, cancel: CancellationToken) {
+        let pulse = pulses.watch("who writes files again that failed");
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let writes = self.clone();
+            let retried = tokio::task::spawn_blocking(move || writes.retry());
+            let all_written = pulse.wait(retried).await.unwrap_or(false);
+            let next = async {
+                if all_written {
+                    self.inner.failed.notified().await;
+                    pause = FIRST_PAUSE;
+                } else {
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                tokio::time::sleep(pause).await;
+            };
+            let next = cancel.run_until_cancelled(next);
+            if pulse.wait(next).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Tries each once; true where nothing is left.
+    fn retry(&self) -> bool {
+        let mut unwritten = self.unwritten();
+        let begun = unwritten.len();
+        unwritten.retain(|path, one| {
+            let written = (one.write)().map_err(|error| format!("{error:#}"));
+            log(path, Some(&one.error), &written);
+            match written {
+                Ok(()) => false,
+                Err(error) => {
+                    one.error = error;
+                    true
+                }
+            }
+        });
+        if begun > 0 {
+            self.report(&unwritten);
+        }
+        unwritten.is_empty()
+    }
+
+    fn report(&self, unwritten: &BTreeMap<PathBuf, Unwritten>) {
+        let errors = unwritten.values().map(|one| one.error.clone());
+        self.inner.statuses.set_unwritten(errors.collect());
+    }
+
+    fn unwritten(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Unwritten>> {
+        let unwritten = self.inner.unwritten.lock();
+        unwritten.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Each error once, and its end.
+fn log(path: &Path, before: Option<&str>, written: &Result<(), String>) {
+    match (before, written) {
+        (None, Ok(())) => {}
+        (Some(_), Ok(())) => tracing::info!(path = %path.display(), "the file is written now"),
+        (Some(before), Err(error)) if before == error => {}
+        (_, Err(error)) => tracing::error!("a file is not written, and is tried again: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A disk that can be full, with one file on it.
+    #[derive(Default)]
+    struct Disk {
+        full: AtomicBool,
+        file: Mutex<String>,
+        tries: AtomicU32,
+    }
+
+    fn writer(disk: &Arc<Disk>, text: &str) -> impl Fn() -> anyhow::Result<()> + use<> {
+        let (disk, text) = (Arc::clone(disk), text.to_owned());
+        move || {
+            disk.tries.fetch_add(1, Ordering::Relaxed);
+            anyhow::ensure!(
+                !disk.full.load(Ordering::Relaxed),
+                "/a: no space left on device"
+            );
+            text.clone_into(&mut disk.file.lock().unwrap());
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_whose_disk_was_full_is_written_without_another_change_of_the_store() {
+        let (disk, statuses) = (Arc::new(Disk::default()), Statuses::default());
+        let writes = WatchedWrites::new(statuses.clone());
+        let cancel = CancellationToken::new();
+        let task = tokio::spawn(writes.clone().run(Pulses::default(), cancel.clone()));
+        let path = Path::new("/a");
+        writes.write(path, writer(&disk, "one")).unwrap();
+        assert_eq!(statuses.unwritten(), Vec::<String>::new());
+        disk.full.store(true, Ordering::Relaxed);
+        writes.write(path, writer(&disk, "two")).unwrap_err();
+        writes.write(path, writer(&disk, "three")).unwrap_err();
+        assert_eq!(statuses.unwritten(), ["/a: no space left on device"]);
+        // Five minutes at a pause of ten seconds, and the first few.
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        let tries = disk.tries.load(Ordering::Relaxed);
+        assert!((30..45).contains(&tries), "{tries}");
+        assert_eq!(*disk.file.lock().unwrap(), "one");
+        disk.full.store(false, Ordering::Relaxed);
+        tokio::time::sleep(LONGEST_PAUSE).await;
+        assert_eq!(*disk.file.lock().unwrap(), "three", "the last state alone");
+        assert_eq!(statuses.unwritten(), Vec::<String>::new());
+        let tries = disk.tries.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_secs(300)).await;
+        assert_eq!(disk.tries.load(Ordering::Relaxed), tries);
+        cancel.cancel();
+        task.await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_newer_state_takes_the_place_of_a_write_that_failed() {
+        let (disk, statuses) = (Arc::new(Disk::default()), Statuses::default());
+        let writes = WatchedWrites::new(statuses.clone());
+        let path = Path::new("/a");
+        disk.full.store(true, Ordering::Relaxed);
+        writes.write(path, writer(&disk, "old")).unwrap_err();
+        disk.full.store(false, Ordering::Relaxed);
+        writes.write(path, writer(&disk, "new")).unwrap();
+        assert_eq!(statuses.unwritten(), Vec::<String>::new());
+        assert!(writes.retry());
+        assert_eq!(*disk.file.lock().unwrap(), "new");
+    }
+}

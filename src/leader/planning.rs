@@ -1,0 +1,156 @@
+//! Whether the leader plans, and can write what it plans: for `katcall status` and the journal.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::plan::NotWritable;
+
+/// Writes that fail for so long are a trouble; what is shorter is a change of leader, or a member that restarts.
+const FAILING: Duration = Duration::from_secs(5);
+/// A leader without a finished plan for so long is a trouble: it makes one every 5 s at least.
+const UNFINISHED: Duration = Duration::from_secs(30);
+
+/// What is known of the leader's plans on the machine that leads. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct PlanningHealth {
+    inner: Arc<Mutex<Option<Planning>>>,
+}
+
+struct Planning {
+    /// The end of the last plan that was written whole.
+    finished: Instant,
+    /// Since when writes fail, and the last error.
+    failing: Option<(Instant, String)>,
+    frozen: Vec<NotWritable>,
+}
+
+/// What [`PlanningHealth`] shows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PlanningReport {
+    /// Objects that cannot be written.
+    pub frozen: Vec<NotWritable>,
+    /// Why nothing is decided, or nothing that is decided is written.
+    pub trouble: Option<String>,
+}
+
+impl PlanningHealth {
+    /// This machine begins to lead.
+    pub(super) fn begin(&self) {
+        *self.lock() = Some(Planning {
+            finished: Instant::now(),
+            failing: None,
+            frozen: Vec::new(),
+        });
+    }
+
+    /// It leads no more.
+    pub(super) fn end(&self) {
+        *self.lock() = None;
+    }
+
+    /// A plan leaves these objects as they are.
+    pub(super) fn planned(&self, frozen: &[NotWritable]) {
+        let mut inner = self.lock();
+        let Some(planning) = inner.as_mut() else {
+            return;
+        };
+        let objects = |list: &[NotWritable]| -> Vec<_> {
+            let objects = list.iter().map(|one| (one.object.clone(), one.key.clone()));
+            objects.collect()
+        };
+        if objects(&planning.frozen) != objects(frozen) {
+            for one in frozen {
+                tracing::error!(
+                    object = %one.object,
+                    "{} is left as it is: {one}",
+                    one.object
+                );
+            }
+            if frozen.is_empty() {
+                tracing::info!("everything can be written again");
+            }
+        }
+        frozen.clone_into(&mut planning.frozen);
+    }
+
+    /// All that was planned is written.
+    pub(super) fn finished(&self) {
+        if let Some(planning) = self.lock().as_mut() {
+            planning.finished = Instant::now();
+            planning.failing = None;
+        }
+    }
+
+    /// It could not be written.
+    pub(super) fn failed(&self, error: String) {
+        if let Some(planning) = self.lock().as_mut() {
+            let since = planning.failing.take();
+            let since = since.map_or_else(Instant::now, |(since, _)| since);
+            planning.failing = Some((since, error));
+        }
+    }
+
+    /// As it is now; nothing on a machine that does not lead.
+    pub fn report(&self) -> Option<PlanningReport> {
+        let inner = self.lock();
+        let planning = inner.as_ref()?;
+        let failing = planning.failing.as_ref();
+        let failing = failing.filter(|(since, _)| since.elapsed() >= FAILING);
+        let unfinished = planning.finished.elapsed();
+        let trouble = match failing {
+            Some((since, error)) => Some(format!(
+                "the leader cannot write its decisions for {} s: {error}",
+                since.elapsed().as_secs()
+            )),
+            None if unfinished >= UNFINISHED => Some(format!(
+                "the leader has finished no plan for {} s: nothing is placed or moved",
+                unfinished.as_secs()
+            )),
+            None => None,
+        };
+        Some(PlanningReport {
+            frozen: planning.frozen.clone(),
+            trouble,
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Planning>> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn writes_that_fail_for_five_seconds_are_a_trouble_with_their_error() {
+        let health = PlanningHealth::default();
+        assert_eq!(health.report(), None, "it does not lead");
+        health.begin();
+        health.failed("etcd does not answer".to_owned());
+        assert_eq!(health.report(), Some(PlanningReport::default()));
+        tokio::time::advance(Duration::from_secs(6)).await;
+        health.failed("etcd does not answer".to_owned());
+        let trouble = health.report().and_then(|report| report.trouble);
+        let trouble = trouble.expect("a trouble");
+        assert!(trouble.contains("6 s: etcd does not answer"), "{trouble}");
+        health.finished();
+        assert_eq!(health.report(), Some(PlanningReport::default()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_finishes_no_plan_is_a_trouble() {
+        let health = PlanningHealth::default();
+        health.begin();
+        tokio::time::advance(Duration::from_secs(31)).await;
+        let trouble = health.report().and_then(|report| report.trouble);
+        assert!(trouble.expect("a trouble").contains("no plan for 31 s"));
+        health.end();
+        assert_eq!(health.report(), None);
+    }
+}

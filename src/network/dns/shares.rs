@@ -1,0 +1,80 @@
+//! So many of something at one time for each source address, so that one container leaves room for the others.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// How many each source has at this moment. Of those that have none nothing is kept.
+#[derive(Debug)]
+pub(super) struct Shares {
+    each: usize,
+    taken: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+/// One of a source's, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Share {
+    shares: Arc<Shares>,
+    source: IpAddr,
+}
+
+impl Shares {
+    pub(super) fn new(each: usize) -> Arc<Self> {
+        Arc::new(Self {
+            each,
+            taken: Mutex::default(),
+        })
+    }
+
+    /// One more for this source; nothing where it has all of its own.
+    pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<Share> {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = taken.get(&source).copied().unwrap_or_default();
+        if count >= self.each {
+            return None;
+        }
+        taken.insert(source, count + 1);
+        Some(Share {
+            shares: Arc::clone(self),
+            source,
+        })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = self
+            .shares
+            .taken
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        match taken.get_mut(&self.source) {
+            Some(count) if *count > 1 => *count -= 1,
+            _ => {
+                taken.remove(&self.source);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_has_all_of_its_own_leaves_others_theirs() {
+        let shares = Shares::new(2);
+        let [one, two] = ["10.100.0.7", "10.100.0.8"].map(|text| text.parse().unwrap());
+        let first = shares.take(one).unwrap();
+        let second = shares.take(one).unwrap();
+        assert!(shares.take(one).is_none());
+        let other = shares.take(two).unwrap();
+        drop(first);
+        let again = shares.take(one).unwrap();
+        assert!(shares.take(one).is_none());
+        drop((second, other, again));
+        assert!(shares.taken.lock().unwrap().is_empty());
+    }
+}

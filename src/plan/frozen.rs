@@ -1,0 +1,301 @@
+//! Objects that cannot be written: each keeps all its keys, and the plan continues for the others.
+//!
+//! Nothing of it is stored. Every plan finds it out anew from what it would write, so that a new leader comes to
+//! the same, and an object is written again as soon as what it would write fits.
+
+use std::collections::BTreeMap;
+
+use super::{Snapshot, VolumeKey, WorkloadKey, draft::Change};
+use crate::store::{
+    Compare, MAX_BYTES, MAX_OPERATIONS, Operation, condition_bytes, keys, operation_bytes,
+};
+
+/// Room that a transaction needs beside a change: the fence and the turn of the plan.
+const FENCE_BYTES: usize = 1024;
+const FENCE_OPERATIONS: usize = 2;
+
+/// What a key belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WrittenObject {
+    /// A workload, with its instances and volumes.
+    Workload(WorkloadKey),
+    /// The status of a machine.
+    Machine(String),
+    /// A key of the cluster or of a machine that nothing else waits for.
+    Key(String),
+}
+
+impl std::fmt::Display for WrittenObject {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Workload(key) => write!(formatter, "workload {key}"),
+            Self::Machine(name) => write!(formatter, "node {name}"),
+            Self::Key(key) => write!(formatter, "key {key}"),
+        }
+    }
+}
+
+/// An object that the store does not take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotWritable {
+    /// Whose change it is.
+    pub object: WrittenObject,
+    /// The largest key of the change.
+    pub key: String,
+    /// Why.
+    pub cause: NotWritableCause,
+}
+
+/// Why a change cannot be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotWritableCause {
+    /// It does not fit into one transaction.
+    TooLarge {
+        /// Its operations.
+        operations: usize,
+        /// Its bytes.
+        bytes: usize,
+    },
+    /// A value of it has no JSON.
+    NotEncoded(String),
+}
+
+/// Without the object, and rounded, so that it stays the same from plan to plan.
+impl std::fmt::Display for NotWritable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { key, cause, .. } = self;
+        match cause {
+            NotWritableCause::TooLarge { operations, bytes } => write!(
+                formatter,
+                "{key} cannot be written: the change has {operations} operations and {} KiB, a transaction takes {MAX_OPERATIONS} and {} KiB",
+                bytes.div_ceil(1024),
+                MAX_BYTES / 1024
+            ),
+            NotWritableCause::NotEncoded(error) => {
+                write!(formatter, "{key} cannot be written as JSON: {error}")
+            }
+        }
+    }
+}
+
+/// The objects that a plan leaves as they are.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Frozen {
+    by_object: BTreeMap<WrittenObject, NotWritable>,
+}
+
+impl Frozen {
+    /// True when any of these was not known.
+    pub(super) fn extend(&mut self, found: &[NotWritable]) -> bool {
+        let before = self.by_object.len();
+        for one in found {
+            self.by_object
+                .entry(one.object.clone())
+                .or_insert_with(|| one.clone());
+        }
+        self.by_object.len() > before
+    }
+
+    pub(super) fn workload(&self, key: &WorkloadKey) -> Option<&NotWritable> {
+        // Mostly there is none, and nothing is copied for the question.
+        if self.by_object.is_empty() {
+            return None;
+        }
+        self.by_object.get(&WrittenObject::Workload(key.clone()))
+    }
+
+    pub(super) fn machine(&self, name: &str) -> Option<&NotWritable> {
+        if self.by_object.is_empty() {
+            return None;
+        }
+        self.by_object.get(&WrittenObject::Machine(name.to_owned()))
+    }
+
+    /// The key itself is left as it is.
+    pub(super) fn has_key(&self, key: &str) -> bool {
+        !self.by_object.is_empty()
+            && self
+                .by_object
+                .contains_key(&WrittenObject::Key(key.to_owned()))
+    }
+
+    pub(super) fn into_list(self) -> Vec<NotWritable> {
+        self.by_object.into_values().collect()
+    }
+}
+
+/// Why an assignment of so many bytes cannot be written, with its address and the meta of its machine's list.
+pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
+    const OPERATIONS: usize = 3;
+    (bytes + FENCE_BYTES > MAX_BYTES).then_some(NotWritableCause::TooLarge {
+        operations: OPERATIONS,
+        bytes,
+    })
+}
+
+/// The change fits into one transaction.
+pub(super) fn fits(change: &Change) -> bool {
+    let size = Size::of(change);
+    size.conditions + FENCE_OPERATIONS <= MAX_OPERATIONS
+        && size.operations + FENCE_OPERATIONS <= MAX_OPERATIONS
+        && size.bytes + FENCE_BYTES <= MAX_BYTES
+}
+
+/// Whose the change is, if it does not fit: who has the largest part of what is too much.
+pub(super) fn not_writable(
+    snapshot: &Snapshot,
+    placed: &BTreeMap<String, WorkloadKey>,
+    change: &Change,
+) -> Option<NotWritable> {
+    if fits(change) {
+        return None;
+    }
+    let size = Size::of(change);
+    let too_many = size.operations + FENCE_OPERATIONS > MAX_OPERATIONS;
+    let weight = |operation: &Operation| match too_many {
+        true => 1,
+        false => operation_bytes(operation),
+    };
+    let mut by_object: BTreeMap<WrittenObject, usize> = BTreeMap::new();
+    for operation in &change.operations {
+        if let Some(object) = object_of(snapshot, placed, key_of(operation)) {
+            *by_object.entry(object).or_default() += weight(operation);
+        }
+    }
+    // What belongs to nothing else is looked at last.
+    let rank = |object: &WrittenObject| !matches!(object, WrittenObject::Key(_));
+    let (object, _) = by_object
+        .into_iter()
+        .max_by_key(|(object, weight)| (rank(object), *weight))?;
+    let own = |operation: &&Operation| {
+        object_of(snapshot, placed, key_of(operation)).as_ref() == Some(&object)
+    };
+    let largest = change.operations.iter().filter(own);
+    let key = largest.max_by_key(|operation| operation_bytes(operation));
+    Some(NotWritable {
+        key: key.map_or_else(String::new, |operation| key_of(operation).to_owned()),
+        object,
+        cause: NotWritableCause::TooLarge {
+            operations: size.operations,
+            bytes: size.bytes,
+        },
+    })
+}
+
+/// What a key belongs to; nothing of the metas of desired lists, which every change of a machine writes.
+pub(super) fn object_of(
+    snapshot: &Snapshot,
+    placed: &BTreeMap<String, WorkloadKey>,
+    key: &str,
+) -> Option<WrittenObject> {
+    let workload_of = |path: &str| {
+        let mut parts = path.split('/');
+        let (namespace, name) = (parts.next()?, parts.next()?);
+        let workload = WorkloadKey::new(namespace, name);
+        (!name.is_empty()).then_some(WrittenObject::Workload(workload))
+    };
+    let of_instance = |instance: &str| {
+        let stored = snapshot.instances.get(instance);
+        let stored = stored.map(|entry| {
+            let assignment = &entry.assignment.value;
+            WorkloadKey::new(&assignment.namespace, &assignment.workload)
+        });
+        stored
+            .or_else(|| placed.get(instance).cloned())
+            .map(WrittenObject::Workload)
+    };
+    let of_workloads = [
+        keys::WORKLOADS,
+        keys::WORKLOAD_STATUS,
+        keys::ARCHIVE,
+        keys::SERVICES,
+        keys::DNS,
+        keys::VOLUMES,
+    ];
+    let whole = || Some(WrittenObject::Key(key.to_owned()));
+    for prefix in of_workloads {
+        if let Some(path) = key.strip_prefix(prefix) {
+            // Names of machines are in the zone as well.
+            let object = workload_of(path).filter(|object| match object {
+                WrittenObject::Workload(key) => snapshot.workloads.contains_key(key),
+                WrittenObject::Machine(_) | WrittenObject::Key(_) => false,
+            });
+            return object.or_else(whole);
+        }
+    }
+    if let Some(name) = key.strip_prefix(keys::NODE_STATUS) {
+        return Some(WrittenObject::Machine(name.to_owned()));
+    }
+    if let Some(path) = key.strip_prefix(keys::ALLOCATIONS) {
+        return path
+            .strip_suffix("/ip")
+            .and_then(of_instance)
+            .or_else(whole);
+    }
+    let Some(path) = key.strip_prefix(keys::NODE_DESIRED) else {
+        return whole();
+    };
+    match path.split_once('/').map(|(_, rest)| rest) {
+        Some("meta") => None,
+        Some(rest) => {
+            let (kind, what) = rest.split_once('/').unwrap_or((rest, ""));
+            match kind {
+                "instances" => of_instance(what).or_else(whole),
+                _ => VolumeKey::parse(what)
+                    .map(|volume| WrittenObject::Workload(volume.workload))
+                    .filter(|object| match object {
+                        WrittenObject::Workload(key) => snapshot.workloads.contains_key(key),
+                        WrittenObject::Machine(_) | WrittenObject::Key(_) => false,
+                    })
+                    .or_else(whole),
+            }
+        }
+        None => whole(),
+    }
+}
+
+/// The changes that can be written. What is left out may have been counted in the meta of a desired list: nothing
+/// that comes after it is written then.
+pub(super) fn without_the_unwritable(changes: Vec<Change>) -> Vec<Change> {
+    let mut left = Vec::with_capacity(changes.len());
+    for change in changes {
+        if fits(&change) {
+            left.push(change);
+        } else if change.operations.iter().any(|one| is_meta(key_of(one))) {
+            break;
+        }
+    }
+    left
+}
+
+fn is_meta(key: &str) -> bool {
+    key.starts_with(keys::NODE_DESIRED) && key.ends_with("/meta")
+}
+
+fn key_of(operation: &Operation) -> &str {
+    match operation {
+        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    conditions: usize,
+    operations: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn of(change: &Change) -> Self {
+        let conditions = change
+            .conditions
+            .iter()
+            .map(|one: &Compare| condition_bytes(one));
+        let operations = change.operations.iter().map(operation_bytes);
+        Self {
+            conditions: change.conditions.len(),
+            operations: change.operations.len(),
+            bytes: conditions.sum::<usize>() + operations.sum::<usize>(),
+        }
+    }
+}

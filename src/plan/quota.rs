@@ -1,0 +1,235 @@
+//! What a namespace uses of its quotas, and whether a change may make that more.
+
+use super::{Snapshot, WorkloadEntry, WorkloadKey, rollout::replicas};
+use crate::resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec};
+
+/// Quotas for writes with a deploy token, where the namespace has no quota of that kind.
+pub const OF_DEPLOY_TOKENS: Amounts = Amounts {
+    workloads: Some(100),
+    instances: Some(200),
+    cpu: Some(MilliCpu(64_000)),
+    memory: Some(Bytes(128 << 30)),
+    volumes: Some(100),
+    secrets: Some(100),
+    secret_bytes: Some(Bytes(4 << 20)),
+    file_bytes: Some(Bytes(16 << 20)),
+    events: None,
+};
+
+/// A quota that a change would exceed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the quota `{word}` of namespace `{namespace}` is {quota}: {used} used now, and {asked} with this", word = counted.word())]
+pub struct QuotaExceeded {
+    /// Whose quota.
+    pub namespace: String,
+    /// Which quota.
+    pub counted: Counted,
+    quota: String,
+    used: String,
+    asked: String,
+}
+
+/// What one workload takes of its namespace's quotas.
+pub fn amounts_of_workload(spec: &WorkloadSpec, file_bytes: usize) -> Amounts {
+    let instances = u64::from(replicas(spec));
+    let whole = Container::together(&spec.container, &spec.init_containers, &spec.sidecars);
+    let requests = whole.resources.effective_requests();
+    let volumes = spec.volumes.iter().filter(|volume| volume.keeps_data());
+    let volumes = volumes.map(|volume| if volume.per_replica { instances } else { 1 });
+    let all = |of_one: u64| of_one.saturating_mul(instances);
+    Amounts {
+        workloads: Some(1),
+        instances: Some(instances),
+        cpu: requests.cpu.map(|cpu| MilliCpu(all(cpu.0))),
+        memory: requests.memory.map(|memory| Bytes(all(memory.0))),
+        volumes: Some(volumes.fold(0, u64::saturating_add)),
+        file_bytes: Some(Bytes(number(file_bytes))),
+        ..Amounts::default()
+    }
+}
+
+fn number(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// What a stored workload takes, with the volumes that it has left.
+fn of_entry(snapshot: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry) -> Amounts {
+    let file_bytes = entry.files.values().map(|file| file.value.len()).sum();
+    let mut amounts = match &entry.parsed {
+        Ok(parsed) => amounts_of_workload(&parsed.workload.spec, file_bytes),
+        Err(_) => Amounts {
+            workloads: Some(1),
+            ..Amounts::default()
+        },
+    };
+    amounts.volumes = amounts.volumes.max(Some(kept_volumes(snapshot, key)));
+    amounts
+}
+
+/// Volumes that were made for this workload and are not removed.
+fn kept_volumes(snapshot: &Snapshot, key: &WorkloadKey) -> u64 {
+    let volumes = snapshot.volumes.keys();
+    number(volumes.filter(|volume| volume.workload == *key).count())
+}
+
+/// What a namespace uses.
+pub fn used_by_namespace(snapshot: &Snapshot, namespace: &str) -> Amounts {
+    let count = |count: usize| Some(number(count));
+    let secrets = || {
+        let secrets = snapshot.secrets.iter();
+        secrets.filter(|(key, _)| key.namespace == namespace)
+    };
+    let sizes =
+        secrets().flat_map(|(_, stored)| stored.value.keys.values().map(|key| number(key.size)));
+    let left = snapshot.volumes.keys().filter(|volume| {
+        volume.workload.namespace == namespace && !snapshot.workloads.contains_key(&volume.workload)
+    });
+    let events = snapshot.events.values();
+    let events = events.filter(|event| event.value.involved_object.namespace == namespace);
+    let mut used = Amounts {
+        workloads: Some(0),
+        instances: Some(0),
+        cpu: Some(MilliCpu(0)),
+        memory: Some(Bytes(0)),
+        volumes: count(left.count()),
+        secrets: count(secrets().count()),
+        secret_bytes: Some(Bytes(sizes.fold(0, u64::saturating_add))),
+        file_bytes: Some(Bytes(0)),
+        events: count(events.count()),
+    };
+    let first = WorkloadKey::new(namespace, "");
+    let workloads = snapshot.workloads.range(first..);
+    for (key, entry) in workloads.take_while(|(key, _)| key.namespace == namespace) {
+        used.add(&of_entry(snapshot, key, entry));
+    }
+    used
+}
+
+/// Refuses an apply of a workload that takes `wanted`.
+///
+/// # Errors
+/// As [`check_growth`].
+pub fn check_workload(
+    snapshot: &Snapshot,
+    key: &WorkloadKey,
+    defaults: &Amounts,
+    wanted: &Amounts,
+) -> Result<(), QuotaExceeded> {
+    let volumes = Some(kept_volumes(snapshot, key));
+    let before = match snapshot.workloads.get(key) {
+        Some(entry) => of_entry(snapshot, key, entry),
+        None => Amounts {
+            volumes,
+            ..Amounts::default()
+        },
+    };
+    let after = Amounts {
+        volumes: wanted.volumes.max(volumes),
+        ..*wanted
+    };
+    check_growth(snapshot, &key.namespace, defaults, &before, &after)
+}
+
+/// Refuses a change after which something of the namespace would take `after` instead of `before`, where that is
+/// more and exceeds a quota. What exceeds a quota already stays.
+///
+/// # Errors
+/// The first quota that would be exceeded.
+pub fn check_growth(
+    snapshot: &Snapshot,
+    namespace: &str,
+    defaults: &Amounts,
+    before: &Amounts,
+    after: &Amounts,
+) -> Result<(), QuotaExceeded> {
+    let stored = snapshot.namespaces.get(namespace);
+    let quotas = stored.map_or_else(Amounts::default, |stored| stored.value.quota);
+    let used = used_by_namespace(snapshot, namespace);
+    for counted in Counted::ALL {
+        let quota = quotas.get(counted).or_else(|| defaults.get(counted));
+        let [used, before, after] =
+            [&used, before, after].map(|amounts| amounts.get(counted).unwrap_or(0));
+        let asked = used.saturating_sub(before).saturating_add(after);
+        if let Some(quota) = quota
+            && after > before
+            && asked > quota
+        {
+            return Err(QuotaExceeded {
+                namespace: namespace.to_owned(),
+                counted,
+                quota: counted.show(quota),
+                used: counted.show(used),
+                asked: counted.show(asked),
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::plan::{NamespaceRecord, Stored};
+
+    fn snapshot(quota: Amounts) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: String::new(),
+            labels: Default::default(),
+            created: Timestamp::UNIX_EPOCH,
+            deleting: false,
+            quota,
+        };
+        let stored = Stored {
+            revision: 1,
+            value: record,
+        };
+        snapshot.namespaces.insert("shop".to_owned(), stored);
+        snapshot
+    }
+
+    fn instances(count: u64) -> Amounts {
+        Amounts {
+            instances: Some(count),
+            ..Amounts::default()
+        }
+    }
+
+    fn grows(snapshot: &Snapshot, defaults: Amounts, from: u64, to: u64) -> Option<String> {
+        let checked = check_growth(
+            snapshot,
+            "shop",
+            &defaults,
+            &instances(from),
+            &instances(to),
+        );
+        checked.err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn growth_beyond_a_quota_is_refused_and_what_exceeds_it_stays() {
+        let limited = snapshot(instances(3));
+        let none = Amounts::default();
+        assert_eq!(grows(&limited, none, 0, 3), None);
+        assert_eq!(
+            grows(&limited, none, 0, 4).unwrap(),
+            "the quota `instances` of namespace `shop` is 3: 0 used now, and 4 with this"
+        );
+        // It had more before there was a quota.
+        assert_eq!(grows(&limited, none, 5, 5), None);
+        assert_eq!(grows(&limited, none, 5, 4), None);
+        assert!(grows(&limited, none, 5, 6).is_some());
+    }
+
+    #[test]
+    fn defaults_hold_where_the_namespace_has_no_quota_of_that_kind() {
+        let none = Amounts::default();
+        assert_eq!(grows(&snapshot(none), none, 0, 10_000), None);
+        assert!(grows(&snapshot(none), OF_DEPLOY_TOKENS, 0, 10_000).is_some());
+        let raised = snapshot(instances(20_000));
+        assert_eq!(grows(&raised, OF_DEPLOY_TOKENS, 0, 10_000), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Amounts of what a namespace may have, and of what it has.
+
+use std::str::FromStr;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Bytes, MilliCpu, QuantityError};
+
+/// Amounts by what they count; nothing where there is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Amounts {
+    /// Workloads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workloads: Option<u64>,
+    /// Replicas of all workloads.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instances: Option<u64>,
+    /// Processor time that all instances request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<MilliCpu>,
+    /// Memory that all instances request.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<Bytes>,
+    /// Volumes that keep data, also of workloads that are gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<u64>,
+    /// Secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<u64>,
+    /// Bytes of their values.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_bytes: Option<Bytes>,
+    /// Bytes of the files of all workloads, of the newest generation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_bytes: Option<Bytes>,
+    /// Events kept; the oldest go first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub events: Option<u64>,
+}
+
+/// What an amount counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Counted {
+    /// [`Amounts::workloads`].
+    Workloads,
+    /// [`Amounts::instances`].
+    Instances,
+    /// [`Amounts::cpu`].
+    Cpu,
+    /// [`Amounts::memory`].
+    Memory,
+    /// [`Amounts::volumes`].
+    Volumes,
+    /// [`Amounts::secrets`].
+    Secrets,
+    /// [`Amounts::secret_bytes`].
+    SecretBytes,
+    /// [`Amounts::file_bytes`].
+    FileBytes,
+    /// [`Amounts::events`].
+    Events,
+}
+
+impl Counted {
+    /// All of them, in the order in which they are shown.
+    pub const ALL: [Self; 9] = [
+        Self::Workloads,
+        Self::Instances,
+        Self::Cpu,
+        Self::Memory,
+        Self::Volumes,
+        Self::Secrets,
+        Self::SecretBytes,
+        Self::FileBytes,
+        Self::Events,
+    ];
+
+    /// Its name in JSON and on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Workloads => "workloads",
+            Self::Instances => "instances",
+            Self::Cpu => "cpu",
+            Self::Memory => "memory",
+            Self::Volumes => "volumes",
+            Self::Secrets => "secrets",
+            Self::SecretBytes => "secretBytes",
+            Self::FileBytes => "fileBytes",
+            Self::Events => "events",
+        }
+    }
+
+    /// By its word.
+    pub fn of_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|counted| counted.word() == word)
+    }
+
+    /// The amount as people write it: `2`, `500m`, `64Mi`.
+    pub fn show(self, amount: u64) -> String {
+        match self {
+            Self::Cpu => MilliCpu(amount).to_string(),
+            Self::Memory | Self::SecretBytes | Self::FileBytes => Bytes(amount).to_string(),
+            Self::Workloads | Self::Instances | Self::Volumes | Self::Secrets | Self::Events => {
+                amount.to_string()
+            }
+        }
+    }
+
+    /// Reads what [`Self::show`] writes.
+    ///
+    /// # Errors
+    /// What was expected instead.
+    pub fn read(self, text: &str) -> Result<u64, QuantityError> {
+        match self {
+            Self::Cpu => MilliCpu::from_str(text).map(|amount| amount.0),
+            Self::Memory | Self::SecretBytes | Self::FileBytes => {
+                Bytes::from_str(text).map(|amount| amount.0)
+            }
+            Self::Workloads | Self::Instances | Self::Volumes | Self::Secrets | Self::Events => {
+                QuantityError::number(text)
+            }
+        }
+    }
+}
+
+impl Amounts {
+    /// One amount.
+    pub fn get(&self, counted: Counted) -> Option<u64> {
+        match counted {
+            Counted::Workloads => self.workloads,
+            Counted::Instances => self.instances,
+            Counted::Cpu => self.cpu.map(|amount| amount.0),
+            Counted::Memory => self.memory.map(|amount| amount.0),
+            Counted::Volumes => self.volumes,
+            Counted::Secrets => self.secrets,
+            Counted::SecretBytes => self.secret_bytes.map(|amount| amount.0),
+            Counted::FileBytes => self.file_bytes.map(|amount| amount.0),
+            Counted::Events => self.events,
+        }
+    }
+
+    /// Sets one amount, or takes it away.
+    pub fn set(&mut self, counted: Counted, amount: Option<u64>) {
+        match counted {
+            Counted::Workloads => self.workloads = amount,
+            Counted::Instances => self.instances = amount,
+            Counted::Cpu => self.cpu = amount.map(MilliCpu),
+            Counted::Memory => self.memory = amount.map(Bytes),
+            Counted::Volumes => self.volumes = amount,
+            Counted::Secrets => self.secrets = amount,
+            Counted::SecretBytes => self.secret_bytes = amount.map(Bytes),
+            Counted::FileBytes => self.file_bytes = amount.map(Bytes),
+            Counted::Events => self.events = amount,
+        }
+    }
+
+    /// Nothing is limited, or counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Adds each amount to what is there.
+    pub fn add(&mut self, other: &Self) {
+        for counted in Counted::ALL {
+            if let Some(amount) = other.get(counted) {
+                let sum = self.get(counted).unwrap_or(0).saturating_add(amount);
+                self.set(counted, Some(sum));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_amount_has_its_own_word_and_place() {
+        let mut amounts = Amounts::default();
+        for (counted, amount) in Counted::ALL.into_iter().zip(1..) {
+            amounts.set(counted, Some(amount));
+            assert_eq!(Counted::of_word(counted.word()), Some(counted));
+            assert_eq!(counted.read(&counted.show(amount)), Ok(amount));
+        }
+        let json = serde_json::to_value(amounts).unwrap();
+        for (counted, amount) in Counted::ALL.into_iter().zip(1..) {
+            assert_eq!(amounts.get(counted), Some(amount), "{}", counted.word());
+            assert!(json.get(counted.word()).is_some(), "{json}");
+        }
+        assert_eq!(json.as_object().unwrap().len(), Counted::ALL.len());
+        assert!(Counted::Workloads.read("1.5").is_err());
+        assert_eq!(Counted::Memory.read("2Gi"), Ok(2 << 30));
+        assert_eq!(Counted::Cpu.read("1.5"), Ok(1500));
+    }
+}

@@ -1,0 +1,43 @@
+# A user's manager that is killed or stopped runs again within seconds with what it ran; one that hangs holds up neither the agent's stop nor its first report
+# shellcheck shell=bash
+run web --port 80
+run other --port 80
+user=$(field web .status.user) uid=$(field web .status.uid)
+# Not the container of before: it ended with its manager.
+anew() {
+    local now
+    now=$(n1 systemctl show "user@$uid" --property=MainPID --value)
+    [[ $now != 0 && $now != "$manager" ]]
+    as "$user" systemctl --user --quiet is-active "$(field web .status.unit)"
+    is web .status.phase Running
+    answers "http://$(field web .status.ip)/"
+}
+for end in "systemctl kill --kill-whom=main --signal=KILL user@$uid" "systemctl stop user@$uid"; do
+    manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
+    # shellcheck disable=SC2086 # words of a command
+    n1 $end
+    wait_for 12 anew
+done
+# It ends while no agent runs.
+manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
+n1 systemctl stop kat-agent
+n1 systemctl stop "user@$uid"
+n1 systemctl start kat-agent
+wait_for 15 anew
+# Now it hangs.
+manager=$(n1 systemctl show "user@$uid" --property=MainPID --value)
+n1 kill -STOP "$manager"
+trap 'n1 kill -CONT "$manager" || true' EXIT
+n1 systemctl restart kat-agent
+# This one waits for it, and the next one's start waits for this one's end.
+wait_for 20 is other .status.phase Running
+sleep 3
+began=$EPOCHREALTIME
+n1 systemctl restart kat-agent
+((($(tenths_since "$began")) < 50)) || { echo "the agent's stop took $(tenths_since "$began") tenths of a second" >&2 && exit 1; }
+reported() { n1 journalctl --no-pager --output=cat -u kat-agent "_PID=$(n1 systemctl show kat-agent --property=MainPID --value)" | grep 'some instances were not looked at yet' >/dev/null; }
+wait_for 6 reported
+n1 kill -CONT "$manager"
+trap - EXIT
+wait_for 60 is web .status.phase Running
+equal "$manager" "$(n1 systemctl show "user@$uid" --property=MainPID --value)" "the manager that hung"

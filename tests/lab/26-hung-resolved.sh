@@ -1,0 +1,27 @@
+# Containers keep their links while systemd-resolved hangs and kat-net starts anew, and get them back when they are taken
+# shellcheck shell=bash
+run web --port 80
+link_of() { n1 ip -o link show type veth | sed -n "s/^[0-9]*: \(kat[^@]*\)@.*alias kat:$(field web .metadata.name)\$/\1/p"; }
+resolved=$(n1 systemctl show --property=MainPID --value systemd-resolved.service)
+[[ $resolved != 0 ]]
+trap 'n1 kill -CONT "$resolved" || true' EXIT
+n1 kill -STOP "$resolved"
+n1 systemctl restart kat-net.service
+for _ in 1 2 3; do
+    kat restart web --wait
+    # As long as a call to what hangs would take, and a round after it.
+    for _ in {1..14}; do
+        answers "http://$(field web .status.ip)/"
+        sleep 0.5
+    done
+    contains "$(inside web ip link show dev eth0)" eth0
+done
+n1 kill -CONT "$resolved"
+
+# The control: without its link it does not answer.
+address=$(field web .status.ip)
+n1 ip link delete "$(link_of)"
+refused n1 curl --silent --max-time 1 "http://$address/"
+wait_for 35 answers "http://$address/"
+equal 0 "$(field web .status.restarts)" "restarts of its program"
+contains "$(inside web ip link show dev eth0)" eth0

@@ -1,0 +1,31 @@
+# A tenant has KAT make nothing in other people's folders
+# machines: 4
+# shellcheck shell=bash
+. tests/lab/attacks/lib.sh
+become_tenant default
+here='nodeSelector: {kat.dws.rip/nodeName: n1}'
+hooks=/srv/git/x.git/hooks
+n1 sh -c "rm -rf /srv/git; mkdir -p $hooks"
+# foreign NAME PATH KIND: a workload that mounts it, applied with the tenant's token alone.
+foreign() {
+    tenant apply -f "$(workload "$1" --port 80 --spec "$here" --container 'volumeMounts: [{name: v, mountPath: /v}]' \
+        --spec "volumes: [{name: v, hostMount: {hostPath: $2, ensureType: $3}}]")"
+}
+foreign hook "$hooks/post-receive" FileOrCreate
+foreign folder /srv/salt/states DirectoryOrCreate
+foreign other /var/lib/kat/host/other/data DirectoryOrCreate
+for name in hook folder other; do
+    wait_for 20 is "$name" .status.reason HostPathNotCreated
+    equal inactive "$(unit_property "$name" ActiveState)" "state of $name"
+done
+equal '' "$(n1 ls "$hooks")" "files in a folder of root's"
+refused n1 test -e /srv/salt
+refused n1 test -e /var/lib/kat/host/other
+
+# The control: in the namespace's own folder it is made, and is the tenant's.
+foreign own /var/lib/kat/host/default/hooks/post-receive FileOrCreate
+wait_for 20 is own .status.phase Running
+equal "$(field own .status.uid)" "$(n1 stat --format %u /var/lib/kat/host/default/hooks/post-receive)" "owner of a file that was made"
+for name in hook folder other own; do kat delete workload "$name"; done
+for name in hook folder other own; do kat delete workload "$name" --wait --ignore-not-found; done
+n1 rm -rf /srv/git /var/lib/kat/host

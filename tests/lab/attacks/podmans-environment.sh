@@ -1,0 +1,27 @@
+# A tenant's variables never stand in Podman's own environment, whatever their names
+# machines: 4
+# shellcheck shell=bash
+. tests/lab/attacks/lib.sh
+become_tenant default
+# Names that change what Podman, Go or the C library do, and that no list of bad names had.
+names=(TZDIR GCONV_PATH _CONTAINERS_ROOTLESS_UID REGISTRIES_CONFIG_PATH PATH)
+variables=()
+for name in "${names[@]}"; do variables+=(--env "$name=one\\ntwo of $name"); done
+tenant apply -f "$(workload variables --spec 'nodeSelector: {kat.dws.rip/nodeName: n1}' "${variables[@]}")"
+wait_for 30 is variables .status.phase Running
+equal "" "$(unit_property variables EnvironmentFiles)" "files of variables that systemd gives to Podman"
+refused grep -q 'one' <<<"$(unit_property variables Environment)"
+
+# The control: they are the container's, also when it starts anew.
+has_them() {
+    local name pid
+    pid=$(as "$(field variables .status.user)" podman inspect --format '{{.State.Pid}}' "kat-default-$(field variables .metadata.name)")
+    for name in "${names[@]}"; do
+        equal "one two of $name" "$(n1 cat "/proc/$pid/environ" | tr '\n\0' ' \n' | sed -n "s/^$name=//p")" "$name in the container"
+    done
+}
+has_them
+as "$(field variables .status.user)" systemctl --user restart "$(field variables .status.unit)"
+wait_for 30 is variables .status.phase Running
+has_them
+kat delete workload variables --wait

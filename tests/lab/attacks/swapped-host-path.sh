@@ -1,0 +1,56 @@
+# A program that swaps a host path for a link while it is mounted has nothing else mounted
+# machines: 4
+# shellcheck shell=bash
+. tests/lab/attacks/lib.sh
+become_tenant default
+here='nodeSelector: {kat.dws.rip/nodeName: n1}'
+mounted='volumeMounts: [{name: v, mountPath: /v}]'
+mounts() { echo "volumes: [{name: v, hostMount: {hostPath: $1, ensureType: Directory}}]"; }
+n1 sh -c 'rm -rf /srv/swap && mkdir -p /srv/swap/d && chmod 777 /srv/swap && echo mine >/srv/swap/d/mine'
+
+# Two workloads of a tenant: one may write to the folder in which the other's path lies.
+tenant apply --wait -f "$(workload swapper --port 80 --spec "$here" --spec "$(mounts /srv/swap)" --container "$mounted")"
+tenant apply --wait -f "$(workload inner --port 80 --spec "$here" --spec "$(mounts /srv/swap/d)" --container "$mounted")"
+uid=$(field inner .status.uid)
+instance=$(field inner .metadata.name)
+bound=/run/kat-hostpath/$uid/$instance/v/bound
+outside=/run/user/$uid
+n1 test -S "$outside/bus"
+status=$(field swapper .status)
+as "$(jq -r .user <<<"$status")" podman exec --detach "$(jq -r '.unit | rtrimstr(".service")' <<<"$status")" \
+    sh -c "cd /v && while :; do mv d e; ln -s $outside d; ln -s $outside d2; rm d d2; mv e d; done"
+# The control: who takes the path by its name gets outside, and the folder itself too.
+control=$(n1 sh -c "mkdir -p /run/attack; out=0 in=0; for i in \$(seq 1 400); do
+    mount --bind /srv/swap/d /run/attack 2>/dev/null || continue
+    if test -S /run/attack/bus; then out=\$((out + 1)); elif test -e /run/attack/mine; then in=\$((in + 1)); fi
+    umount /run/attack; done; rmdir /run/attack; echo \$out \$in")
+read -r out in <<<"$control"
+((out > 0 && in > 0)) || { echo "by name: $out outside, $in inside; the loop is too slow" >&2; exit 1; }
+
+# The unit that binds, over and over, with the plan of an instance that was judged: what was judged, or nothing.
+result=$(n1 sh -c "out=0 in=0 none=0; for i in \$(seq 1 150); do
+    systemctl restart kat-hostpath@$uid-$instance.service 2>/dev/null || true
+    if test -e $bound/mine; then in=\$((in + 1)); elif test -e $bound; then out=\$((out + 1)); else none=\$((none + 1)); fi
+    done; echo \$out \$in \$none")
+read -r out in none <<<"$result"
+echo "bound: $in times what was judged, $none times nothing, $out times something else"
+((out == 0 && in > 0 && none > 0))
+
+# Neither when systemd starts the program again, nor when the agent does.
+runs() { equal Running "$(field inner .status.phase)" phase && inside inner true; }
+for round in 1 2 3 4; do
+    wait_for 90 runs
+    equal mine "$(inside inner cat /v/mine)" "what the program sees, round $round"
+    refused inside inner test -e /v/bus
+    if ((round % 2)); then
+        crash inner
+    else
+        n1 systemctl stop "kat-hostpath@$uid-$instance.service"
+        crash inner || true
+    fi
+    sleep 2
+done
+for name in swapper inner; do kat delete workload "$name"; done
+for name in swapper inner; do kat delete workload "$name" --wait --ignore-not-found; done
+equal mine "$(n1 sh -c 'cat /srv/swap/d/mine /srv/swap/e/mine 2>/dev/null | head -n 1')" "the machine's file"
+n1 rm -rf /srv/swap

@@ -1,0 +1,223 @@
+//! Whose harm a forged report is, and what becomes of an object that cannot be written.
+
+use std::collections::BTreeSet;
+
+use kat::{
+    api::types::NodeReport,
+    plan::{
+        Assignment, NodeStatusRecord, Observed, Plan, Snapshot, VolumeKey, Wanted, WorkloadKey,
+        WrittenObject,
+    },
+    store::{Operation, keys},
+};
+use serde_json::Value;
+
+use crate::{
+    forger::{self, Forger},
+    large,
+};
+
+/// Why a plan hurts another than the machine whose report is forged, if it does. `honest` is the plan that would be
+/// made had it said what is so.
+pub fn hurts_another(snapshot: &Snapshot, forged: &Plan, honest: &Plan) -> Option<String> {
+    let own = of_the_forger(snapshot);
+    let (is, would_be) = (harm(snapshot, forged, &own), harm(snapshot, honest, &own));
+    if let Some(harm) = is.difference(&would_be).next() {
+        return Some(format!("because of a forged report {harm}"));
+    }
+    let frozen = forged.frozen.iter().map(|one| &one.object);
+    let mut others = frozen.filter(|object| match object {
+        WrittenObject::Machine(name) => name != forger::NAME,
+        WrittenObject::Workload(key) => !large::is_large(snapshot, key),
+        WrittenObject::Key(_) => true,
+    });
+    if let Some(object) = others.next() {
+        return Some(format!(
+            "because of a forged report {object} is left as it is"
+        ));
+    }
+    puts(forged)
+        .filter(|(key, _)| **key == keys::node_status(forger::NAME))
+        .find_map(|(_, value)| wrong_status(snapshot, value))
+}
+
+/// What is said of the forger itself: of its own instances alone, and without what a terminal obeys.
+fn wrong_status(snapshot: &Snapshot, value: &[u8]) -> Option<String> {
+    let status: NodeStatusRecord = serde_json::from_slice(value).unwrap();
+    let foreign = status.instances.keys().find(|id| {
+        let entry = snapshot.instances.get(*id);
+        entry.is_none_or(|entry| entry.node != forger::NAME)
+    });
+    if let Some(id) = foreign {
+        let name = forger::NAME;
+        return Some(format!(
+            "{name} is believed to have {id:?}, which is not its own"
+        ));
+    }
+    let value: Value = serde_json::from_slice(value).unwrap();
+    let text = obeyed(&value)?;
+    Some(format!("{text:?} of a report is stored"))
+}
+
+/// A text with control characters.
+fn obeyed(value: &Value) -> Option<&str> {
+    let bad = |text: &str| text.chars().any(|one| one.is_control() && one != '\n');
+    match value {
+        Value::String(text) => bad(text).then_some(text),
+        Value::Array(list) => list.iter().find_map(obeyed),
+        Value::Object(fields) => fields.values().find_map(obeyed),
+        _ => None,
+    }
+}
+
+/// Workloads that have, or had, something on the forger.
+fn of_the_forger(snapshot: &Snapshot) -> BTreeSet<WorkloadKey> {
+    let instances = snapshot.instances.values();
+    let instances = instances.filter(|entry| entry.node == forger::NAME);
+    let mut own: BTreeSet<WorkloadKey> = instances
+        .map(|entry| {
+            let one = &entry.assignment.value;
+            WorkloadKey::new(&one.namespace, &one.workload)
+        })
+        .collect();
+    for (key, stored) in &snapshot.volumes {
+        let record = &stored.value;
+        let moving = record.moving.as_ref();
+        let moves = moving
+            .is_some_and(|moving| [&moving.from, &moving.to].contains(&&forger::NAME.to_owned()));
+        if record.node.as_deref() == Some(forger::NAME) || moves {
+            own.insert(key.workload.clone());
+        }
+    }
+    for lists in [
+        snapshot
+            .removals
+            .get(forger::NAME)
+            .map(|all| all.keys().collect::<Vec<_>>()),
+        snapshot
+            .moves
+            .get(forger::NAME)
+            .map(|all| all.keys().collect()),
+    ] {
+        own.extend(lists.into_iter().flatten().map(|key| key.workload.clone()));
+    }
+    own
+}
+
+/// What a plan takes from machines other than the forger, and from workloads that have nothing there.
+fn harm(snapshot: &Snapshot, plan: &Plan, own: &BTreeSet<WorkloadKey>) -> BTreeSet<String> {
+    let operations = plan.changes.iter().flat_map(|change| &change.operations);
+    operations
+        .filter_map(|operation| harmed(snapshot, operation, own))
+        .collect()
+}
+
+fn harmed(
+    snapshot: &Snapshot,
+    operation: &Operation,
+    own: &BTreeSet<WorkloadKey>,
+) -> Option<String> {
+    let (key, value) = match operation {
+        Operation::Put(key, value) => (key, Some(value)),
+        Operation::Delete(key) | Operation::DeletePrefix(key) => (key, None),
+    };
+    let is_own = |namespace: &str, name: &str| own.contains(&WorkloadKey::new(namespace, name));
+    let of_workload = |path: &str| {
+        let mut parts = path.split('/');
+        let (namespace, name) = (parts.next().unwrap_or(""), parts.next().unwrap_or(""));
+        !is_own(namespace, name)
+    };
+    let text = || match value {
+        Some(value) => format!("{key} becomes {}", String::from_utf8_lossy(value)),
+        None => format!("{key} goes"),
+    };
+    if let Some(path) = key.strip_prefix(keys::NODE_DESIRED) {
+        let (node, id) = path.split_once("/instances/")?;
+        let entry = snapshot.instances.get(id)?;
+        if node == forger::NAME {
+            return None;
+        }
+        let before = &entry.assignment.value;
+        let Some(value) = value else {
+            // That one on another machine has ended is not the forger's to say, whatever its workload.
+            return Some(text());
+        };
+        let after: Assignment = serde_json::from_slice(value).unwrap();
+        let stops = before.wanted == Wanted::Running && after.wanted == Wanted::Stopped;
+        return (stops && !is_own(&before.namespace, &before.workload))
+            .then(|| format!("{id} on {node} is stopped"));
+    }
+    if let Some(node) = key.strip_prefix(keys::NODE_STATUS) {
+        return (node != forger::NAME).then(text);
+    }
+    if let Some(path) = key.strip_prefix(keys::NETWORK_NODES) {
+        let begins = format!("{}/", forger::NAME);
+        return (!path.starts_with(&begins)).then(text);
+    }
+    if let Some(node) = key.strip_prefix(keys::REGISTRATIONS) {
+        return (node != forger::NAME).then(text);
+    }
+    if let Some(path) = key.strip_prefix(keys::VOLUMES) {
+        // New data may be placed elsewhere; what is there stays where it is.
+        let known = VolumeKey::parse(path).is_some_and(|key| snapshot.volumes.contains_key(&key));
+        return (known && of_workload(path)).then(text);
+    }
+    // New records and services lead to new instances; what is there stays.
+    if value.is_some() {
+        return None;
+    }
+    if let Some(instance) = key.strip_prefix(keys::ALLOCATIONS) {
+        let entry = snapshot.instances.get(instance.trim_end_matches("/ip"))?;
+        return (entry.node != forger::NAME).then(text);
+    }
+    for prefix in [keys::WORKLOADS, keys::SERVICES, keys::DNS] {
+        if let Some(path) = key.strip_prefix(prefix) {
+            return of_workload(path).then(text);
+        }
+    }
+    if let Some(index) = key.strip_prefix(keys::INDEXES) {
+        let stored = snapshot.indexes.get(&index.parse().ok()?)?;
+        let record = &stored.value;
+        return (!is_own(&record.namespace, &record.workload)).then(text);
+    }
+    None
+}
+
+fn puts(plan: &Plan) -> impl Iterator<Item = (&String, &Vec<u8>)> {
+    let operations = plan.changes.iter().flat_map(|change| &change.operations);
+    operations.filter_map(|operation| match operation {
+        Operation::Put(key, value) => Some((key, value)),
+        Operation::Delete(_) | Operation::DeletePrefix(_) => None,
+    })
+}
+
+/// What the leader would have observed had the forger said what is so; nothing where it has said nothing.
+pub fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Observed> {
+    let mut honest = observed.clone();
+    let reported = honest.reports.get_mut(forger::NAME)?;
+    reported.report = forger.honest()?;
+    Some(honest)
+}
+
+/// As if the leader believed what a machine says of others' instances: to see that this is found.
+pub fn believe(observed: &mut Observed, snapshot: &Snapshot) {
+    let Some(forged) = observed.reports.get(forger::NAME) else {
+        return;
+    };
+    let claims = forged.report.workload_instances.clone();
+    for claim in claims {
+        let entry = snapshot.instances.get(&claim.instance_id);
+        let Some(entry) = entry.filter(|entry| entry.node != forger::NAME) else {
+            continue;
+        };
+        let Some(reported) = observed.reports.get_mut(&entry.node) else {
+            continue;
+        };
+        let mut report = NodeReport::clone(&reported.report);
+        let own = report.workload_instances.iter_mut();
+        for instance in own.filter(|own| own.instance_id == claim.instance_id) {
+            *instance = claim.clone();
+        }
+        reported.report = report.into();
+    }
+}

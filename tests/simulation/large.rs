@@ -1,0 +1,162 @@
+//! A workload whose instances cannot be written: all that is stored of it stays, and nothing else suffers.
+//!
+//! The API refuses files that lead to an assignment that no transaction takes. So the store gets only a mark that
+//! the workload has grown, as if another version had let it in; who plans sees files of that size.
+
+use std::sync::{Arc, LazyLock};
+
+use kat::{
+    plan::{Plan, Snapshot, WorkloadKey, WorkloadMeta},
+    store::{MAX_BYTES, MemoryStore, Operation, keys},
+};
+
+use crate::{person::NAMESPACE, random::Random};
+
+/// One that starts what is new before it stops what is old.
+const SURGES: &str = "bulk";
+/// One that stops what is old first.
+pub const IN_PLACE: &str = "heap";
+/// One that writes data.
+pub const LARGE_WRITER: &str = "hoard";
+
+/// What its template's hash begins with once it has grown.
+const GROWN: &str = "grown";
+
+/// Files that no transaction takes as part of an assignment.
+static FILES: LazyLock<Arc<str>> = LazyLock::new(|| "f".repeat(MAX_BYTES).into());
+
+/// The workload of a run that grows.
+pub struct Large {
+    pub workload: &'static str,
+    pub random: Random,
+    pub version: u64,
+}
+
+/// What somebody does to it next.
+#[derive(Debug, Clone, Copy)]
+pub enum Step {
+    Apply { version: u64, replicas: u32 },
+    Grow,
+    Delete,
+}
+
+impl Large {
+    /// For the seeds of a run that have one.
+    pub fn of_seed(seed: u64) -> Option<Self> {
+        let has = seed % 5 == 4 || seed % 20 == 10;
+        let kinds = [SURGES, IN_PLACE, LARGE_WRITER];
+        let workload = kinds[usize::try_from(seed / 5 % 3).unwrap()];
+        has.then(|| Self {
+            workload,
+            // Not the random of the run: other seeds are what they were.
+            random: Random::new(seed ^ 0x006c_6172_6765),
+            version: 0,
+        })
+    }
+
+    pub fn step(&mut self, store: &MemoryStore) -> Option<Step> {
+        let is_there = self.meta(store).is_some();
+        match self.random.below(100) {
+            _ if self.version == 0 => Some(self.apply()),
+            0..30 if !is_there => Some(self.apply()),
+            0..20 if self.is_grown(store) => None,
+            0..20 => Some(Step::Grow),
+            20..28 => Some(self.apply()),
+            28..30 => Some(Step::Delete),
+            _ => None,
+        }
+    }
+
+    fn apply(&mut self) -> Step {
+        self.version += 1;
+        let replicas = 1 + u32::try_from(self.random.below(3)).unwrap();
+        Step::Apply {
+            version: self.version,
+            replicas,
+        }
+    }
+
+    fn meta(&self, store: &MemoryStore) -> Option<WorkloadMeta> {
+        let key = keys::workload_meta(NAMESPACE, self.workload);
+        let item = store.peek(&key).items.into_iter().next()?;
+        let meta: WorkloadMeta = serde_json::from_slice(&item.value).unwrap();
+        (!meta.deleting).then_some(meta)
+    }
+
+    /// It is there, and its instances cannot be written.
+    pub fn is_grown(&self, store: &MemoryStore) -> bool {
+        let meta = self.meta(store);
+        meta.is_some_and(|meta| meta.template_hash.starts_with(GROWN))
+    }
+
+    /// Its next version is one that no transaction takes; false where it is not there.
+    pub fn grow(&self, store: &MemoryStore) -> bool {
+        let Some(mut meta) = self.meta(store) else {
+            return false;
+        };
+        meta.generation += 1;
+        meta.template_hash = format!("{GROWN} to {}", meta.generation);
+        meta.spec_hash.clone_from(&meta.template_hash);
+        let value = serde_json::to_vec(&meta).unwrap();
+        let key = keys::workload_meta(NAMESPACE, self.workload);
+        store.write_now(&[Operation::Put(key, value)]);
+        true
+    }
+}
+
+/// The workload has grown, and is to stay.
+pub fn is_large(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
+    snapshot.workloads.get(key).is_some_and(|entry| {
+        let meta = &entry.meta.value;
+        meta.template_hash.starts_with(GROWN) && !meta.deleting
+    })
+}
+
+fn large_ones(snapshot: &Snapshot) -> Vec<WorkloadKey> {
+    let all = snapshot.workloads.keys();
+    all.filter(|key| is_large(snapshot, key)).cloned().collect()
+}
+
+/// The snapshot with the files that make it large; nothing where none is.
+pub fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
+    let large = large_ones(snapshot);
+    if large.is_empty() {
+        return None;
+    }
+    let mut seen = snapshot.clone();
+    for key in large {
+        if let Some(entry) = seen.workloads.get_mut(&key)
+            && let Ok(parsed) = &mut Arc::make_mut(entry).parsed
+        {
+            Arc::make_mut(parsed).carried = Some(Arc::clone(&FILES));
+        }
+    }
+    Some(seen)
+}
+
+/// Takes out what has grown, as who drops what cannot be written: to see that this is found.
+pub fn drop_it(snapshot: &mut Snapshot) {
+    for key in large_ones(snapshot) {
+        snapshot.workloads.remove(&key);
+    }
+}
+
+/// Why a plan does something with what cannot be written, if it does.
+pub fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+    let operations = || plan.changes.iter().flat_map(|change| &change.operations);
+    large_ones(snapshot).into_iter().find_map(|key| {
+        let WorkloadKey { namespace, name } = &key;
+        let (folder, instance) = (format!("/{namespace}/{name}/"), format!("/{name}-"));
+        let index = keys::index(snapshot.workloads[&key].meta.value.index);
+        let mut written = operations().map(|operation| match operation {
+            Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
+        });
+        let touched = written.find(|one| {
+            let own = one.contains(&folder) || one.contains(&instance) || **one == index;
+            own && !one.starts_with(keys::EVENTS)
+        })?;
+        Some(format!(
+            "{key} cannot be written, and {touched} of it changes"
+        ))
+    })
+}
