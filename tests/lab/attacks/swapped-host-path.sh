@@ -28,7 +28,7 @@ read -r out in <<<"$control"
 ((out > 0 && in > 0)) || { echo "by name: $out outside, $in inside; the loop is too slow" >&2; exit 1; }
 
 # The unit that binds, over and over, with the plan of an instance that was judged: what was judged, or nothing.
-result=$(n1 sh -c "out=0 in=0 none=0; for i in \$(seq 1 150); do
+result=$(n1 sh -c "out=0 in=0 none=0; for i in \$(seq 1 100); do
     systemctl restart kat-hostpath@$uid-$instance.service 2>/dev/null || true
     if test -e $bound/mine; then in=\$((in + 1)); elif test -e $bound; then out=\$((out + 1)); else none=\$((none + 1)); fi
     done; echo \$out \$in \$none")
@@ -36,21 +36,24 @@ read -r out in none <<<"$result"
 echo "bound: $in times what was judged, $none times nothing, $out times something else"
 ((out == 0 && in > 0 && none > 0))
 
-# Neither when systemd starts the program again, nor when the agent does.
-runs() { equal Running "$(field inner .status.phase)" phase && inside inner true; }
-for round in 1 2 3 4; do
-    wait_for 90 runs
-    equal mine "$(inside inner cat /v/mine)" "what the program sees, round $round"
+# Neither when systemd starts the program again, nor when the agent does: most starts are refused, for as long as that goes on.
+ran=0
+for ((ask = 0; ask < 15; ask++)); do
     refused inside inner test -e /v/bus
-    if ((round % 2)); then
-        crash inner
-    else
-        n1 systemctl stop "kat-hostpath@$uid-$instance.service"
+    if inside inner test -e /v/mine; then
+        ((ran++ % 2)) || n1 systemctl stop "kat-hostpath@$uid-$instance.service"
         crash inner || true
     fi
-    sleep 2
+    sleep 1
 done
-for name in swapper inner; do kat delete workload "$name"; done
-for name in swapper inner; do kat delete workload "$name" --wait --ignore-not-found; done
-equal mine "$(n1 sh -c 'cat /srv/swap/d/mine /srv/swap/e/mine 2>/dev/null | head -n 1')" "the machine's file"
+((ran > 0)) || { echo "the program never ran" >&2; exit 1; }
+
+# Once it has ended, the path is mounted again; asked for, since the pause after so many failed starts is long.
+kat delete workload swapper --wait
+n1 sh -c 'cd /srv/swap && rm -f d2 && if test -L d; then rm d; fi && if test -d e; then mv e d; fi'
+kat restart inner --wait
+equal mine "$(inside inner cat /v/mine)" "what the program sees"
+refused inside inner test -e /v/bus
+kat delete workload inner --wait
+equal mine "$(n1 sh -c 'cat /srv/swap/d/mine')" "the machine's file"
 n1 rm -rf /srv/swap
