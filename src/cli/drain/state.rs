@@ -256,3 +256,82 @@ fn key(metadata: &crate::api::types::Metadata) -> Key {
     let namespace = metadata.namespace.clone().unwrap_or_default();
     (namespace, metadata.name.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::types::{
+        InstanceSpec, InstanceStatus, Item, Metadata, WorkloadStatus, WorkloadView,
+    };
+
+    fn metadata(name: &str) -> Metadata {
+        Metadata {
+            name: name.to_owned(),
+            namespace: Some("shop".to_owned()),
+            ..Metadata::default()
+        }
+    }
+
+    fn instance(workload: &str, node: &str) -> InstanceItem {
+        Item {
+            kind: "Instance".to_owned(),
+            metadata: metadata(&format!("{workload}-{node}")),
+            spec: InstanceSpec::default(),
+            status: InstanceStatus {
+                workload: workload.to_owned(),
+                node: Some(node.to_owned()),
+                ..InstanceStatus::default()
+            },
+        }
+    }
+
+    fn workload(name: &str, reason: &str) -> WorkloadItem {
+        let spec: WorkloadView = serde_json::from_value(serde_json::json!({
+            "type": "Service", "source": {"image": "x"},
+            "restartPolicy": {"condition": "Always"}, "container": {},
+        }))
+        .unwrap();
+        let condition = Condition {
+            kind: "Ready".to_owned(),
+            reason: reason.to_owned(),
+            message: format!("it is {reason}"),
+            ..Condition::default()
+        };
+        Item {
+            kind: "Workload".to_owned(),
+            metadata: metadata(name),
+            spec,
+            status: WorkloadStatus {
+                conditions: vec![condition],
+                ..WorkloadStatus::default()
+            },
+        }
+    }
+
+    #[test]
+    fn waiting_ends_when_all_that_is_left_cannot_be_written() {
+        let mut state = State::new("n2");
+        assert!(!state.is_stuck(), "nothing is known");
+        let left = [("big", "n2"), ("web", "n2"), ("other", "n1")];
+        let left = left.map(|(workload, node)| instance(workload, node));
+        state.instances(Change::Listed(left.to_vec()));
+        let workloads = [
+            ("big", NOT_WRITABLE),
+            ("web", "Healthy"),
+            ("other", "Healthy"),
+        ];
+        let workloads = workloads.map(|(name, reason)| workload(name, reason));
+        state.workloads(Change::Listed(workloads.to_vec()));
+        assert!(!state.is_stuck(), "web can leave");
+        state.instances(Change::Deleted(instance("web", "n2")));
+        assert!(state.is_stuck(), "what is on n1 does not matter");
+        assert_eq!(state.counts(), "1 instance left, 1 can't move");
+        assert_eq!(state.left(), ["shop/big-n2: it is NotWritable"]);
+        // Somebody makes it smaller.
+        state.workloads(Change::Changed(workload("big", "Progressing")));
+        assert!(!state.is_stuck());
+        state.workloads(Change::Changed(workload("big", NOT_WRITABLE)));
+        state.instances(Change::Deleted(instance("big", "n2")));
+        assert!(!state.is_stuck(), "nothing is left: it is drained");
+    }
+}

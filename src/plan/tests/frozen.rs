@@ -19,10 +19,27 @@ fn apply_large(world: &mut World, name: &str) {
 }
 
 fn apply(world: &mut World, name: &str, bells: usize, carried: usize) {
+    apply_with(world, name, (bells, carried), |_| {});
+}
+
+/// One by one, each stopped before its successor starts.
+fn apply_in_place(world: &mut World, name: &str, bells: usize, carried: usize) {
+    apply_with(world, name, (bells, carried), |file| {
+        file["spec"]["updateStrategy"] = json!({"rolling": {"maxSurge": 0}});
+    });
+}
+
+fn apply_with(
+    world: &mut World,
+    name: &str,
+    (bells, carried): (usize, usize),
+    set: impl FnOnce(&mut serde_json::Value),
+) {
     knows_files(world);
     world.apply_workload(name, |file| {
         file["spec"]["replicas"] = json!(2);
         large(file, bells);
+        set(file);
     });
     enlarge(world, name, carried);
 }
@@ -144,6 +161,32 @@ fn a_frozen_workload_keeps_all_its_keys_until_it_is_deleted() {
         BTreeMap::new(),
         "its deletion always fits"
     );
+}
+
+#[test]
+fn what_is_replaced_in_place_runs_on_while_nothing_that_replaces_it_can_be_written() {
+    let mut world = World::with_machines(2);
+    apply_in_place(&mut world, "big", 0, 1000);
+    world.roll_out();
+    let instances = |world: &mut World| -> Vec<String> {
+        let wanted = world.wanted("big").into_iter();
+        wanted.map(|(id, ..)| id).collect()
+    };
+    let before = instances(&mut world);
+    assert_eq!(before.len(), 2);
+    apply_in_place(&mut world, "big", MOST_BELLS, MOST_CARRIED);
+    for _ in 0..5 {
+        world.pass(Duration::from_secs(60));
+        world.settle();
+        assert_eq!(instances(&mut world), before);
+        assert_eq!(world.running("big"), 2);
+    }
+    assert_eq!(world.status("big").conditions[0].reason, "NotWritable");
+    // The control: what fits takes their place.
+    apply_in_place(&mut world, "big", 1, 1000);
+    world.roll_out();
+    assert_eq!(world.running("big"), 2);
+    assert!(instances(&mut world).iter().all(|id| !before.contains(id)));
 }
 
 #[test]
