@@ -118,11 +118,8 @@ fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
         .iter()
         .find(|file| file.name == bundle::CARRIED)
         .map(|file| file.text.as_str().into());
-    let measured = largest_assignment(&ParsedWorkload {
-        workload: workload.clone(),
-        load_balancer: bundle.load_balancer.clone(),
-        carried,
-    });
+    let parsed = ParsedWorkload::new(workload.clone(), bundle.load_balancer.clone(), carried);
+    let measured = largest_assignment(&parsed);
     let not_encoded = |error: NotEncoded| ApiError::invalid(error.to_string());
     let assignment_bytes = measured.map_err(not_encoded)?;
     Ok(Submission {

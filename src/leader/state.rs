@@ -439,14 +439,14 @@ fn earlier(
 pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, String> {
     match bundle::parse(sources, Mode::Stored) {
         Ok(bundle) => match bundle.workload {
-            Some(workload) => Ok(Arc::new(ParsedWorkload {
-                workload,
-                load_balancer: bundle.load_balancer,
-                carried: sources
+            Some(workload) => {
+                let carried = sources
                     .iter()
                     .find(|file| file.name == bundle::CARRIED)
-                    .map(|file| file.text.as_str().into()),
-            })),
+                    .map(|file| file.text.as_str().into());
+                let parsed = ParsedWorkload::new(workload, bundle.load_balancer, carried);
+                Ok(Arc::new(parsed))
+            }
             None => Err("workload.kat is missing".to_owned()),
         },
         Err(diagnostics) => {

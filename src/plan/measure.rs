@@ -51,7 +51,10 @@ pub fn largest_assignment(parsed: &ParsedWorkload) -> Result<usize, NotEncoded> 
 
 /// Bytes of an assignment of these files without secrets and credentials.
 pub(super) fn least_assignment(parsed: &ParsedWorkload) -> Result<usize, NotEncoded> {
-    encoded_bytes(&sample_assignment(parsed))
+    let known = &parsed.least_assignment.0;
+    known
+        .get_or_init(|| encoded_bytes(&sample_assignment(parsed)))
+        .clone()
 }
 
 fn encoded_bytes(assignment: &Assignment) -> Result<usize, NotEncoded> {

@@ -1,6 +1,11 @@
 //! What the leader decides from: the stored state at one revision, and what the agents report.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    net::Ipv4Addr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use ipnet::Ipv4Net;
 
@@ -17,6 +22,7 @@ use super::{
 };
 use crate::{
     api::types::{Event, NodeReport, Reach, StoreEpoch},
+    json::NotEncoded,
     registry::{LoginPlace, RegistrySettings},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
     store::KeyValue,
@@ -135,7 +141,44 @@ pub struct ParsedWorkload {
     pub load_balancer: Option<VirtualLoadBalancer>,
     /// The files that its volumes mount, as one text.
     pub carried: Option<Arc<str>>,
+    /// Bytes of the least assignment of it, once that was asked: files of a mebibyte take milliseconds.
+    pub(super) least_assignment: Measured,
 }
+
+impl ParsedWorkload {
+    /// Of these files.
+    pub fn new(
+        workload: Workload,
+        load_balancer: Option<VirtualLoadBalancer>,
+        carried: Option<Arc<str>>,
+    ) -> Self {
+        Self {
+            workload,
+            load_balancer,
+            carried,
+            least_assignment: Measured::default(),
+        }
+    }
+}
+
+/// Something that follows from what stands beside it, and so makes no difference between two of them.
+#[derive(Debug, Default)]
+pub(super) struct Measured(pub(super) OnceLock<Result<usize, NotEncoded>>);
+
+impl Clone for Measured {
+    /// A copy may be changed.
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl PartialEq for Measured {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Measured {}
 
 /// A machine as stored.
 #[derive(Debug, Clone)]

@@ -22,8 +22,9 @@ use crate::{
     world::{LOST_AFTER, Machine, World},
 };
 
-/// For so long a slot may have more instances than it should, when a machine is back.
-const CROWDED: Duration = Duration::from_secs(2);
+/// For so long a slot may have more instances than it should, when a machine is back: a leader with a slow way to the store
+/// sees it and writes after some seconds. It counts while a leader can write.
+const CROWDED: Duration = Duration::from_secs(6);
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
@@ -178,12 +179,13 @@ impl World {
             }
         }
         let mut crowded = BTreeMap::new();
+        let decides = self.leader_can_write();
         for ((workload, slot), units) in slots {
             if units.len() <= 2 {
                 continue;
             }
             let key = (workload.to_owned(), slot);
-            let since = self.crowded.get(&key).copied();
+            let since = self.crowded.get(&key).copied().filter(|_| decides);
             let since = since.unwrap_or_else(Instant::now);
             if since.elapsed() > CROWDED {
                 self.monitor

@@ -3,10 +3,14 @@
 //! The API refuses files that lead to an assignment that no transaction takes. So the store gets only a mark that
 //! the workload has grown, as if another version had let it in; who plans sees files of that size.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    sync::{Arc, LazyLock},
+};
 
 use kat::{
-    plan::{Plan, Snapshot, WorkloadKey, WorkloadMeta},
+    plan::{ParsedWorkload, Plan, Snapshot, WorkloadKey, WorkloadMeta},
     store::{MAX_BYTES, MemoryStore, Operation, keys},
 };
 
@@ -117,6 +121,27 @@ fn large_ones(snapshot: &Snapshot) -> Vec<WorkloadKey> {
     all.filter(|key| is_large(snapshot, key)).cloned().collect()
 }
 
+thread_local! {
+    /// What was read of each workload, and the same once it has grown.
+    static GROWN_LAST: RefCell<BTreeMap<WorkloadKey, [Arc<ParsedWorkload>; 2]>> = RefCell::default();
+}
+
+/// What was read, with the files that make it large: the same for as long as it was not read anew, as in a leader, who
+/// measures it once.
+fn grown(key: &WorkloadKey, read: &Arc<ParsedWorkload>) -> Arc<ParsedWorkload> {
+    GROWN_LAST.with_borrow_mut(|all| {
+        if let Some([before, grown]) = all.get(key)
+            && Arc::ptr_eq(before, read)
+        {
+            return Arc::clone(grown);
+        }
+        let mut grown = Arc::clone(read);
+        Arc::make_mut(&mut grown).carried = Some(Arc::clone(&FILES));
+        all.insert(key.clone(), [Arc::clone(read), Arc::clone(&grown)]);
+        grown
+    })
+}
+
 /// The snapshot with the files that make it large; nothing where none is.
 pub fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
     let large = large_ones(snapshot);
@@ -128,7 +153,7 @@ pub fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
         if let Some(entry) = seen.workloads.get_mut(&key)
             && let Ok(parsed) = &mut Arc::make_mut(entry).parsed
         {
-            Arc::make_mut(parsed).carried = Some(Arc::clone(&FILES));
+            *parsed = grown(&key, parsed);
         }
     }
     Some(seen)

@@ -232,6 +232,14 @@ impl World {
             .position(|machine| machine.name == name)
     }
 
+    /// Somebody leads, runs, and reaches the store.
+    pub fn leader_can_write(&self) -> bool {
+        let leader = self.leader().map(|number| &self.machines[number]);
+        let reaches =
+            leader.is_some_and(|leader| leader.process.is_some() && !leader.way.now().store_cut);
+        reaches && self.store.is_available()
+    }
+
     /// What is on this machine is in the hands of who forges its reports.
     pub fn forges(&self, machine: &str) -> bool {
         self.forger.is_some() && machine == forger::NAME

@@ -50,13 +50,7 @@ fn entry(parsed: Result<Workload, String>) -> WorkloadEntry {
                 image: Default::default(),
             },
         },
-        parsed: parsed.map(|workload| {
-            Arc::new(ParsedWorkload {
-                workload,
-                load_balancer: None,
-                carried: None,
-            })
-        }),
+        parsed: parsed.map(|workload| Arc::new(ParsedWorkload::new(workload, None, None))),
         files: BTreeMap::from([(
             "workload.kat".to_owned(),
             Stored {

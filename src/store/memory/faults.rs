@@ -98,6 +98,11 @@ impl MemoryStore {
         });
     }
 
+    /// The store is up.
+    pub fn is_available(&self) -> bool {
+        self.shared.lock().available
+    }
+
     /// Cuts this client off, or heals it. Calls fail after [`super::CALL_TIMEOUT`] without taking
     /// effect; watches go silent, and fail if it lasts for [`super::WATCH_TIMEOUT`].
     pub fn set_partitioned(&self, partitioned: bool) {
