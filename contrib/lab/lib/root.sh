@@ -41,13 +41,19 @@ apt_options() {
     apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
 }
 
-# twice LOG FOLDER COMMAND...: a mirror that fails once is asked again, from an empty folder.
-twice() {
-    local log=$1 folder=$2
+# patiently LOG FOLDER COMMAND...: a mirror that fails is asked again, four times in all and later each time, from an empty
+# folder.
+patiently() {
+    local log=$1 folder=$2 pause
     shift 2
-    "$@" >"$log" 2>&1 9>&- && return
-    rm -rf --one-file-system "$folder"
-    "$@" >"$log" 2>&1 9>&-
+    : >"$log"
+    for pause in 5 20 60 ''; do
+        ! "$@" >>"$log" 2>&1 9>&- || return 0
+        rm -rf --one-file-system "$folder"
+        [[ $pause ]] || return 1
+        echo "lab: it failed, and is tried again in $pause s" >>"$log"
+        sleep "$pause"
+    done
 }
 
 ensure_root() {
@@ -70,8 +76,8 @@ build_root() {
     done < <(apt_options)
     say "building the root file system of the machines (Debian $ROOT_SUITE, about half a minute)"
     rm -rf --one-file-system "$new"
-    if ! twice "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
-        --aptopt='APT::Install-Recommends "false"' "${options[@]}" \
+    if ! patiently "$log" "$new" mmdebstrap --mode=root --variant=minbase --format=directory \
+        --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' "${options[@]}" \
         --include="$(root_packages | paste -sd,)" \
         --customize-hook="$LAB_LIB/customize-root" \
         "$ROOT_SUITE" "$new" "$mirror"; then
@@ -100,8 +106,8 @@ ensure_tree() {
             [[ ! -d $tree ]] || exit 0
             say "building a file tree with $*"
             rm -rf --one-file-system "$tree.new"
-            if ! twice "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory --quiet \
-                --aptopt='APT::Install-Recommends "false"' --dpkgopt='path-exclude=/usr/share/doc/*' \
+            if ! patiently "$log" "$tree.new" mmdebstrap --mode=root --variant=minbase --format=directory \
+                --aptopt='APT::Install-Recommends "false"' --aptopt='Acquire::Retries "3"' --dpkgopt='path-exclude=/usr/share/doc/*' \
                 --dpkgopt='path-exclude=/usr/share/man/*' --dpkgopt='path-exclude=/usr/share/locale/*' "${options[@]}" \
                 --include="$(printf '%s\n' "$@" | paste -sd,)" "$ROOT_SUITE" "$tree.new" "$mirror"; then
                 tail -n 30 "$log" >&2
