@@ -6,7 +6,7 @@ use std::{
 };
 
 use kat::{
-    api::types::{NOT_WRITABLE, NodePhase, WorkloadPhase},
+    api::types::{Condition, NOT_WRITABLE, NodePhase, WorkloadPhase},
     plan::{
         Assignment, ClusterMembers, DesiredMeta, KeptImages, NodeStatusRecord, VolumeRecord,
         Wanted, WorkloadMeta, WorkloadStatusRecord,
@@ -65,7 +65,7 @@ impl World {
         self.checked = Some(now);
         self.person.check();
         let assigned = assigned(self);
-        self.note_its_hands();
+        self.note_its_hands(&assigned);
         self.check_live(&live, &assigned);
         self.write_rows(&live);
         self.check_lists(&assigned);
@@ -100,7 +100,7 @@ impl World {
     }
 
     /// What was ever on the machine that forges is as it says, whatever is so.
-    fn note_its_hands(&mut self) {
+    fn note_its_hands(&mut self, assigned: &BTreeMap<String, (String, Assignment)>) {
         if self.forger.is_none() {
             return;
         }
@@ -110,6 +110,14 @@ impl World {
             let moves = moving.is_some_and(|moving| moving.from == name || moving.to == name);
             if moves || record.node.as_deref() == Some(name) {
                 self.in_its_hands.insert(volume);
+            }
+        }
+        // On storage that machines share the record names none.
+        for (unit, (node, _)) in assigned {
+            if node == name
+                && let Some(known) = self.monitor.assigned(unit)
+            {
+                self.in_its_hands.extend(known.writes.iter().cloned());
             }
         }
     }
@@ -317,6 +325,15 @@ impl World {
             });
             if !healthy {
                 let conditions = status.map(|status| status.conditions);
+                let conditions = conditions.unwrap_or_default();
+                if self.waits_for_forged_data(&workload, &conditions) {
+                    let own = live.keys().filter(|unit| {
+                        let assigned = assigned.get(*unit);
+                        assigned.is_some_and(|(_, one)| one.workload == workload)
+                    });
+                    wanted.extend(own.cloned());
+                    continue;
+                }
                 return Some(format!("{workload} is not healthy: {conditions:?}"));
             }
             let image = format!("registry.example/{workload}:{version}");
@@ -337,6 +354,16 @@ impl World {
             return Some(format!("{:?} run instead of {wanted:?}", live.keys()));
         }
         self.leftovers(&assigned, &indexes, frozen)
+    }
+
+    /// The machine that forges said that it had data of the workload, and never had it: nothing empty takes its place.
+    fn waits_for_forged_data(&self, workload: &str, conditions: &[Condition]) -> bool {
+        let waits = conditions
+            .iter()
+            .any(|one| one.message.contains("VolumeMissing"));
+        let own = format!("{NAMESPACE}/{workload}/");
+        let mut volumes = self.in_its_hands.iter();
+        waits && volumes.any(|volume| volume.starts_with(&own))
     }
 
     /// Why a new workload does not run where it is not in the hands of who forges, if it does not.
@@ -416,9 +443,11 @@ impl World {
         let own = frozen.map(|frozen| format!("{}{NAMESPACE}/{frozen}/", keys::DNS));
         let is_own = |key: &str| own.as_ref().is_some_and(|own| key.starts_with(own));
         let named = named.iter().filter(|item| !is_own(&item.key)).count();
+        // One that waits for its data has none.
+        let live = self.live();
         let others = assigned
-            .values()
-            .filter(|(_, one)| Some(&*one.workload) != frozen);
+            .iter()
+            .filter(|(unit, (_, one))| Some(&*one.workload) != frozen && live.contains_key(*unit));
         if named != 2 * others.count() {
             return Some("the names are not those of the instances".to_owned());
         }
