@@ -73,10 +73,10 @@ impl Ballast {
                 ),
                 Ok(Err(error)) if !failed => {
                     failed = true;
-                    tracing::warn!(path = %ballast.file.display(), %error, "no room is kept for etcd");
+                    tracing::warn!(path = %ballast.file.display(), "no room is kept for etcd: {error:#}");
                 }
                 Ok(Err(_)) => {}
-                Err(error) => tracing::error!(%error, "the look at etcd's room ended early"),
+                Err(error) => tracing::error!("the look at etcd's room ended early: {error:#}"),
             }
             let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
             if pulse.wait(rest).await.is_none() {

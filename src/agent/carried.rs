@@ -167,7 +167,7 @@ pub fn tidy<'a>(root: &Path, uid: u32, instances: impl Iterator<Item = &'a Assig
             continue;
         }
         if let Err(error) = remove(&entry.path()) {
-            tracing::warn!(%error, "files that nothing mounts any more stay");
+            tracing::warn!("files that nothing mounts any more stay: {error:#}");
         }
     }
 }

@@ -42,14 +42,14 @@ impl Desired {
             Ok(content) => content,
             Err(error) if error.is_not_found() => return None,
             Err(error) => {
-                tracing::error!(%error, "the stored list can't be read; waiting for etcd");
+                tracing::error!("the stored list can't be read; waiting for etcd: {error:#}");
                 return None;
             }
         };
         match serde_json::from_slice(&content) {
             Ok(desired) => Some(desired),
             Err(error) => {
-                tracing::error!(path = %path.display(), %error, "the stored list can't be read; waiting for etcd");
+                tracing::error!(path = %path.display(), "the stored list can't be read; waiting for etcd: {error:#}");
                 None
             }
         }

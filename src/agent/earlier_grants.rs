@@ -172,7 +172,7 @@ impl EarlierGrants {
     /// Those that count on the machine whose files lie below `root`: of settings that `agent.yaml` has, none do.
     pub fn read(root: &Path, config: &AgentConfig) -> Self {
         let mut recorded = read(&file(root)).unwrap_or_else(|error| {
-            tracing::error!(%error, "what workloads had before the owner was asked is not known; they need the owner's word now");
+            tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
             Recorded::default()
         });
         let before = recorded.clone();
@@ -258,7 +258,9 @@ pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<()
         Ok(recorded) => recorded,
         Err(error) => {
             // Whatever it says, it is not made longer.
-            tracing::error!(%error, "what workloads had before the owner was asked can't be read, and is not recorded again");
+            tracing::error!(
+                "what workloads had before the owner was asked can't be read, and is not recorded again: {error:#}"
+            );
             return Ok(());
         }
     };

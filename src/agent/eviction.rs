@@ -186,12 +186,12 @@ impl Evictor {
         let file = below(paths::EVICTED);
         let records = match files::read_bounded(&file, LIMIT) {
             Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %file.display(), %error, "the list of evicted instances can't be read");
+                tracing::warn!(path = %file.display(), "the list of evicted instances can't be read: {error:#}");
                 BTreeMap::new()
             }),
             Err(error) => {
                 if !error.is_not_found() {
-                    tracing::warn!(%error, "the list of evicted instances can't be read");
+                    tracing::warn!("the list of evicted instances can't be read: {error:#}");
                 }
                 BTreeMap::new()
             }
@@ -245,7 +245,7 @@ impl Evictor {
             evictor = match pulse.wait(step).await {
                 Ok(evictor) => evictor,
                 Err(error) => {
-                    tracing::error!(%error, "the look at the disks ended early");
+                    tracing::error!("the look at the disks ended early: {error:#}");
                     return;
                 }
             };
@@ -284,7 +284,9 @@ impl Evictor {
         if self.records != before
             && let Err(error) = files::write_json(&self.file, &self.records)
         {
-            tracing::warn!(%error, "which instances are evicted is not kept over a restart of the agent");
+            tracing::warn!(
+                "which instances are evicted is not kept over a restart of the agent: {error:#}"
+            );
         }
     }
 
@@ -353,7 +355,7 @@ impl Evictor {
             return;
         }
         if let Err(error) = ballast::allocate(&self.reserve, size) {
-            tracing::warn!(path = %self.reserve.display(), %error, "no room is kept for Podman");
+            tracing::warn!(path = %self.reserve.display(), "no room is kept for Podman: {error:#}");
         }
     }
 
@@ -483,7 +485,7 @@ pub fn give_up_reserve(root: &Path) {
     let path = root.join(paths::EVICTION_RESERVE.trim_start_matches('/'));
     match std::fs::remove_file(&path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            tracing::warn!(path = %path.display(), %error, "the room for Podman is not given up");
+            tracing::warn!(path = %path.display(), "the room for Podman is not given up: {error:#}");
         }
         _ => {}
     }
@@ -510,7 +512,7 @@ fn bounded<T: Send + 'static>(
     });
     if let Err(error) = started {
         hung.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!(%error, "a thread that looks at disks can't be started");
+        tracing::warn!("a thread that looks at disks can't be started: {error:#}");
         return None;
     }
     result.recv_timeout(limit).ok()

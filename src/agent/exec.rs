@@ -97,7 +97,7 @@ impl LocalSessions {
         let status = match timeout(COUNT, manager.status(&unit)).await {
             Ok(Ok(status)) => status,
             Ok(Err(error)) => {
-                tracing::debug!(instance, %error, "not counted");
+                tracing::debug!(instance, "not counted: {error:#}");
                 return None;
             }
             Err(_) => {

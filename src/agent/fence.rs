@@ -60,7 +60,9 @@ impl Memory {
 
     fn keep_confirmed(&self) {
         if let Err(error) = files::write_atomic(&self.confirmed(), b"", Access::mode(0o600)) {
-            tracing::warn!(%error, "that the list is confirmed is not kept over a restart of the agent");
+            tracing::warn!(
+                "that the list is confirmed is not kept over a restart of the agent: {error:#}"
+            );
         }
     }
 
@@ -72,7 +74,9 @@ impl Memory {
         let ago = u64::try_from(reached.elapsed().as_micros()).unwrap_or(u64::MAX);
         let at = (self.monotonic)().saturating_sub(ago).to_string();
         if let Err(error) = files::write_atomic(&self.path, at.as_bytes(), Access::mode(0o600)) {
-            tracing::warn!(%error, "when the leader was reached is not kept over a restart of the agent");
+            tracing::warn!(
+                "when the leader was reached is not kept over a restart of the agent: {error:#}"
+            );
         }
     }
 }

@@ -50,7 +50,7 @@ pub async fn follow_desired(
         let desired = match desired::read(&state.entries, &node) {
             Ok(desired) => Arc::new(desired),
             Err(error) => {
-                tracing::warn!(%error, "the desired list is not taken");
+                tracing::warn!("the desired list is not taken: {error:#}");
                 continue;
             }
         };
@@ -179,7 +179,7 @@ pub async fn follow_known(
         if now.etcd(&identity) != before.etcd(&identity)
             && let Err(error) = reconnect(&identity, &stores, &own, &now).await
         {
-            tracing::error!(%error, "the other members of etcd can't be used");
+            tracing::error!("the other members of etcd can't be used: {error:#}");
         }
         known.send_replace(now);
     }
@@ -193,7 +193,7 @@ fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
             None => RegistrySettings::default(),
             Some(Ok(settings)) => settings,
             Some(Err(error)) => {
-                tracing::error!(%error, "what is set about registries can't be read");
+                tracing::error!("what is set about registries can't be read: {error:#}");
                 return;
             }
         };

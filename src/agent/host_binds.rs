@@ -125,7 +125,10 @@ pub(super) async fn keep_only(
         if let Ok(path) = path_of(root, &id)
             && let Err(error) = files::remove(&path)
         {
-            tracing::warn!(instance, %error, "the plan of its host paths can't be removed");
+            tracing::warn!(
+                instance,
+                "the plan of its host paths can't be removed: {error:#}"
+            );
         }
     }
     if kept.is_empty() {

@@ -57,7 +57,7 @@ pub async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Result<(), F
         }
     }
     if let Err(error) = reload_if_needed(system).await {
-        tracing::warn!(%error, "systemd has not read the units anew");
+        tracing::warn!("systemd has not read the units anew: {error:#}");
     }
     Ok(())
 }

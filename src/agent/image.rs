@@ -176,7 +176,7 @@ pub async fn pull(
     let words = podman_words(logs, uid, unit, started).await;
     match manager.reset_failed(unit).await {
         Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
-        Err(error) => tracing::debug!(unit, %error, "a failed pull stays marked as failed"),
+        Err(error) => tracing::debug!(unit, "a failed pull stays marked as failed: {error:#}"),
     }
     Err(words.unwrap_or_else(|| format!("{unit} ended with result {}", status.result)))
 }

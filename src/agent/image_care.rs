@@ -90,12 +90,12 @@ impl ImageCare {
         let file = root.join(paths::IMAGES.trim_start_matches('/'));
         let ledger = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
-                tracing::warn!(path = %file.display(), %error, "since when images are not used is not known; it is counted anew");
+                tracing::warn!(path = %file.display(), "since when images are not used is not known; it is counted anew: {error:#}");
                 Ledger::default()
             }),
             Err(error) if error.is_not_found() => Ledger::default(),
             Err(error) => {
-                tracing::warn!(%error, "since when images are not used is not known; it is counted anew");
+                tracing::warn!("since when images are not used is not known; it is counted anew: {error:#}");
                 Ledger::default()
             }
         };
@@ -240,7 +240,7 @@ impl ImageCare {
                     state.rounds = 0;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "for how long images are not used can't be kept");
+                    tracing::warn!("for how long images are not used can't be kept: {error:#}");
                 }
             }
         }

@@ -164,12 +164,12 @@ impl Known {
             Ok(content) => content,
             Err(error) if error.is_not_found() => return Self::default(),
             Err(error) => {
-                tracing::error!(%error, "where the cluster was is not known");
+                tracing::error!("where the cluster was is not known: {error:#}");
                 return Self::default();
             }
         };
         serde_json::from_slice(&content).unwrap_or_else(|error| {
-            tracing::error!(path = paths::KNOWN, %error, "it can't be read");
+            tracing::error!(path = paths::KNOWN, "it can't be read: {error:#}");
             Self::default()
         })
     }
@@ -188,7 +188,10 @@ fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, bef
         return T::default();
     };
     serde_json::from_slice(&entry.value).unwrap_or_else(|error| {
-        tracing::error!(key, %error, "it can't be read; what was known before still holds");
+        tracing::error!(
+            key,
+            "it can't be read; what was known before still holds: {error:#}"
+        );
         before.clone()
     })
 }

@@ -39,7 +39,7 @@ impl JournalLogs {
         let present = match manager.status(&query.unit).await {
             Ok(status) => Some(status.invocation_id).filter(|id| !id.is_empty()),
             Err(error) => {
-                tracing::debug!(unit = query.unit, %error, "the present run is not known");
+                tracing::debug!(unit = query.unit, "the present run is not known: {error:#}");
                 None
             }
         };

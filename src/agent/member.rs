@@ -222,10 +222,10 @@ impl EtcdKeeper {
         match host_files::etcd(&self.renderer, &self.identity, known) {
             Ok(file) => {
                 if let Err(error) = host_files::renew(&[file], self.system.as_ref()).await {
-                    tracing::error!(%error, "etcd's unit can't be written");
+                    tracing::error!("etcd's unit can't be written: {error:#}");
                 }
             }
-            Err(error) => tracing::error!(%error, "etcd's unit can't be rendered"),
+            Err(error) => tracing::error!("etcd's unit can't be rendered: {error:#}"),
         }
     }
 
@@ -241,7 +241,7 @@ impl EtcdKeeper {
         }
         let address = self.identity.overlay_address().into();
         if let Err(error) = overlay::wait_for_address(address, OVERLAY_LIMIT).await {
-            tracing::warn!(%error, %address, "kat0 is not up; etcd is tried without it");
+            tracing::warn!(%address, "kat0 is not up; etcd is tried without it: {error:#}");
         }
         let started = if membership::has_data() {
             self.system.start(host_files::ETCD, ETCD_LIMIT).await

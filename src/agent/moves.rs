@@ -106,7 +106,7 @@ async fn end_all(tasks: Vec<Task>) {
     }
     for task in tasks {
         if let Err(error) = task.ended.await {
-            tracing::error!(%error, "what took a volume ended early");
+            tracing::error!("what took a volume ended early: {error:#}");
         }
     }
 }
@@ -186,7 +186,7 @@ impl Moves {
         let taken = all.filter(|(_, wish)| wish.to == self.node && wish.from != self.node);
         let named = taken.filter_map(|(volume, wish)| {
             let name = copy_name(volume, &wish.id)
-                .inspect_err(|error| tracing::error!(%error, "a volume is not taken"))
+                .inspect_err(|error| tracing::error!("a volume is not taken: {error:#}"))
                 .ok()?;
             Some((name, (volume.clone(), wish.clone())))
         });

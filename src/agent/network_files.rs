@@ -220,7 +220,7 @@ fn below<'a>(
 
 fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
     let read = serde_json::from_slice(&entry.value);
-    read.inspect_err(|error| tracing::error!(key = entry.key, %error, "it can't be read"))
+    read.inspect_err(|error| tracing::error!(key = entry.key, "it can't be read: {error:#}"))
         .ok()
 }
 

@@ -33,12 +33,12 @@ impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
             .join(format!("{uid}.json"));
         let notes: BTreeMap<String, T> = match files::read_text(&path, LIMIT) {
             Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
-                tracing::warn!(path = %path.display(), %error, "notes of before can't be read");
+                tracing::warn!(path = %path.display(), "notes of before can't be read: {error:#}");
                 BTreeMap::new()
             }),
             Err(error) if error.is_not_found() => BTreeMap::new(),
             Err(error) => {
-                tracing::warn!(%error, "notes of before can't be read");
+                tracing::warn!("notes of before can't be read: {error:#}");
                 BTreeMap::new()
             }
         };

@@ -53,7 +53,7 @@ impl Renewal {
                     match used {
                         Ok(()) => INTERVAL,
                         Err(error) => {
-                            tracing::error!(%error, "renewed certificates can't be used yet");
+                            tracing::error!("renewed certificates can't be used yet: {error:#}");
                             AFTER_FAILURE
                         }
                     }

@@ -268,7 +268,7 @@ impl Reporter {
         };
         // As the leader keeps it, so that it is never refused for the words of programs.
         if let Err(error) = report.keep_bounds() {
-            tracing::warn!(%error, "the report is longer than the leader takes: {error}");
+            tracing::warn!("the report is longer than the leader takes: {error}");
         }
         report
     }

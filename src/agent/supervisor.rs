@@ -109,7 +109,7 @@ impl Supervisor {
                 }
                 ControlFlow::Continue(Some(Err(error))) => {
                     // A worker that panicked is made anew by the next dispatch.
-                    tracing::error!(%error, "a worker ended early");
+                    tracing::error!("a worker ended early: {error:#}");
                     self.workers.retain(|_, sender| !sender.is_closed());
                 }
             }

@@ -71,12 +71,12 @@ impl Volumes {
         let file = below(super::paths::VOLUMES);
         let made = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
-                tracing::error!(path = %file.display(), %error, "the list of volumes can't be read");
+                tracing::error!(path = %file.display(), "the list of volumes can't be read: {error:#}");
                 Made::default()
             }),
             Err(error) => {
                 if !error.is_not_found() {
-                    tracing::error!(%error, "the list of volumes can't be read");
+                    tracing::error!("the list of volumes can't be read: {error:#}");
                 }
                 Made::default()
             }
@@ -311,7 +311,7 @@ impl Volumes {
             ..made.clone()
         };
         if let Err(error) = files::write_json(&self.file, &made) {
-            tracing::error!(%error, "the list of volumes can't be kept: {error}");
+            tracing::error!("the list of volumes can't be kept: {error}");
         }
     }
 

@@ -53,7 +53,7 @@ pub(super) fn told(error: &RegistryError, caller: &Caller) -> String {
     if !deploys {
         return error.to_string();
     }
-    tracing::info!(%caller, %error, "a registry could not be asked");
+    tracing::info!(%caller, "a registry could not be asked: {error:#}");
     format!("{host} does not answer as a registry; the leader's journal says why")
 }
 

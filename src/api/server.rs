@@ -200,7 +200,7 @@ impl Server {
                     self.tracker.spawn(async move {
                         let done = server.accepted(stream, address, acceptor, leader, stands_in);
                         if let Err(error) = done.await {
-                            tracing::debug!(%address, %error, "a connection ended early");
+                            tracing::debug!(%address, "a connection ended early: {error:#}");
                         }
                     });
                 }
@@ -230,7 +230,7 @@ impl Server {
                     let leader = leader.clone();
                     self.tracker.spawn(async move {
                         if let Err(error) = server.accepted_local(stream, access, leader).await {
-                            tracing::debug!(%error, "a connection on the socket ended early");
+                            tracing::debug!("a connection on the socket ended early: {error:#}");
                         }
                     });
                 }
@@ -313,7 +313,7 @@ impl Server {
     }
 
     async fn accept_failed(&self, error: &io::Error, pause: &mut Duration) {
-        tracing::warn!(%error, "can't accept a connection");
+        tracing::warn!("can't accept a connection: {error:#}");
         let _ = timeout(*pause, self.cancel.cancelled()).await;
         *pause = (*pause * 2).min(ACCEPT_PAUSE_LIMIT);
     }
@@ -413,7 +413,7 @@ impl Server {
             tokio::select! {
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        tracing::debug!(%error, "a connection ended early");
+                        tracing::debug!("a connection ended early: {error:#}");
                     }
                     return;
                 }

@@ -238,7 +238,7 @@ pub(super) fn inputs(body: Body) -> Inputs {
                     Ok(Some(input)) => return Some((input, (pieces, frames))),
                     Ok(None) => {}
                     Err(error) => {
-                        tracing::debug!(%error, "a session's caller is not understood");
+                        tracing::debug!("a session's caller is not understood: {error:#}");
                         return None;
                     }
                 }

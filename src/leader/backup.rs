@@ -177,7 +177,7 @@ impl Round<'_> {
             match json::bytes(keys::BACKUP, &record) {
                 Ok(value) => operations.push(Operation::Put(keys::BACKUP.to_owned(), value)),
                 Err(error) => {
-                    tracing::error!(%error, "what became of a backup is not written down: {error}");
+                    tracing::error!("what became of a backup is not written down: {error}");
                 }
             }
         }
@@ -186,7 +186,7 @@ impl Round<'_> {
         }
         let fence = [self.leadership.fence()];
         if let Err(error) = self.handle.store.transact(&fence, &operations).await {
-            tracing::warn!(%error, "what became of a backup is not written down");
+            tracing::warn!("what became of a backup is not written down: {error:#}");
         }
     }
 }

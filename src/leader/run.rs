@@ -121,7 +121,7 @@ async fn campaign(
         let leadership = match won {
             Ok(leadership) => leadership,
             Err(error) => {
-                tracing::warn!(%error, "the election cannot be held: {error}");
+                tracing::warn!("the election cannot be held: {error}");
                 tokio::select! {
                     biased;
                     () = cancel.cancelled() => return,
@@ -153,7 +153,9 @@ async fn campaign(
         handle.planning.end();
         if cancel.is_cancelled() {
             if let Err(error) = handle.store.resign(&leadership).await {
-                tracing::warn!(%error, "leadership was not given up in order, and runs out by itself: {error}");
+                tracing::warn!(
+                    "leadership was not given up in order, and runs out by itself: {error}"
+                );
             }
             return;
         }
@@ -265,7 +267,7 @@ impl Tenure<'_> {
                     return false;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "changes could not be written: {error}");
+                    tracing::warn!("changes could not be written: {error}");
                     self.handle.planning.failed(error.to_string());
                     return false;
                 }
@@ -302,7 +304,7 @@ impl Tenure<'_> {
                 true
             }
             Err(error) => {
-                tracing::warn!(%error, "the leader's endpoint could not be published: {error}");
+                tracing::warn!("the leader's endpoint could not be published: {error}");
                 self.handle.planning.failed(error.to_string());
                 false
             }

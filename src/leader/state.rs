@@ -396,7 +396,10 @@ impl SnapshotBuilder {
             Err(error) => {
                 let before = self.reported.insert(entry.key.clone(), entry.mod_revision);
                 if before != Some(entry.mod_revision) {
-                    tracing::error!(key = entry.key, %error, "a stored object can't be read and is left out");
+                    tracing::error!(
+                        key = entry.key,
+                        "a stored object can't be read and is left out: {error:#}"
+                    );
                 }
                 None
             }

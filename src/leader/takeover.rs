@@ -101,7 +101,7 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                     silence = None;
                 }
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%error, "the leader does not answer"),
+                Err(error) => tracing::debug!("the leader does not answer: {error:#}"),
             }
             // However long etcd took.
             last_round = Instant::now();

@@ -182,7 +182,11 @@ impl Upkeep {
         let times = self.failed.get(id).map_or(0, |(times, _)| *times);
         let hold = config.retry * 2_u32.saturating_pow(times.min(16));
         let hold = hold.min(LONGEST_HOLD.max(config.retry));
-        tracing::warn!(node, %error, ?hold, "etcd's file could not be made smaller; it is tried again after that");
+        tracing::warn!(
+            node,
+            ?hold,
+            "etcd's file could not be made smaller; it is tried again after that: {error:#}"
+        );
         self.failed.insert(*id, (times + 1, Instant::now() + hold));
     }
 

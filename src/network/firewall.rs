@@ -83,7 +83,7 @@ impl Firewall {
         match std::fs::read_to_string(INSTALLED) {
             Ok(text) => firewall.template = Cow::Owned(text),
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = INSTALLED, %error, "the template can't be read"),
+            Err(error) => tracing::warn!(path = INSTALLED, "the template can't be read: {error:#}"),
         }
         firewall
     }

@@ -210,7 +210,9 @@ impl HostPortKeeper {
         };
         let written = run_file::write(path, &told);
         if let Err(error) = written {
-            tracing::warn!(%error, "the ports of the machine's programs can't be told to kat-agent");
+            tracing::warn!(
+                "the ports of the machine's programs can't be told to kat-agent: {error:#}"
+            );
         }
     }
 

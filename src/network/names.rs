@@ -53,7 +53,7 @@ async fn serve(
                     zones.send_replace(Arc::new(zone));
                 }
                 Ok(None) => {}
-                Err(error) => tracing::error!(%error, "the names stay as they were"),
+                Err(error) => tracing::error!("the names stay as they were: {error:#}"),
             }
         }
         std::future::pending().await

@@ -88,7 +88,7 @@ pub(super) fn template(installed: &str, compiled: &'static str) -> Cow<'static, 
     match std::fs::read_to_string(installed) {
         Ok(text) => return Cow::Owned(text),
         Err(error) if error.kind() == ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(path = installed, %error, "the template can't be read"),
+        Err(error) => tracing::warn!(path = installed, "the template can't be read: {error:#}"),
     }
     Cow::Borrowed(compiled)
 }

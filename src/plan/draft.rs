@@ -388,10 +388,10 @@ impl<'a> Draft<'a> {
             });
             return;
         }
-        operations.retain(|operation| !self.frozen.has_key(key_of(operation)));
+        operations.retain(|operation| !self.frozen.has_key(operation.key()));
         let mut seen = BTreeSet::new();
         operations.reverse();
-        operations.retain(|operation| seen.insert(key_of(operation).to_owned()));
+        operations.retain(|operation| seen.insert(operation.key().to_owned()));
         operations.reverse();
         if !operations.is_empty() {
             self.changes.push(Change {
@@ -465,12 +465,6 @@ fn value_bytes(operation: &Operation) -> usize {
     match operation {
         Operation::Put(_, value) => value.len(),
         Operation::Delete(_) | Operation::DeletePrefix(_) => 0,
-    }
-}
-
-fn key_of(operation: &Operation) -> &str {
-    match operation {
-        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
     }
 }
 

@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::{Snapshot, VolumeKey, WorkloadKey, draft::Change};
-use crate::store::{
-    Compare, MAX_BYTES, MAX_OPERATIONS, Operation, condition_bytes, keys, operation_bytes,
-};
+use crate::store::{MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, keys, operation_bytes};
 
 /// Room that a transaction needs beside a change: the fence and the turn of the plan.
 const FENCE_BYTES: usize = 1024;
@@ -135,10 +133,14 @@ pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
 
 /// The change fits into one transaction.
 pub(super) fn fits(change: &Change) -> bool {
-    let size = Size::of(change);
-    size.conditions + FENCE_OPERATIONS <= MAX_OPERATIONS
-        && size.operations + FENCE_OPERATIONS <= MAX_OPERATIONS
-        && size.bytes + FENCE_BYTES <= MAX_BYTES
+    let fence = TransactionSize {
+        conditions: FENCE_OPERATIONS,
+        operations: FENCE_OPERATIONS,
+        bytes: FENCE_BYTES,
+    };
+    TransactionSize::of(&change.conditions, &change.operations)
+        .and(fence)
+        .fits()
 }
 
 /// Whose the change is, if it does not fit: who has the largest part of what is too much.
@@ -150,7 +152,7 @@ pub(super) fn not_writable(
     if fits(change) {
         return None;
     }
-    let size = Size::of(change);
+    let size = TransactionSize::of(&change.conditions, &change.operations);
     let too_many = size.operations + FENCE_OPERATIONS > MAX_OPERATIONS;
     let weight = |operation: &Operation| match too_many {
         true => 1,
@@ -158,7 +160,7 @@ pub(super) fn not_writable(
     };
     let mut by_object: BTreeMap<WrittenObject, usize> = BTreeMap::new();
     for operation in &change.operations {
-        if let Some(object) = object_of(snapshot, placed, key_of(operation)) {
+        if let Some(object) = object_of(snapshot, placed, operation.key()) {
             *by_object.entry(object).or_default() += weight(operation);
         }
     }
@@ -168,12 +170,12 @@ pub(super) fn not_writable(
         .into_iter()
         .max_by_key(|(object, weight)| (rank(object), *weight))?;
     let own = |operation: &&Operation| {
-        object_of(snapshot, placed, key_of(operation)).as_ref() == Some(&object)
+        object_of(snapshot, placed, operation.key()).as_ref() == Some(&object)
     };
     let largest = change.operations.iter().filter(own);
     let key = largest.max_by_key(|operation| operation_bytes(operation));
     Some(NotWritable {
-        key: key.map_or_else(String::new, |operation| key_of(operation).to_owned()),
+        key: key.map_or_else(String::new, |operation| operation.key().to_owned()),
         object,
         cause: NotWritableCause::TooLarge {
             operations: size.operations,
@@ -261,7 +263,7 @@ pub(super) fn without_the_unwritable(changes: Vec<Change>) -> Vec<Change> {
     for change in changes {
         if fits(&change) {
             left.push(change);
-        } else if change.operations.iter().any(|one| is_meta(key_of(one))) {
+        } else if change.operations.iter().any(|one| is_meta(one.key())) {
             break;
         }
     }
@@ -270,32 +272,4 @@ pub(super) fn without_the_unwritable(changes: Vec<Change>) -> Vec<Change> {
 
 fn is_meta(key: &str) -> bool {
     key.starts_with(keys::NODE_DESIRED) && key.ends_with("/meta")
-}
-
-fn key_of(operation: &Operation) -> &str {
-    match operation {
-        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    conditions: usize,
-    operations: usize,
-    bytes: usize,
-}
-
-impl Size {
-    fn of(change: &Change) -> Self {
-        let conditions = change
-            .conditions
-            .iter()
-            .map(|one: &Compare| condition_bytes(one));
-        let operations = change.operations.iter().map(operation_bytes);
-        Self {
-            conditions: change.conditions.len(),
-            operations: change.operations.len(),
-            bytes: conditions.sum::<usize>() + operations.sum::<usize>(),
-        }
-    }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn campaign<S: Leases>(
         match stand(store, candidate, ttl).await {
             Ok(leadership) => return Ok(leadership),
             Err(error) if error.is_passing() => {
-                tracing::debug!(%error, candidate, "the election is tried again");
+                tracing::debug!(candidate, "the election is tried again: {error:#}");
                 sleep(backoff.next()).await;
             }
             Err(error) => return Err(error),
@@ -244,7 +244,7 @@ impl<S: Leases> Keeper<S> {
                     break;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(key, %error, "a renewal failed");
+                    tracing::debug!(key, "a renewal failed: {error:#}");
                     next = Instant::now() + pause;
                 }
                 Err(_) => next = Instant::now(),
@@ -253,7 +253,7 @@ impl<S: Leases> Keeper<S> {
         self.lost.cancel();
         // Best effort: the next candidate need not wait for the lease's end.
         if let Err(error) = self.store.revoke(self.lease.id).await {
-            tracing::debug!(key, %error, "the lease was left to run out");
+            tracing::debug!(key, "the lease was left to run out: {error:#}");
         }
     }
 

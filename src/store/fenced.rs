@@ -1,8 +1,8 @@
 //! Commits of the leader: a long list of changes, cut into transactions that each carry the fence.
 
 use super::{
-    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError, keys,
-    limits::{condition_bytes, operation_bytes},
+    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError,
+    TransactionSize, keys,
 };
 
 /// Writes that must take effect together, and what must hold for them.
@@ -114,9 +114,9 @@ async fn write(
     mut turn: Option<&mut i64>,
     groups: &[Group],
 ) -> Result<Outcome, CommitError> {
-    let mut base = Size::of_fence(fence);
+    let mut base = TransactionSize::of(std::slice::from_ref(fence), &[]);
     if turn.is_some() {
-        base = base.and(Size::of(&turn_group(i64::MAX)));
+        base = base.and(size_of(&turn_group(i64::MAX)));
     }
     let (pieces, too_large) = cut(base, groups);
     let mut revision = 0;
@@ -168,7 +168,7 @@ async fn write(
 
 /// Ranges of groups that go into one transaction each, up to the first group that none takes. A key that two groups
 /// write begins a new one: no transaction may hold a key twice.
-fn cut(base: Size, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError>) {
+fn cut(base: TransactionSize, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError>) {
     let mut pieces = Vec::new();
     let mut first = 0;
     let mut size = base;
@@ -176,14 +176,14 @@ fn cut(base: Size, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError
     let mut too_large = None;
     let mut count = groups.len();
     for (index, group) in groups.iter().enumerate() {
-        let own = Size::of(group);
+        let own = size_of(group);
         if !base.and(own).fits() {
             too_large = Some(CommitError::TooLarge {
                 index,
                 key: group
                     .operations
                     .first()
-                    .map(written_key)
+                    .map(Operation::key)
                     .unwrap_or_default()
                     .to_owned(),
                 operations: own.operations,
@@ -211,55 +211,13 @@ fn cut(base: Size, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError
     (pieces, too_large)
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Size {
-    conditions: usize,
-    operations: usize,
-    bytes: usize,
-}
-
-impl Size {
-    fn of_fence(fence: &Compare) -> Self {
-        Self {
-            conditions: 1,
-            operations: 0,
-            bytes: condition_bytes(fence),
-        }
-    }
-
-    fn of(group: &Group) -> Self {
-        Self {
-            conditions: group.conditions.len(),
-            operations: group.operations.len(),
-            bytes: group.conditions.iter().map(condition_bytes).sum::<usize>()
-                + group.operations.iter().map(operation_bytes).sum::<usize>(),
-        }
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            conditions: self.conditions + other.conditions,
-            operations: self.operations + other.operations,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-
-    fn fits(self) -> bool {
-        self.conditions <= MAX_OPERATIONS
-            && self.operations <= MAX_OPERATIONS
-            && self.bytes <= MAX_BYTES
-    }
-}
-
-fn written_key(operation: &Operation) -> &str {
-    match operation {
-        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
-    }
+fn size_of(group: &Group) -> TransactionSize {
+    TransactionSize::of(&group.conditions, &group.operations)
 }
 
 /// Whether two writes can't be in one transaction.
 fn overlap(one: &Operation, other: &Operation) -> bool {
-    let (a, b) = (written_key(one), written_key(other));
+    let (a, b) = (one.key(), other.key());
     match (one, other) {
         (Operation::DeletePrefix(_), Operation::DeletePrefix(_)) => {
             a.starts_with(b) || b.starts_with(a)

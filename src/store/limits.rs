@@ -22,8 +22,41 @@ pub(crate) fn operation_bytes(operation: &Operation) -> usize {
 }
 
 /// Bytes of one condition.
-pub(crate) fn condition_bytes(condition: &Compare) -> usize {
+fn condition_bytes(condition: &Compare) -> usize {
     16 + compared_key(condition).len()
+}
+
+/// What a transaction, or a part of one, takes of its limits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TransactionSize {
+    pub(crate) conditions: usize,
+    pub(crate) operations: usize,
+    pub(crate) bytes: usize,
+}
+
+impl TransactionSize {
+    pub(crate) fn of(conditions: &[Compare], operations: &[Operation]) -> Self {
+        Self {
+            conditions: conditions.len(),
+            operations: operations.len(),
+            bytes: conditions.iter().map(condition_bytes).sum::<usize>()
+                + operations.iter().map(operation_bytes).sum::<usize>(),
+        }
+    }
+
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            conditions: self.conditions + other.conditions,
+            operations: self.operations + other.operations,
+            bytes: self.bytes + other.bytes,
+        }
+    }
+
+    pub(crate) fn fits(self) -> bool {
+        self.conditions <= MAX_OPERATIONS
+            && self.operations <= MAX_OPERATIONS
+            && self.bytes <= MAX_BYTES
+    }
 }
 
 /// The key that a condition looks at.
@@ -38,9 +71,10 @@ pub(crate) fn compared_key(condition: &Compare) -> &str {
 /// # Errors
 /// [`StoreError::Invalid`], which names the key or the number.
 pub(crate) fn check(conditions: &[Compare], operations: &[Operation]) -> Result<(), StoreError> {
+    let size = TransactionSize::of(conditions, operations);
     for (count, what) in [
-        (conditions.len(), "conditions"),
-        (operations.len(), "operations"),
+        (size.conditions, "conditions"),
+        (size.operations, "operations"),
     ] {
         if count > MAX_OPERATIONS {
             return Err(StoreError::Invalid(format!(
@@ -48,9 +82,8 @@ pub(crate) fn check(conditions: &[Compare], operations: &[Operation]) -> Result<
             )));
         }
     }
-    let bytes = conditions.iter().map(condition_bytes).sum::<usize>()
-        + operations.iter().map(operation_bytes).sum::<usize>();
-    if bytes > MAX_BYTES {
+    if size.bytes > MAX_BYTES {
+        let bytes = size.bytes;
         return Err(StoreError::Invalid(format!(
             "a transaction has {bytes} bytes, at most {MAX_BYTES} are allowed"
         )));

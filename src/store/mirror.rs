@@ -205,9 +205,9 @@ impl Follower {
                 Err(error) => error,
             };
             if error.is_passing() {
-                tracing::debug!(prefix = %self.prefix, %error, "the copy is stale");
+                tracing::debug!(prefix = %self.prefix, "the copy is stale: {error:#}");
             } else {
-                tracing::warn!(prefix = %self.prefix, %error, "the copy is stale");
+                tracing::warn!(prefix = %self.prefix, "the copy is stale: {error:#}");
             }
             if self.state.confirmed {
                 self.state.confirmed = false;

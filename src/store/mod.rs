@@ -16,7 +16,7 @@ use futures_util::Stream;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::limits::{condition_bytes, operation_bytes};
+pub(crate) use self::limits::{TransactionSize, operation_bytes};
 pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
     limits::{MAX_BYTES, MAX_OPERATIONS},
@@ -90,6 +90,16 @@ pub enum Operation {
     Delete(String),
     /// Delete every key with this prefix.
     DeletePrefix(String),
+}
+
+impl Operation {
+    /// The key, or for [`Operation::DeletePrefix`] the prefix.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        match self {
+            Self::Put(key, _) | Self::Delete(key) | Self::DeletePrefix(key) => key,
+        }
+    }
 }
 
 /// What became of a transaction.

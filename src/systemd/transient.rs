@@ -103,7 +103,7 @@ impl TransientRun {
         };
         let ran = within(unit, limit, ran).await;
         if let Err(error) = link.manager().unref_unit(unit).await {
-            tracing::debug!(unit, %error, "a transient unit was not held");
+            tracing::debug!(unit, "a transient unit was not held: {error:#}");
         }
         ran
     }

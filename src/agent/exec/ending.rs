@@ -23,7 +23,10 @@ impl Command {
         let stopping = async {
             while !self.over.is_cancelled() {
                 if let Err(error) = self.manager.stop(&self.unit.name, STOP).await {
-                    tracing::debug!(unit = self.unit.name, %error, "a command without a caller is not stopped yet");
+                    tracing::debug!(
+                        unit = self.unit.name,
+                        "a command without a caller is not stopped yet: {error:#}"
+                    );
                 }
                 let _ = timeout(STOP_AGAIN, self.over.cancelled()).await;
             }

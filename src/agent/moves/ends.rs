@@ -107,7 +107,7 @@ impl VolumeCopies for OwnVolumes {
             };
             match sent {
                 Ok(()) => tracing::info!(volume, "a volume was sent"),
-                Err(error) => tracing::warn!(volume, %error, "a volume was not sent"),
+                Err(error) => tracing::warn!(volume, "a volume was not sent: {error:#}"),
             }
         });
         let pieces = stream::unfold(receiver, |mut receiver| async {

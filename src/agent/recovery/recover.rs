@@ -162,7 +162,7 @@ async fn refuse_if_answered(
 ) -> anyhow::Result<()> {
     match system.start(host_files::ETCD, START_LIMIT).await {
         Ok(_) | Err(SystemdError::JobTimeout { .. }) => {}
-        Err(error) => tracing::warn!(%error, "etcd can't be started"),
+        Err(error) => tracing::warn!("etcd can't be started: {error:#}"),
     }
     let store = stores::leader(identity, keys, known).await?;
     let deadline = Instant::now() + QUORUM_LIMIT;

@@ -219,7 +219,10 @@ impl Worker {
         let (key, outcome) = match done {
             Ok(done) => done,
             Err(error) => {
-                tracing::error!(user = self.user.name, %error, "a job of the agent ended early");
+                tracing::error!(
+                    user = self.user.name,
+                    "a job of the agent ended early: {error:#}"
+                );
                 self.busy.clear();
                 return;
             }
@@ -359,7 +362,7 @@ async fn run(manager: &dyn UnitManager, command: impl Iterator<Item = String>) {
             tracing::warn!(command = ?unit.command, ?end, "an evicted instance's containers may be left")
         }
         Err(error) => {
-            tracing::warn!(command = ?unit.command, %error, "an evicted instance's containers may be left")
+            tracing::warn!(command = ?unit.command, "an evicted instance's containers may be left: {error:#}")
         }
     }
 }

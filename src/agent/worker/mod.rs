@@ -312,10 +312,16 @@ impl Worker {
                 () = long_cancelled(&cancel) => None,
             };
             if let Err(error) = self.restarts.store() {
-                tracing::warn!(user = self.user.name, %error, "counts of restarts can't be kept");
+                tracing::warn!(
+                    user = self.user.name,
+                    "counts of restarts can't be kept: {error:#}"
+                );
             }
             if let Err(error) = self.notes.store() {
-                tracing::warn!(user = self.user.name, %error, "what is known of instances can't be kept");
+                tracing::warn!(
+                    user = self.user.name,
+                    "what is known of instances can't be kept: {error:#}"
+                );
             }
             match passed {
                 Some(Ok(true)) => break,

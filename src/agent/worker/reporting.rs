@@ -184,7 +184,7 @@ impl Worker {
 
     /// The same trouble for every instance of the user.
     pub(super) fn report_trouble(&mut self, desired: &UserDesired, error: &WorkerError) {
-        tracing::warn!(user = self.user.name, %error, "a pass was cut short");
+        tracing::warn!(user = self.user.name, "a pass was cut short: {error:#}");
         if matches!(
             error,
             WorkerError::Systemd(SystemdError::Unreachable { .. })

@@ -381,7 +381,10 @@ impl Worker {
             Ok(Some(binding)) => self.spawn_bind(assignment, binding),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(instance = assignment.instance, %error, "host paths can't be bound");
+                tracing::warn!(
+                    instance = assignment.instance,
+                    "host paths can't be bound: {error:#}"
+                );
             }
         }
     }
@@ -549,7 +552,7 @@ impl Worker {
                 let count = self.restarts.of(&assignment.instance);
                 count.begun_anew(status.is_between_runs());
             }
-            Err(error) => tracing::warn!(unit, %error, "the count of restarts can't be reset"),
+            Err(error) => tracing::warn!(unit, "the count of restarts can't be reset: {error:#}"),
         }
         Ok(())
     }

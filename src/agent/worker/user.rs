@@ -155,7 +155,7 @@ async fn end_what_was_left(manager: &Arc<dyn UnitManager>) -> Result<(), Systemd
         // They take the time that they have to end.
         tokio::spawn(async move {
             if let Err(error) = manager.stop(&unit, USER_LIMIT).await {
-                tracing::debug!(unit, %error, "it ended by itself");
+                tracing::debug!(unit, "it ended by itself: {error:#}");
             }
             let _ = manager.reset_failed(&unit).await;
         });

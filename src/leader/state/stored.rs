@@ -72,9 +72,7 @@ fn touched(snapshot: &Snapshot, observed: &Observed) -> Vec<String> {
         .changes
         .into_iter()
         .flat_map(|change| change.operations);
-    let keys = operations.map(|operation| match operation {
-        Operation::Put(key, _) | Operation::Delete(key) | Operation::DeletePrefix(key) => key,
-    });
+    let keys = operations.map(|operation| operation.key().to_owned());
     let statuses = [
         "/kat/nodes/status/",
         "/kat/workloads/status/",

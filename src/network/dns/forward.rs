@@ -131,7 +131,7 @@ impl Forwarder {
                     return Ok(Arc::new(answer));
                 }
                 Err(reason) => {
-                    tracing::debug!(%server, %reason, "a resolver did not answer");
+                    tracing::debug!(%server, "a resolver did not answer: {reason:#}");
                     reasons.insert(*server, reason);
                 }
             }
@@ -152,7 +152,7 @@ impl Forwarder {
         match outcome {
             Ok(_) => tracing::info!("names outside the cluster are answered again"),
             Err(reason) => {
-                tracing::warn!(%reason, "names outside the cluster are not answered");
+                tracing::warn!("names outside the cluster are not answered: {reason:#}");
             }
         }
     }

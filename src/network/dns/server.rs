@@ -201,7 +201,7 @@ impl Server {
                 Ok(received) => received,
                 Err(error) if failures >= FAILURES => return error,
                 Err(error) => {
-                    tracing::debug!(%error, "DNS over UDP");
+                    tracing::debug!("DNS over UDP: {error:#}");
                     failures += 1;
                     sleep(FAILURE_PAUSE).await;
                     continue;
@@ -236,7 +236,7 @@ impl Server {
                 Ok(accepted) => accepted,
                 Err(error) if failures >= FAILURES => return error,
                 Err(error) => {
-                    tracing::debug!(%error, "DNS over TCP");
+                    tracing::debug!("DNS over TCP: {error:#}");
                     failures += 1;
                     sleep(FAILURE_PAUSE).await;
                     continue;
@@ -255,7 +255,7 @@ impl Server {
             tasks.spawn(async move {
                 let _held = (share, permit);
                 if let Err(error) = converse(&answerer, stream, client.ip(), limit).await {
-                    tracing::debug!(%client, %error, "DNS over TCP");
+                    tracing::debug!(%client, "DNS over TCP: {error:#}");
                 }
             });
         }
@@ -264,7 +264,7 @@ impl Server {
 
 async fn send(socket: &UdpSocket, packet: &[u8], client: SocketAddr) {
     if let Err(error) = socket.send_to(packet, client).await {
-        tracing::debug!(%client, %error, "an answer was not sent");
+        tracing::debug!(%client, "an answer was not sent: {error:#}");
     }
 }
 

@@ -73,7 +73,7 @@ impl Zone {
                 .and_then(|name| name.append_domain(&domain))
                 .map(|name| name.to_lowercase())
                 .inspect_err(|error| {
-                    tracing::warn!(name, %error, "a record of the zone is left out");
+                    tracing::warn!(name, "a record of the zone is left out: {error:#}");
                 })
                 .ok()
         };

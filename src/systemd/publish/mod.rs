@@ -100,7 +100,7 @@ pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
         match result {
             Ok(()) => return,
             Err(PublishError::Closed) => delay = FIRST_DELAY,
-            Err(error) => tracing::warn!(%error, "not published on the system bus"),
+            Err(error) => tracing::warn!("not published on the system bus: {error:#}"),
         }
         sleep(delay).await;
         if state.has_changed().is_err() {
