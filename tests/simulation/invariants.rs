@@ -22,9 +22,15 @@ use crate::{
     world::{LOST_AFTER, Machine, World},
 };
 
-/// For so long a slot may have more instances than it should, when a machine is back: a leader with a slow way to the store
-/// sees it and writes after some seconds. It counts while a leader can write.
-const CROWDED: Duration = Duration::from_secs(6);
+/// For so long a slot may have more instances than it should, when a machine is back, and for as long as the leader's
+/// messages take. It counts while a leader can write.
+const CROWDED: Duration = Duration::from_secs(2);
+/// Messages between the leader and the store from what it sees to what it writes: the plan before is written, the
+/// copy of the store shows it, the next one is written.
+const TRIPS: u32 = 3;
+
+/// The reason of an instance whose data is not where it has been.
+const VOLUME_MISSING: &str = "VolumeMissing";
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
@@ -193,13 +199,14 @@ impl World {
                 continue;
             }
             let key = (workload.to_owned(), slot);
-            let since = self.crowded.get(&key).copied().filter(|_| decides);
-            let since = since.unwrap_or_else(Instant::now);
-            if since.elapsed() > CROWDED {
+            let known = self.crowded.get(&key).copied().filter(|_| decides);
+            let (since, allowed) = known.unwrap_or_else(|| (Instant::now(), CROWDED));
+            let allowed = allowed.max(CROWDED + self.leader_latency() * TRIPS);
+            if since.elapsed() > allowed {
                 self.monitor
                     .violated(format!("slot {slot} of {workload} has {units:?}"));
             }
-            crowded.insert(key, since);
+            crowded.insert(key, (since, allowed));
         }
         self.crowded = crowded;
         for machine in self.joined() {
@@ -360,7 +367,7 @@ impl World {
     fn waits_for_forged_data(&self, workload: &str, conditions: &[Condition]) -> bool {
         let waits = conditions
             .iter()
-            .any(|one| one.message.contains("VolumeMissing"));
+            .any(|one| one.reason == VOLUME_MISSING || one.message.contains(VOLUME_MISSING));
         let own = format!("{NAMESPACE}/{workload}/");
         let mut volumes = self.in_its_hands.iter();
         waits && volumes.any(|volume| volume.starts_with(&own))

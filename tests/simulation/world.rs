@@ -122,7 +122,7 @@ pub struct World {
     /// What was last looked at.
     pub checked: Option<(i64, u64, BTreeMap<String, String>)>,
     /// Slots with too many instances, and since when.
-    pub crowded: BTreeMap<(String, u32), Instant>,
+    pub crowded: BTreeMap<(String, u32), (Instant, Duration)>,
     began: Instant,
     uids: Arc<AtomicU64>,
 }
@@ -238,6 +238,12 @@ impl World {
         let reaches =
             leader.is_some_and(|leader| leader.process.is_some() && !leader.way.now().store_cut);
         reaches && self.store.is_available()
+    }
+
+    /// How long a message of the leader takes now.
+    pub fn leader_latency(&self) -> Duration {
+        let leader = self.leader().map(|number| &self.machines[number]);
+        leader.map_or(Duration::ZERO, |leader| leader.way.now().latency)
     }
 
     /// What is on this machine is in the hands of who forges its reports.
