@@ -8,7 +8,6 @@ use super::*;
 use crate::{
     api::types::NodeReport,
     plan::{Observed, ReportedNode, plan},
-    store::Operation,
 };
 
 const DUMPS: [(&str, &str, &str); 1] = [(
