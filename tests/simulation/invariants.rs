@@ -28,6 +28,8 @@ const CROWDED: Duration = Duration::from_secs(2);
 /// Messages between the leader and the store from what it sees to what it writes: the plan before is written, the
 /// copy of the store shows it, the next one is written.
 const TRIPS: u32 = 3;
+/// However long these take.
+const MOST_CROWDED: Duration = Duration::from_secs(6);
 
 /// The reason of an instance whose data is not where it has been.
 const VOLUME_MISSING: &str = "VolumeMissing";
@@ -202,6 +204,7 @@ impl World {
             let known = self.crowded.get(&key).copied().filter(|_| decides);
             let (since, allowed) = known.unwrap_or_else(|| (Instant::now(), CROWDED));
             let allowed = allowed.max(CROWDED + self.leader_latency() * TRIPS);
+            let allowed = allowed.min(MOST_CROWDED);
             if since.elapsed() > allowed {
                 self.monitor
                     .violated(format!("slot {slot} of {workload} has {units:?}"));
@@ -365,12 +368,15 @@ impl World {
 
     /// The machine that forges said that it had data of the workload, and never had it: nothing empty takes its place.
     fn waits_for_forged_data(&self, workload: &str, conditions: &[Condition]) -> bool {
-        let waits = conditions
-            .iter()
-            .any(|one| one.reason == VOLUME_MISSING || one.message.contains(VOLUME_MISSING));
         let own = format!("{NAMESPACE}/{workload}/");
-        let mut volumes = self.in_its_hands.iter();
-        waits && volumes.any(|volume| volume.starts_with(&own))
+        let mut volumes = self.in_its_hands.iter().filter(|one| one.starts_with(&own));
+        volumes.any(|volume| {
+            conditions.iter().any(|one| {
+                // As the reason, beside the path of the very volume; or within a sentence that names none.
+                let named = one.reason == VOLUME_MISSING && one.message.contains(volume);
+                named || one.message.contains(VOLUME_MISSING)
+            })
+        })
     }
 
     /// Why a new workload does not run where it is not in the hands of who forges, if it does not.
