@@ -41,13 +41,13 @@ apt_options() {
     apt-config dump | grep -E '^Acquire::((https?|ftp)::[^ ]+|Check-(Valid-Until|Date)|Retries) "[^"]+";$' || true
 }
 
-# patiently LOG FOLDER COMMAND...: a mirror that fails is asked again, four times in all and later each time, from an empty
-# folder.
+# patiently LOG FOLDER COMMAND...: a mirror that fails is asked again, six times in all over six minutes, from an empty
+# folder each time.
 patiently() {
     local log=$1 folder=$2 pause
     shift 2
     : >"$log"
-    for pause in 5 20 60 ''; do
+    for pause in 5 20 60 120 180 ''; do
         ! "$@" >>"$log" 2>&1 9>&- || return 0
         rm -rf --one-file-system "$folder"
         [[ $pause ]] || return 1
