@@ -429,14 +429,25 @@ impl World {
         let volumes = self.store.peek(keys::VOLUMES).items;
         let gone = format!("{}{NAMESPACE}/{FENCED_WRITER}/", keys::VOLUMES);
         let absent = self.person.promised(FENCED_WRITER).0 == Wish::Absent;
-        if absent && volumes.iter().any(|item| item.key.starts_with(&gone)) {
+        // Data on shared storage that the forging machine said it had made is found nowhere, and its removal waits.
+        let forged = |volume: &str| self.shared && self.in_its_hands.contains(volume);
+        let mut left = volumes.iter();
+        if absent
+            && left.any(|item| {
+                let volume = item.key.strip_prefix(keys::VOLUMES).unwrap_or_default();
+                item.key.starts_with(&gone) && !forged(volume)
+            })
+        {
             return Some("data is left over".to_owned());
         }
         // What a workload that cannot be written was about to have moved or removed waits with it.
         let own = frozen.map(|frozen| format!("/{NAMESPACE}/{frozen}/"));
         let waits = |key: &str| own.as_ref().is_some_and(|own| key.contains(own));
         let mut desired = self.store.peek(keys::NODE_DESIRED).items;
-        desired.retain(|item| !waits(&item.key));
+        desired.retain(|item| {
+            let removal = item.key.split_once("/removals/");
+            !waits(&item.key) && !removal.is_some_and(|(_, volume)| forged(volume))
+        });
         let (images, desired): (Vec<_>, Vec<_>) = desired
             .iter()
             .partition(|item| item.key.ends_with("/images"));
