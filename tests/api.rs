@@ -42,20 +42,18 @@ mod volumes;
 #[path = "api/watches.rs"]
 mod watches;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use kat::{
-    api::{
-        Limits,
-        client::{Change, Client, Deletion, EventQuery, Options, Route},
-        types::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
-    },
-    pki::LeafKind,
-    plan::{LastIndex, NodeStatusRecord, WorkloadMeta},
-    store::{Operation, keys},
+use parking_lot::Mutex;
+
+use kat_api::Limits;
+use kat_client::{Change, Client, Deletion, EventQuery, Options, Route};
+use kat_pki::LeafKind;
+use kat_types::{
+    api::{Connection, Event, NodeReport, ObjectReference, WorkloadItem},
+    keys,
+    records::{LastIndex, NodeStatusRecord, WorkloadMeta},
+    transaction::Operation,
 };
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -313,7 +311,10 @@ async fn health_version_metrics_and_description() {
             json!({"status": "ok", "leader": true, "stale": false, "backup": backup})
         )
     );
-    assert_eq!(server.get("", "/version").await.1["version"], kat::VERSION);
+    assert_eq!(
+        server.get("", "/version").await.1["version"],
+        kat_types::VERSION
+    );
     assert_eq!(server.get("", "/metrics").await.0, 401);
     assert_eq!(
         server.get(&server.deploy, "/openapi.json").await.1["openapi"],
@@ -459,7 +460,7 @@ async fn the_client_and_the_server_understand_each_other() {
     assert!(gone.is_not_found(), "{gone}");
     let socket =
         Client::from_unix_socket(&server.socket("admin.sock"), Options::default()).unwrap();
-    assert_eq!(socket.version().await.unwrap().version, kat::VERSION);
+    assert_eq!(socket.version().await.unwrap().version, kat_types::VERSION);
     let report = NodeReport {
         node_name: "n1".to_owned(),
         node_uid: NODE_UID.to_owned(),

@@ -24,10 +24,9 @@ mod ways;
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kat::{
-    api::{Limits, Share, types::ErrorBody},
-    pki::{Authority, AuthorityKind, tls},
-};
+use kat_api::{Limits, Share};
+use kat_pki::{Authority, AuthorityKind, tls};
+use kat_types::api::ErrorBody;
 use reqwest::Method;
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};

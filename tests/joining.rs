@@ -17,11 +17,13 @@ mod support;
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use kat::{
-    api::types::JoinRequest,
-    pki::{self, create_request, create_request_for_key, tls},
-    plan::{NodeRegistration, TokenRecord},
-    store::{Operation, keys},
+use kat_pki as pki;
+use kat_pki::{create_request, create_request_for_key, tls};
+use kat_types::{
+    api::JoinRequest,
+    keys,
+    records::{NodeRegistration, TokenRecord},
+    transaction::Operation,
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
 use reqwest::{Method, StatusCode};
@@ -123,7 +125,7 @@ async fn a_machine_gets_certificates_a_subnet_and_the_others() {
     }
     let record: TokenRecord = stored(&server, &keys::token(&id));
     assert_eq!(record.uses, Some(0));
-    assert!(server.users.names.lock().unwrap().contains("n2"));
+    assert!(server.users.names.lock().contains("n2"));
 
     // With its certificate it reports, and reads about itself alone.
     let identity = pki::Identity {
@@ -258,7 +260,7 @@ async fn a_token_ends_by_uses_time_and_revocation_and_says_which() {
         assert!(message.contains(word), "{message}");
     }
     assert_eq!(server.stored(), before);
-    assert!(!server.users.names.lock().unwrap().contains("n3"));
+    assert!(!server.users.names.lock().contains("n3"));
     // A token for joining opens nothing else but what a machine looks at before.
     let (token, _) = token(&server, &json!({})).await;
     for (path, expected) in [
@@ -503,7 +505,7 @@ async fn the_authorities_are_handed_to_a_chosen_machine_and_nobody_else() {
     let kind = pki::AuthorityKind::Cluster;
     pki::Authority::from_pem(kind, text("certificate"), text("key")).unwrap();
     let recovery = given["recoveryKey"].as_str().unwrap();
-    pki::seal::RecoveryKey::parse(recovery).unwrap();
+    pki::recovery_key::RecoveryKey::parse(recovery).unwrap();
     for (caller, about, expected) in [
         ("n3", "n3", StatusCode::CONFLICT),
         ("n3", "n2", StatusCode::FORBIDDEN),

@@ -16,18 +16,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use kat::{
-    network::firewall,
-    plan::Assignment,
-    render::{EtcdUnit, RenderSettings, Renderer},
-};
+use kat_network::nftables::firewall;
+use kat_render::{EtcdUnit, RenderSettings, Renderer};
+use kat_types::assignment::Assignment;
 
 #[path = "render/generator.rs"]
 mod generator;
 
 /// Folder of the cases.
 fn cases_folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/render")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("render")
 }
 
 /// Every case by name.

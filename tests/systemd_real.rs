@@ -19,17 +19,20 @@ use std::{
 
 use futures_util::StreamExt;
 
-use kat::systemd::{
+use kat_host::{check, users::Users};
+use kat_systemd::{
     Connector, JobResult, Journal, LogQuery, LogSource, LogStream, Logind, ManagerSource, Managers,
-    SystemBus, UnitManager, UserSessions, conformance,
-    fake::FakeManager,
-    introspection::{missing, parse},
+    SystemBus, UnitManager, UserSessions,
     path::unit_path,
     proxies::{LOGIND, SYSTEMD},
 };
-use kat::{
-    host::{check, users::Users},
-    plan::WorkloadUser,
+use kat_testing::systemd::{
+    conformance,
+    fake::FakeManager,
+    introspection::{missing, parse},
+};
+use kat_types::{
+    assignment::WorkloadUser,
     resource::{AgentConfig, ClusterSpec},
 };
 
@@ -104,7 +107,7 @@ async fn the_xml_is_what_systemd_offers() {
             vec!["/org/freedesktop/login1".to_owned()],
         ),
     ] {
-        let mut offered = kat::systemd::introspection::Interfaces::new();
+        let mut offered = kat_testing::systemd::introspection::Interfaces::new();
         for path in paths {
             offered.extend(parse(&introspect(bus, &path).await).unwrap());
         }

@@ -18,30 +18,33 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kat::{
+use kat_api::{
+    ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, Listeners, LogQuery, LogStream,
+    LogsError, Outputs, SessionError, SessionRequest, TlsListener, new_token, random_uid, serve,
+};
+use kat_bundle::{SourceFile, pack};
+use kat_client::{Client, Options};
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start};
+use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{
+    Authority, AuthorityKind, Identity, LeafKind, create_key, create_request_for_key, key_hash,
+    load_recovery_key, store_recovery_key, tls,
+};
+use kat_plan::InstanceEntry;
+use kat_store::{
+    Committed, EtcdOptions, EtcdStore, EtcdTls, Mirror, StateStore, StoreError, etcd_admin,
+};
+use kat_types::{
     api::{
-        ApiConfig, Inputs, InstanceLogs, InstanceSessions, Limits, Listeners, LogQuery, LogStream,
-        LogsError, Outputs, SessionError, SessionRequest, TlsListener,
-        client::{Client, Options},
-        new_token, random_uid, serve,
-        types::{
-            Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources,
-            NodeUsage, Scope,
-        },
+        Connection, Health, InstancePhase, InstanceReport, NodeReport, NodeResources, NodeUsage,
+        Scope,
     },
-    bundle::{SourceFile, pack},
-    leader::{LeaderConfig, MemberClients, MembersConfig, keep_members, start},
-    pki::{
-        Authority, AuthorityKind, Identity, LeafKind, create_key, create_request_for_key, key_hash,
-        load_recovery_key, seal::RecoveryKey, store_recovery_key, tls,
-    },
-    plan::{Assignment, DesiredMeta, InstanceEntry, NamespaceRecord, NodeRegistration},
-    pulse::Pulses,
+    assignment::{Assignment, DesiredMeta},
+    keys,
+    records::{NamespaceRecord, NodeRegistration},
     resource::{Bytes, MilliCpu, ResourceList},
-    store::{
-        Committed, EtcdOptions, EtcdStore, EtcdTls, Mirror, Operation, StateStore, StoreError,
-        etcd_admin, keys,
-    },
+    transaction::Operation,
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -325,7 +328,7 @@ async fn lead(place: &Place) -> anyhow::Result<()> {
             }),
             clock: Arc::clone(&clock),
             pulses: pulses.clone(),
-            sealing: kat::plan::Sealing::None,
+            sealing: kat_plan::Sealing::None,
         },
         cancel.clone(),
     );
@@ -417,7 +420,7 @@ fn report_of(node: &str, list: &[Assignment], revision: u64, restarts: u32) -> N
             allocatable: all,
         },
         workload_instances: instances.collect(),
-        version: kat::VERSION.to_owned(),
+        version: kat_types::VERSION.to_owned(),
         architecture: "amd64".to_owned(),
         desired_revision: revision,
         ..NodeReport::default()
@@ -631,7 +634,7 @@ async fn measure() -> anyhow::Result<()> {
             .unwrap_or_default();
         let ready = nodes
             .iter()
-            .filter(|node| node.status.phase == kat::api::types::NodePhase::Ready);
+            .filter(|node| node.status.phase == kat_types::api::NodePhase::Ready);
         Ok((ready.count() == MACHINES).then_some(()))
     };
     until("every machine is Ready", ready).await?;

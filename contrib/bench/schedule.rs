@@ -9,15 +9,16 @@ use std::{collections::BTreeMap, io::Write, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use jiff::Timestamp;
-use kat::{
-    api::types::{NodeReport, NodeResources},
-    leader::SnapshotBuilder,
-    plan::{
-        DesiredMeta, NamespaceRecord, NodeRegistration, Observed, Plan, ReportedNode, WorkloadMeta,
-        plan,
-    },
+use kat_leader::SnapshotBuilder;
+use kat_plan::{Observed, Plan, ReportedNode, plan};
+use kat_store::mirror::Entries;
+use kat_types::{
+    api::{NodeReport, NodeResources},
+    assignment::DesiredMeta,
+    keys,
+    records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
-    store::{KeyValue, Operation, keys, mirror::Entries},
+    transaction::{KeyValue, Operation},
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;

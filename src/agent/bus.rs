@@ -6,17 +6,18 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{identity::Identity, supervisor::Listed};
-use crate::{
-    api::types::{InstanceReport, NodePhase, NodeReport},
+use super::supervisor::Listed;
+use crate::cluster::identity::Identity;
+use kat_leader::LeaderHandle;
+use kat_systemd::publish::{self, PublishedInstance, PublishedState};
+use kat_types::{
+    api::{InstanceReport, NodePhase, NodeReport},
+    assignment::Assignment,
     json,
-    leader::LeaderHandle,
-    plan::Assignment,
-    systemd::publish::{self, PublishedInstance, PublishedState},
 };
 
 /// Publishes every report of the agent until `cancel`.
-pub async fn serve(
+pub(crate) async fn serve(
     identity: Arc<Identity>,
     lists: watch::Receiver<Listed>,
     handle: LeaderHandle,

@@ -4,10 +4,13 @@ use std::{collections::BTreeMap, ops::Bound, path::Path};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{
-    host::files::{self, Access, FileError},
-    plan::{Assignment, DesiredMeta, KeptImages, MoveRecord, RemovalRecord},
-    store::{keys, mirror::Entries},
+use kat_host::files::{self, Access, FileError};
+use kat_plan::KeptImages;
+use kat_store::mirror::Entries;
+use kat_types::{
+    assignment::{Assignment, DesiredMeta},
+    keys,
+    volumes::{MoveRecord, RemovalRecord},
 };
 
 /// `/var/lib/kat/desired.json`: the last list that the store confirmed.
@@ -139,7 +142,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::store::KeyValue;
+    use kat_types::transaction::KeyValue;
 
     fn entry(key: &str, value: &str) -> (Arc<str>, Arc<KeyValue>) {
         let entry = KeyValue {

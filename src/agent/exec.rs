@@ -4,9 +4,11 @@
 //! A command runs in a unit of its own in the manager of the workload's user, as everything does that
 //! runs (ARCHITECTURE.md, invariant 6). The unit gets the ends of pipes, or of a terminal, that the agent
 //! opened; `podman exec` carries them into the container. When the caller is gone the unit is stopped,
-//! and what runs in the container ends with the unit ([`super::inside`]).
+//! and what runs in the container ends with the unit ([`crate::exec::cgroup`]).
 
+pub(crate) mod cgroup;
 mod ending;
+pub(crate) mod sessions;
 mod terminal;
 mod unit;
 
@@ -29,16 +31,18 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::inside::Group;
-use crate::{
-    api::{
-        ApiError, ExecRequest, Inputs, InstanceSessions, OpenStreams, Outputs, SessionError,
-        SessionRequest,
-        frames::{Input, MOST, Output, PassedSignal, TerminalSize},
-        types::{InstanceUsage, NodeUsage},
-    },
-    plan::InstanceEntry,
-    systemd::{Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager},
+use crate::exec::cgroup::Group;
+use kat_api::{
+    ApiError, Inputs, InstanceSessions, OpenStreams, Outputs, SessionError, SessionRequest,
+};
+use kat_plan::InstanceEntry;
+use kat_systemd::{
+    Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager,
+};
+use kat_types::api::{InstanceUsage, NodeUsage};
+use kat_types::{
+    api::ExecRequest,
+    frames::{Input, MOST, Output, PassedSignal, TerminalSize},
 };
 use terminal::Terminal;
 pub(super) use unit::{PREFIX, without_caller};
@@ -66,7 +70,7 @@ const SIGNAL: Duration = Duration::from_secs(5);
 const SIGWINCH: i32 = 28;
 
 /// Sessions with this machine's instances.
-pub struct LocalSessions {
+pub(crate) struct LocalSessions {
     managers: Arc<dyn ManagerSource>,
     /// `/` on a real machine.
     root: PathBuf,
@@ -76,7 +80,7 @@ pub struct LocalSessions {
 
 impl LocalSessions {
     /// None yet.
-    pub fn new(managers: Arc<dyn ManagerSource>, root: PathBuf) -> Self {
+    pub(crate) fn new(managers: Arc<dyn ManagerSource>, root: PathBuf) -> Self {
         Self {
             managers,
             root,

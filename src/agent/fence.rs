@@ -22,11 +22,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::supervisor::Listed;
-use crate::{
-    host::files::{self, Access},
-    plan::fence_after,
-    resource::OnPartition,
-};
+use kat_host::files::{self, Access};
+use kat_plan::fence_after;
+use kat_types::resource::OnPartition;
 
 /// Largest file of [`Memory`].
 const LIMIT: u64 = 32;

@@ -1,21 +1,25 @@
 //! Ports of the machine that instances ask for, and who else listens on them.
 //!
-//! `kat-net` leaves a port to a program of the machine that listens on it (`network/host_ports.rs`). So that this is
+//! `kat-net` leaves a port to a program of the machine that listens on it (`network/nftables/host_ports.rs`). So that this is
 //! seen, an instance does not start while such a program is there, and one that runs has a condition.
 
 use std::{collections::BTreeSet, net::IpAddr, path::Path};
 
 use ipnet::Ipv4Net;
 
-use crate::{
-    api::types::{Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
-    host::facts::network::{self as facts, Listener},
-    host::files,
-    network::{
-        host_sockets,
-        state::{MACHINE_PORTS_FILE, MachinePorts},
-    },
-    plan::{Assignment, host_port_statuses},
+use kat_host::{
+    facts::network::{self as facts, Listener},
+    files,
+};
+use kat_network::{
+    host_sockets,
+    state::{MACHINE_PORTS_FILE, MachinePorts},
+};
+use kat_plan::host_port_statuses;
+use kat_types::{
+    api::{Condition, HOST_PORT_IN_USE, HOST_PORT_NOT_ALLOWED},
+    assignment::Assignment,
+    reason::Reason,
     resource::Protocol,
 };
 
@@ -117,7 +121,7 @@ pub fn not_allowed(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_NOT_ALLOWED.to_owned(),
         status: true,
-        reason: HOST_PORT_NOT_ALLOWED.to_owned(),
+        reason: Reason::HostPortNotAllowed.into(),
         message,
         since: String::new(),
     })
@@ -128,7 +132,7 @@ pub fn condition(message: Option<String>) -> Option<Condition> {
     message.map(|message| Condition {
         kind: HOST_PORT_IN_USE.to_owned(),
         status: true,
-        reason: HOST_PORT_IN_USE.to_owned(),
+        reason: Reason::HostPortInUse.into(),
         message: format!("{message}; meanwhile the port does not lead here"),
         since: String::new(),
     })

@@ -9,22 +9,24 @@ use tokio::{
     sync::watch,
 };
 
-use super::{identity::Identity, keys::Keys, known::KnownNow, paths, supervisor::Listed};
-use crate::{
-    api::{
-        self, FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners,
-        SocketAccess, SocketLeader, SocketListener, TlsListener, TlsSource,
-    },
-    host::{
-        files::{self, Access},
-        users::accounts::Accounts,
-    },
-    leader::LeaderHandle,
-    network::local::{self, Local},
-    pki::{self, PeerCertificate, PeerIdentity},
-    plan::{Assignment, ClusterEndpoints, InstanceEntry, Stored},
-    store::Leadership,
+use super::{paths, supervisor::Listed};
+use crate::cluster::{cluster_cache::KnownNow, identity::Identity, keys::Keys};
+use kat_api as api;
+use kat_api::{
+    FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners, SocketAccess,
+    SocketLeader, SocketListener, TlsListener, TlsSource,
 };
+use kat_host::{
+    files::{self, Access},
+    users::accounts::Accounts,
+};
+use kat_leader::LeaderHandle;
+use kat_network::overlay::local_addresses::{self as local, Local};
+use kat_pki as pki;
+use kat_pki::{PeerCertificate, PeerIdentity};
+use kat_plan::{ClusterEndpoints, InstanceEntry};
+use kat_store::Leadership;
+use kat_types::{assignment::Assignment, stored::Stored};
 
 /// The machine that leads while this one does not.
 struct Elsewhere {
@@ -34,7 +36,7 @@ struct Elsewhere {
 }
 
 /// While another machine leads, callers are passed on to it.
-pub fn leader_source(
+pub(crate) fn leader_source(
     identity: &Arc<Identity>,
     handle: &LeaderHandle,
     known: &KnownNow,
@@ -116,7 +118,7 @@ fn socket_leader(identity: &Identity, keys: &Keys, leader: LeaderSource) -> Opti
 }
 
 /// The API's port, and its socket.
-pub fn listeners(
+pub(crate) fn listeners(
     identity: &Identity,
     keys: &Keys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
@@ -147,7 +149,7 @@ pub fn listeners(
 }
 
 /// The agent's own port, on this machine's overlay address alone.
-pub fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
+pub(crate) fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
     let (address, port) = (identity.overlay_address(), identity.cluster.spec.agent_port);
     api::bind_overlay(address, port).with_context(|| {
         format!("port {port} of {address}, for what the leader asks of this machine")
@@ -155,7 +157,7 @@ pub fn agent_listener(identity: &Identity) -> anyhow::Result<TcpListener> {
 }
 
 /// Its TLS.
-pub fn agent_tls(
+pub(crate) fn agent_tls(
     keys: &Keys,
     certificate: &Arc<pki::tls::CurrentIdentity>,
 ) -> anyhow::Result<TlsSource> {
@@ -166,7 +168,7 @@ pub fn agent_tls(
 
 /// Certificates for keys that the leader has published: of the machines, and of those that hold the store
 /// as leaders. A certificate outlives its machine's part in the cluster by up to 30 days.
-pub fn known_peers(known: &KnownNow) -> KnowsPeer {
+pub(crate) fn known_peers(known: &KnownNow) -> KnowsPeer {
     let known = known.clone();
     Arc::new(move |certificate| is_known(&known.borrow().endpoints, certificate))
 }
@@ -186,7 +188,7 @@ fn is_known(endpoints: &ClusterEndpoints, certificate: &PeerCertificate) -> bool
 }
 
 /// Instances of this machine's own list.
-pub fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> FindInstance {
+pub(crate) fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> FindInstance {
     let (node, lists) = (identity.node.clone(), lists.clone());
     Arc::new(move |id| {
         let listed = lists.borrow();
@@ -196,7 +198,10 @@ pub fn own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> Fi
 }
 
 /// All of them.
-pub fn all_own_instances(identity: &Identity, lists: &watch::Receiver<Listed>) -> ListInstances {
+pub(crate) fn all_own_instances(
+    identity: &Identity,
+    lists: &watch::Receiver<Listed>,
+) -> ListInstances {
     let (node, lists) = (identity.node.clone(), lists.clone());
     Arc::new(move || {
         let listed = lists.borrow();
@@ -225,8 +230,7 @@ fn api_socket() -> anyhow::Result<UnixListener> {
     let group = Accounts::read(Path::new("/"))?
         .group("kat")
         .map(|group| group.gid);
-    nix::unistd::chown(path, None, group.map(nix::unistd::Gid::from_raw))
-        .context(paths::API_SOCKET)?;
+    std::os::unix::fs::chown(path, None, group).context(paths::API_SOCKET)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
         .context(paths::API_SOCKET)?;
     Ok(listener)
@@ -235,7 +239,7 @@ fn api_socket() -> anyhow::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::types::MachineEndpoints;
+    use kat_types::api::MachineEndpoints;
 
     #[test]
     fn the_agents_port_knows_machines_and_leaders_by_the_keys_that_are_published() {

@@ -9,22 +9,20 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
-use super::agents::Agents;
-use crate::{
-    api::{
-        self, InstanceLogs, LogStream, LogsError,
-        client::{self, ClientError, JsonLines},
-        types::LogLine,
-    },
-    plan::InstanceEntry,
-    systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource},
-};
+use crate::cluster::peer_agents::Agents;
+use kat_api as api;
+use kat_api::{InstanceLogs, LogStream, LogsError};
+use kat_client as client;
+use kat_client::{ClientError, JsonLines};
+use kat_plan::InstanceEntry;
+use kat_systemd::{LogEntry, LogError, LogQuery, LogSource, ManagerSource};
+use kat_types::api::LogLine;
 
 /// Time to find out which run was the last but one.
 const LOOK_BACK: Duration = Duration::from_secs(20);
 
 /// Logs of this machine's instances.
-pub struct JournalLogs {
+pub(crate) struct JournalLogs {
     /// The journal.
     pub journal: Arc<dyn LogSource>,
     /// Those who know which run is the present one.
@@ -143,7 +141,7 @@ impl InstanceLogs for JournalLogs {
 }
 
 /// Logs of all instances of the cluster.
-pub struct ClusterLogs {
+pub(crate) struct ClusterLogs {
     /// Name of this machine.
     pub node: String,
     /// Those of this machine.
@@ -191,7 +189,7 @@ fn refused(node: &str, error: &ClientError) -> LogsError {
         ClientError::Refused(_) => {
             LogsError::Unavailable(format!("the machine `{node}` says: {error}"))
         }
-        _ => LogsError::Away(super::agents::away(node, error)),
+        _ => LogsError::Away(crate::cluster::peer_agents::away(node, error)),
     }
 }
 
@@ -205,7 +203,7 @@ fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
                 Ok(Some(line)) => Some((Ok(line), Some(lines))),
                 Ok(None) => None,
                 Err(error) => {
-                    let away = LogsError::Away(super::agents::away(&node, &error));
+                    let away = LogsError::Away(crate::cluster::peer_agents::away(&node, &error));
                     Some((Err(away), None))
                 }
             }
@@ -216,13 +214,9 @@ fn relayed(node: String, lines: JsonLines<LogLine>) -> LogStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        plan::{Assignment, Stored},
-        systemd::{
-            LogEntries, UserSessions,
-            fake::{Behaviour, FakeMachine},
-        },
-    };
+    use kat_systemd::{LogEntries, UserSessions};
+    use kat_testing::systemd::fake::{Behaviour, FakeMachine};
+    use kat_types::{assignment::Assignment, stored::Stored};
 
     /// What each line was written by: the container, the run of the unit, the text.
     struct Lines(Vec<(&'static str, Option<String>, &'static str)>);

@@ -5,18 +5,22 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{desired::Desired, options::MachineOptions};
-use crate::{
-    api::types::{JoinPeer, Reach},
-    host::files::{self, Access, FileError},
-    network::state::{
-        DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts,
-        INSTANCES_FILE, InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Part, Peer,
-        Peers, SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
-    },
-    plan::{self, ServiceAddress, ServiceBalance, host_port_statuses},
+use super::desired::Desired;
+use crate::worker::machine_options::MachineOptions;
+use kat_host::files::{self, Access, FileError};
+use kat_network::state::{
+    DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
+    InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Part, Peer, Peers,
+    SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
+};
+use kat_plan as plan;
+use kat_plan::{ServiceAddress, ServiceBalance, host_port_statuses};
+use kat_store::mirror::Entries;
+use kat_types::{
+    api::{JoinPeer, Reach},
+    keys,
     resource::Protocol,
-    store::{KeyValue, keys, mirror::Entries},
+    transaction::KeyValue,
 };
 
 /// Seconds between two packets that keep a way through NAT open: most forget one after 30 or more.
@@ -89,7 +93,7 @@ impl NetworkFiles {
 
 /// The instances that may ask for their network, but for those that share the machine's: also those on their way out, until they are gone.
 /// Ports of the machine lead to them as far as its owner lets them.
-pub fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
+pub(crate) fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
     let own = desired.assignments.values();
     let own = own.filter(|assignment| !assignment.container.host_network);
     let entries = own.map(|assignment| {
@@ -120,7 +124,7 @@ pub fn instances(desired: &Desired, options: &MachineOptions) -> Instances {
 }
 
 /// The zone out of the keys below `/kat/dns/`.
-pub fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
+pub(crate) fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
     let mut records: BTreeMap<String, Vec<Ipv4Addr>> = BTreeMap::new();
     for key in entries.keys() {
         let Some(rest) = key.strip_prefix(keys::DNS) else {
@@ -150,7 +154,7 @@ pub fn dns_records(entries: &Entries, revision: i64) -> DnsRecords {
 
 /// Addresses of services out of the keys below `/kat/network/services/`. One that can't be read,
 /// because a newer version wrote it, is left out.
-pub fn services(entries: &Entries) -> Services {
+pub(crate) fn services(entries: &Entries) -> Services {
     let mut services = BTreeMap::new();
     for (key, entry) in below(entries, keys::SERVICES) {
         let Some(name) = key.strip_suffix("/ip") else {
@@ -177,7 +181,7 @@ pub fn services(entries: &Entries) -> Services {
 }
 
 /// What a machine's instances are to callers of its ports, out of the same keys.
-pub fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
+pub(crate) fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
     let balances = below(entries, keys::SERVICES).filter(|(key, _)| key.ends_with("/balance"));
     let ports = balances
         .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
@@ -192,7 +196,7 @@ pub fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortParts {
 }
 
 /// In the words of `kat-net`.
-pub fn transport(protocol: Protocol) -> Transport {
+pub(crate) fn transport(protocol: Protocol) -> Transport {
     match protocol {
         Protocol::Tcp => Transport::Tcp,
         Protocol::Udp => Transport::Udp,
@@ -225,7 +229,7 @@ fn read<T: DeserializeOwned>(entry: &KeyValue) -> Option<T> {
 }
 
 /// The other machines out of the keys below `/kat/network/nodes/`.
-pub fn peers(entries: &Entries, own: &str) -> Peers {
+pub(crate) fn peers(entries: &Entries, own: &str) -> Peers {
     let mut raw: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     for (key, entry) in entries.iter() {
         let Some((node, field)) = key
@@ -258,7 +262,7 @@ fn json<T: DeserializeOwned>(fields: &BTreeMap<String, String>, name: &str) -> O
 
 /// The others as a machine that is reached so has them. Two machines behind NAT speak through the
 /// first relay: both of them have to choose the same.
-pub fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peers {
+pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peers {
     let relay = others
         .iter()
         .find(|(_, other)| other.reach.relay && !other.reach.behind_nat)

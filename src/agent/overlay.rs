@@ -14,7 +14,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 ///
 /// # Errors
 /// Why it can't be bound, once `limit` is over.
-pub async fn wait_for_address(address: IpAddr, limit: Duration) -> io::Result<()> {
+pub(crate) async fn wait_for_address(address: IpAddr, limit: Duration) -> io::Result<()> {
     let deadline = Instant::now() + limit;
     loop {
         match UdpSocket::bind((address, 0)).await {

@@ -1,11 +1,14 @@
 //! `kat-agent`'s command line.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{os::unix::process::CommandExt, path::PathBuf, process::ExitCode};
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use super::{init, join, join_token, look, recovery, reset, run, setup};
-use crate::{host::bound_paths, network, plain::plain_lines};
+use super::run;
+use crate::commands::{check as look, init, join, join_token, recovery, reset, setup};
+use kat_daemon::logging;
+use kat_host::bound_paths;
+use kat_types::{network::HOOK_PROGRAM, plain::plain_lines};
 
 /// KAT on one machine.
 #[derive(Debug, Parser)]
@@ -100,13 +103,6 @@ enum Command {
     },
     /// Decides and converges: the body of kat-agent.service
     Run,
-    /// Keeps the data path: the body of kat-net.service
-    Net,
-    /// Userspace WireGuard: the body of kat-wg.service
-    Wireguard {
-        /// Name of the link
-        interface: String,
-    },
     /// Binds what an instance mounts of the machine: the body of kat-hostpath@.service
     #[command(hide = true)]
     BindHostPaths {
@@ -116,7 +112,7 @@ enum Command {
         /// The instance, as UID-NAME
         instance: String,
     },
-    /// Connects a container to the overlay: called by Podman
+    /// Connects a container to the overlay: called by Podman for containers from before kat-net was a program
     #[command(hide = true)]
     Hook,
     /// Prints the version
@@ -147,11 +143,6 @@ struct Way {
 
 /// Parses the arguments, does what they say, and maps the result to an exit code.
 pub fn main() -> ExitCode {
-    // The hook adds to every start of a container: no runtime, no parser.
-    let mut words = std::env::args_os().skip(1);
-    if words.next().is_some_and(|word| word == "hook") && words.next().is_none() {
-        return network::hook::main(std::io::stdin().lock());
-    }
     match dispatch(Arguments::parse().command) {
         Ok(code) => code,
         Err(error) => {
@@ -174,7 +165,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             node_name,
             way,
         } => {
-            start_logging();
+            logging::start();
             let options = init::InitOptions {
                 config,
                 advertise: advertise_address,
@@ -196,7 +187,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             etcd_peer,
             insecure_trust_network,
         } => {
-            start_logging();
+            logging::start();
             let token = match token {
                 None if !insecure_trust_network => Some(join_token::read(token_file.as_deref())?),
                 given => given,
@@ -215,13 +206,13 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Backup { file } => {
-            start_logging();
+            logging::start();
             let path = runtime()?.block_on(recovery::backup(file, &say))?;
             anstream::println!("{}", path.display());
             Ok(ExitCode::SUCCESS)
         }
         Command::Recover { yes } => {
-            start_logging();
+            logging::start();
             runtime()?.block_on(recovery::recover(yes, &say))?;
             Ok(ExitCode::SUCCESS)
         }
@@ -230,7 +221,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             recovery_key_file,
             advertise_address,
         } => {
-            start_logging();
+            logging::start();
             let options = recovery::RestoreOptions {
                 file,
                 recovery_key_file,
@@ -245,7 +236,7 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Check { config } => runtime()?.block_on(check(config)),
         Command::Reset { yes } => {
-            start_logging();
+            logging::start();
             if !yes && !confirmed()? {
                 anyhow::bail!("nothing was changed");
             }
@@ -254,20 +245,8 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Command::Run => {
-            start_logging();
+            logging::start();
             runtime()?.block_on(run::run())?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Net => {
-            start_logging();
-            // The passed sockets are taken before any thread runs.
-            let config = network::service::Config::from_environment();
-            runtime()?.block_on(network::service::run(config))?;
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Wireguard { interface } => {
-            start_logging();
-            runtime()?.block_on(network::wireguard::userspace::run(&interface))?;
             Ok(ExitCode::SUCCESS)
         }
         Command::BindHostPaths { undo, instance } => {
@@ -277,9 +256,12 @@ fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Command::Hook => Ok(network::hook::main(std::io::stdin().lock())),
+        Command::Hook => {
+            let error = std::process::Command::new(HOOK_PROGRAM).arg("hook").exec();
+            Err(anyhow::anyhow!("cannot run {HOOK_PROGRAM}: {error}"))
+        }
         Command::Version => {
-            anstream::println!("kat-agent {}", crate::VERSION);
+            anstream::println!("kat-agent {}", kat_types::VERSION);
             Ok(ExitCode::SUCCESS)
         }
         Command::Completion { shell } => {
@@ -312,37 +294,6 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .worker_threads(2)
         .enable_all()
         .build()?)
-}
-
-/// Calls of the API have lines of this target, and of this identifier in the journal.
-const AUDIT: (&str, &str) = ("audit", "kat-audit");
-
-/// Under systemd to the journal, with fields; else to standard error. `KAT_LOG` filters.
-fn start_logging() {
-    use tracing_subscriber::{
-        EnvFilter, Layer as _, filter::filter_fn, layer::SubscriberExt, util::SubscriberInitExt,
-    };
-    let filter = || EnvFilter::try_from_env("KAT_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let journal =
-        || std::env::var_os("JOURNAL_STREAM").and_then(|_| tracing_journald::layer().ok());
-    let registry = tracing_subscriber::registry().with(filter());
-    let (target, identifier) = AUDIT;
-    match journal().zip(journal()) {
-        Some((journal, audit)) => {
-            let audit = audit.with_syslog_identifier(identifier.to_owned());
-            registry
-                .with(journal.with_filter(filter_fn(move |line| line.target() != target)))
-                .with(audit.with_filter(filter_fn(move |line| line.target() == target)))
-                .init();
-        }
-        None => registry
-            .with(
-                tracing_subscriber::fmt::layer()
-                    .with_writer(std::io::stderr)
-                    .without_time(),
-            )
-            .init(),
-    }
 }
 
 /// Asks on a terminal; elsewhere `--yes` must say it.

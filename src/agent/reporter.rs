@@ -8,16 +8,15 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Statuses, identity::Identity, reach::Present, supervisor::Listed};
-use crate::{
+use super::{Statuses, supervisor::Listed};
+use crate::cluster::{identity::Identity, reach::Present};
+use kat_daemon::watchdog::Pulses;
+use kat_network as network;
+use kat_types::{
     VERSION,
-    api::types::{
-        Condition, FILES_NOT_WRITTEN, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources,
-        OverlayReport,
-    },
-    network,
-    plan::ASSIGNMENT_SCHEMA,
-    pulse::Pulses,
+    api::{Condition, FILES_WRITTEN, MemberKeys, NodeReport, NodeResources, OverlayReport},
+    assignment::ASSIGNMENT_SCHEMA,
+    reason::Reason,
     resource::OnPartition,
 };
 
@@ -103,7 +102,7 @@ pub struct Reporter {
     /// The last report, for KAT's own bus name.
     pub published: watch::Sender<Arc<NodeReport>>,
     /// When this machine last counted as there, with every leader that may replace what it runs
-    /// (`plan/loss.rs`, `fence_after`).
+    /// (`plan/nodes/node_loss.rs`, `fence_after`).
     pub reached: watch::Sender<Option<Instant>>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
@@ -220,7 +219,7 @@ impl Reporter {
             conditions.push(Condition {
                 kind: "VolumesRemoved".to_owned(),
                 status: false,
-                reason: "VolumeNotRemoved".to_owned(),
+                reason: Reason::VolumeNotRemoved.into(),
                 message: failures.join("; "),
                 since: String::new(),
             });
@@ -230,7 +229,7 @@ impl Reporter {
             conditions.push(Condition {
                 kind: FILES_WRITTEN.to_owned(),
                 status: false,
-                reason: FILES_NOT_WRITTEN.to_owned(),
+                reason: Reason::FilesNotWritten.into(),
                 message: unwritten.join("; "),
                 since: String::new(),
             });
@@ -276,7 +275,7 @@ impl Reporter {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -327,9 +326,9 @@ mod tests {
     #[async_trait]
     impl ReportSink for Sent {
         async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
-            let begin = *self.begin.lock().unwrap().get_or_insert_with(Instant::now);
+            let begin = *self.begin.lock().get_or_insert_with(Instant::now);
             let sent = (begin.elapsed(), report.endpoints.clone());
-            self.reports.lock().unwrap().push(sent);
+            self.reports.lock().push(sent);
             tokio::time::sleep(self.takes).await;
             Ok(Duration::ZERO)
         }
@@ -376,7 +375,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(takes + 1)).await;
         cancel.cancel();
         task.await.unwrap();
-        let sent = sink.reports.lock().unwrap().clone();
+        let sent = sink.reports.lock().clone();
         let seconds = sent.iter().map(|(at, _)| at.as_secs()).collect();
         (seconds, sent.last().unwrap().1.clone())
     }
@@ -392,13 +391,13 @@ mod tests {
     async fn an_instance_that_nobody_can_look_at_holds_the_first_report_for_two_seconds() {
         let sink = Arc::new(Sent::default());
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::agent::desired::Desired::default();
-        let web = crate::agent::tests::assignment(0, "web");
+        let mut desired = crate::desired::Desired::default();
+        let web = crate::tests::assignment(0, "web");
         desired.assignments.insert(web.instance.clone(), web);
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
         let (cancel, began) = (CancellationToken::new(), Instant::now());
         let task = tokio::spawn(reporter.run(Duration::from_secs(15), cancel.clone()));
-        let first = || *sink.begin.lock().unwrap();
+        let first = || *sink.begin.lock();
         tokio::time::sleep(Duration::from_millis(1900)).await;
         assert_eq!(first(), None, "it may still be looked at");
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -428,16 +427,16 @@ mod tests {
     #[async_trait]
     impl ReportSink for Leaders {
         async fn send(&self, _: &NodeReport) -> Result<Duration, String> {
-            *self.sent_to.lock().unwrap() = *self.leader.borrow();
+            *self.sent_to.lock() = *self.leader.borrow();
             let unsure = *self.sure.borrow();
             let Some(unsure) = unsure else {
                 return std::future::pending().await;
             };
-            self.taken.lock().unwrap().push(Instant::now());
+            self.taken.lock().push(Instant::now());
             Ok(unsure)
         }
         async fn elsewhere(&self) {
-            let last = || *self.sent_to.lock().unwrap();
+            let last = || *self.sent_to.lock();
             let mut leader = self.leader.subscribe();
             leader.wait_for(|now| *now != last()).await.unwrap();
         }
@@ -450,10 +449,10 @@ mod tests {
         let sink = Arc::new(Leaders::default());
         sink.sure.send_replace(Some(Duration::from_millis(300)));
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::agent::desired::Desired::default();
-        let stops = crate::plan::Assignment {
+        let mut desired = crate::desired::Desired::default();
+        let stops = kat_types::assignment::Assignment {
             on_partition: OnPartition::Stop,
-            ..crate::agent::tests::assignment(0, "web")
+            ..crate::tests::assignment(0, "web")
         };
         desired.assignments.insert(stops.instance.clone(), stops);
         let reached = reporter.reached.subscribe();
@@ -462,7 +461,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
         tokio::time::sleep(Duration::from_millis(5500)).await;
-        let taken = || sink.taken.lock().unwrap().clone();
+        let taken = || sink.taken.lock().clone();
         let gone = Instant::now();
         assert!(gone - *taken().last().unwrap() <= Duration::from_secs(1));
         let counts = reached.borrow().unwrap();

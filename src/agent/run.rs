@@ -11,58 +11,63 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     NetworkFiles, Reporter, Statuses,
-    agents::Agents,
-    ballast::Ballast,
-    disks::{self, Disks},
-    earlier_grants,
-    eviction::Evictor,
     exec::LocalSessions,
     fence,
-    follow::{FollowedStores, follow_desired, follow_known, follow_network},
-    host_files,
     host_ports::Listening,
-    identity::Identity,
-    image_care::ImageCare,
-    image_collector::Collector,
-    keys::Keys,
-    known::Known,
     listeners::{
         agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
         own_instances,
     },
-    local,
     logs::{ClusterLogs, JournalLogs},
-    machine::{LeaderApi, ThisMachine},
-    member::{Member, MemberParts, etcd_group},
-    membership,
-    moves::{Moves, OtherMachines, OwnVolumes},
-    options::MachineOptions,
-    paths, recovery,
-    removals::Removals,
-    renewal::Renewal,
+    paths,
     secrets::Secrets,
     service_status::{ServiceStatus, tell_status},
-    sessions::ClusterSessions,
-    setup::{self, read_agent_config, read_identity, render_settings},
-    stores,
     supervisor::{Listed, Supervisor},
     volumes::Volumes,
     worker::Tools,
 };
 use crate::{
-    api::{self, AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits, types::MemberKeys},
-    host::users::Users,
-    network::state,
-    pki,
-    pulse::Pulses,
-    registry::Registries,
-    render::Renderer,
-    resource::AgentConfig,
-    systemd::{Journal, Logind, ManagerSource, Managers},
+    cluster::{
+        cluster_cache::Known,
+        identity::Identity,
+        keys::Keys,
+        machine::{LeaderApi, ThisMachine},
+        peer_agents::Agents,
+        renewal::Renewal,
+    },
+    commands::{
+        host_files, recovery, setup,
+        setup::{read_agent_config, read_identity, render_settings},
+    },
+    disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::Disks},
+    etcd::{
+        member::{Member, MemberParts, etcd_group},
+        membership, stores,
+    },
+    exec::sessions::ClusterSessions,
+    images::{collector::Collector, unused::ImageCare},
+    standalone_api as local,
+    store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
+    volumes::{
+        earlier_grants,
+        moves::{Moves, OtherMachines, OwnVolumes},
+        removals::Removals,
+    },
+    worker::machine_options::MachineOptions,
 };
+use kat_api as api;
+use kat_api::{AgentPort, ApiConfig, InstanceLogs, InstanceSessions, Limits};
+use kat_daemon::watchdog::Pulses;
+use kat_host::users::Users;
+use kat_network::state;
+use kat_pki as pki;
+use kat_registry::Registries;
+use kat_render::Renderer;
+use kat_systemd::{Journal, Logind, ManagerSource, Managers};
+use kat_types::{api::MemberKeys, resource::AgentConfig};
 
 /// Runs until SIGTERM, which leaves every workload as it is.
-pub async fn run() -> anyhow::Result<()> {
+pub(crate) async fn run() -> anyhow::Result<()> {
     let identity = read_identity()?;
     recovery::refuse_unfinished()?;
     if let Err(error) = recovery::forget_unpacked(Path::new(paths::STATE)) {
@@ -395,8 +400,8 @@ async fn tools(
         domain: identity.cluster.spec.cluster_domain.clone(),
         overlay_address: identity.overlay_address(),
         root: "/".into(),
-        monotonic: Arc::new(super::machine::monotonic_microseconds),
-        limits_enforced: super::machine::limits_enforced(),
+        monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
+        limits_enforced: crate::cluster::machine::limits_enforced(),
         network: Arc::new(super::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
         secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
@@ -413,10 +418,8 @@ mod tests {
     use std::future::{pending, ready};
 
     use super::*;
-    use crate::{
-        leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth},
-        store::MemoryStore,
-    };
+    use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
+    use kat_store::MemoryStore;
 
     #[tokio::test]
     async fn the_agent_ends_with_any_of_its_tasks() {

@@ -13,16 +13,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::files::make_folder;
-use crate::{
-    host::files::{self, Access, FileError, open_plain, sync_folder},
-    network::{state, wireguard::read_private_key},
-    plan::{Assignment, Purpose, WorkloadUser},
-    render::{RenderSettings, environment_files},
+use crate::worker::unit_files::make_folder;
+use kat_host::files::{self, Access, FileError, open_plain, sync_folder};
+use kat_network::overlay::wireguard::read_private_key;
+use kat_network::state;
+use kat_plan::{Purpose, open_assigned};
+use kat_render::{RenderSettings, environment_files};
+use kat_types::{
+    assignment::{Assignment, WorkloadUser},
+    reason::Reason,
     resource::{
         Container,
         secret::{SecretValues, VALUE_LIMIT},
     },
+    root::Root,
 };
 
 /// Mode of a secret's folder, and of the files in it.
@@ -35,7 +39,7 @@ const UNFINISHED: &str = ".new-";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretTrouble {
     /// One word for programs.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// A sentence for people.
     pub message: String,
 }
@@ -43,14 +47,14 @@ pub struct SecretTrouble {
 impl SecretTrouble {
     fn unreadable(error: &dyn std::fmt::Display) -> Self {
         Self {
-            reason: "SecretUnreadable",
+            reason: Reason::SecretUnreadable,
             message: format!("its secrets can't be opened on this machine: {error}"),
         }
     }
 
     fn not_written(error: &dyn std::fmt::Display) -> Self {
         Self {
-            reason: "SecretNotWritten",
+            reason: Reason::SecretNotWritten,
             message: format!("the files of its secrets can't be written: {error}"),
         }
     }
@@ -61,7 +65,7 @@ impl SecretTrouble {
 pub struct Secrets {
     pub(super) node: String,
     /// `/` on a real machine.
-    root: PathBuf,
+    root: Root,
     pub(super) settings: RenderSettings,
 }
 
@@ -70,7 +74,7 @@ impl Secrets {
     pub fn new(root: &Path, node: &str, settings: &RenderSettings) -> Self {
         Self {
             node: node.to_owned(),
-            root: root.to_owned(),
+            root: Root::new(root),
             settings: settings.clone(),
         }
     }
@@ -88,14 +92,14 @@ impl Secrets {
             .below(Path::new(state::FOLDER))
             .join(state::PRIVATE_KEY_FILE);
         let key = read_private_key(&key).map_err(|error| SecretTrouble::unreadable(&error))?;
-        let values = secrets
-            .open(
-                Purpose::Secrets,
-                key.bytes(),
-                &self.node,
-                &assignment.instance,
-            )
-            .map_err(|error| SecretTrouble::unreadable(&error))?;
+        let values = open_assigned(
+            secrets,
+            Purpose::Secrets,
+            key.bytes(),
+            &self.node,
+            &assignment.instance,
+        )
+        .map_err(|error| SecretTrouble::unreadable(&error))?;
         let filled = with_variables(assignment, &values)?;
         for (name, values) in mounted(assignment, &values) {
             self.write(assignment, name, &values)
@@ -174,7 +178,7 @@ impl Secrets {
     }
 
     pub(super) fn below(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        self.root.below(path)
     }
 }
 
@@ -218,7 +222,7 @@ fn fill(
     all: &BTreeMap<String, SecretValues>,
 ) -> Result<(), SecretTrouble> {
     let unusable = |message| SecretTrouble {
-        reason: "SecretUnusable",
+        reason: Reason::SecretUnusable,
         message,
     };
     for variable in &mut container.env {

@@ -6,18 +6,23 @@ use sd_notify::NotifyState;
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::{leader::LeaderHandle, pulse::Pulses};
+use kat_daemon::watchdog::Pulses;
+use kat_leader::LeaderHandle;
 
 /// The STATUS= line of the service, and its watchdog.
 #[derive(Clone)]
-pub struct ServiceStatus {
+pub(crate) struct ServiceStatus {
     words: watch::Sender<String>,
 }
 
 impl ServiceStatus {
     /// Says Ready to systemd, and keeps the watchdog content until `cancel`, for as long as no loop
     /// of `pulses` hangs.
-    pub fn start(tasks: &mut JoinSet<()>, pulses: &Pulses, cancel: &CancellationToken) -> Self {
+    pub(crate) fn start(
+        tasks: &mut JoinSet<()>,
+        pulses: &Pulses,
+        cancel: &CancellationToken,
+    ) -> Self {
         let (words, said) = watch::channel("starting".to_owned());
         let period =
             sd_notify::watchdog_enabled().map_or(Duration::from_secs(10), |limit| limit / 3);
@@ -33,7 +38,7 @@ impl ServiceStatus {
     }
 
     /// What it does or waits for now.
-    pub fn say(&self, words: &str) {
+    pub(crate) fn say(&self, words: &str) {
         self.words.send_if_modified(|present| {
             let differs = present != words;
             words.clone_into(present);
@@ -68,7 +73,7 @@ async fn tell(
 
 /// Tells what the leader's handle shows, until `cancel`.
 /// A machine that is no member of etcd sees itself alone.
-pub async fn tell_status(
+pub(crate) async fn tell_status(
     status: ServiceStatus,
     handle: LeaderHandle,
     member: bool,
@@ -111,7 +116,9 @@ fn counted(number: usize, what: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use super::*;
 
@@ -124,12 +131,12 @@ mod tests {
         let period = Duration::from_secs(10);
         tokio::spawn(tell(said, pulses.clone(), period, move |states| {
             let lines: Vec<String> = states.iter().map(ToString::to_string).collect();
-            heard.lock().unwrap().push(lines.join(" "));
+            heard.lock().push(lines.join(" "));
         }));
         let told_in = async |time: u64| {
-            told.lock().unwrap().clear();
+            told.lock().clear();
             sleep(Duration::from_secs(time)).await;
-            std::mem::take(&mut *told.lock().unwrap())
+            std::mem::take(&mut *told.lock())
         };
         let waits = pulses.watch("the loop that waits");
         tokio::spawn(async move { waits.wait(std::future::pending::<()>()).await });
@@ -140,7 +147,7 @@ mod tests {
             "{fed:?}"
         );
         let hangs = pulses.watch("the loop that hangs");
-        told_in(crate::pulse::STALLED.as_secs()).await;
+        told_in(kat_daemon::watchdog::STALLED.as_secs()).await;
         // Nothing else that is told feeds it.
         words.send_replace("following".to_owned());
         let starved = told_in(600).await;

@@ -14,18 +14,22 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Statuses,
     desired::Desired,
-    eviction::Evicted,
-    files::{self, UnitFolder},
     network_files::{NetworkFiles, instances},
     paths::UserFolders,
     watched_writes::WatchedWrites,
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{
-    api::types::{FILES_NOT_WRITTEN, Health, InstancePhase, InstanceReport},
-    network::state::{INSTANCES_FILE, Instances},
-    plan::{Assignment, KeptOfUser, USER_BASE, WorkloadUser},
-    pulse::Pulses,
+    disk::eviction::Evicted,
+    worker::{unit_files as files, unit_files::UnitFolder},
+};
+use kat_daemon::watchdog::Pulses;
+use kat_network::state::{INSTANCES_FILE, Instances};
+use kat_plan::KeptOfUser;
+use kat_types::{
+    api::{Health, InstancePhase, InstanceReport},
+    assignment::{Assignment, USER_BASE, WorkloadUser},
+    reason::Reason,
 };
 
 /// Pause after the network's files could not be written.
@@ -244,7 +248,7 @@ impl Supervisor {
                 instance_id: assignment.instance.clone(),
                 state: "unknown".to_owned(),
                 phase: InstancePhase::Starting,
-                reason: FILES_NOT_WRITTEN.to_owned(),
+                reason: Reason::FilesNotWritten.into(),
                 message: error.clone(),
                 health_status: match assignment.health_check {
                     Some(_) => Health::PendingCheck,

@@ -4,23 +4,34 @@
 //! Data that has been there is never replaced by an empty folder: the leader says of what it knows that (`made`),
 //! and this machine keeps its own list of the folders that it made, apart from them, for a disk may be missing.
 
+pub(crate) mod carried_files;
+pub(crate) mod copies;
+pub mod earlier_grants;
+pub(crate) mod host_binds;
+pub(crate) mod host_paths;
+pub mod moves;
+pub mod removals;
+
 use std::{
     collections::BTreeSet,
     path::{Component, Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use super::host_paths::HostPaths;
-use crate::{
-    host::{
-        bound_paths::Bind,
-        files,
-        volumes::{Base, Owner, VolumeError, remove_folder},
-    },
-    plan::{AssignedVolume, Assignment, RemovalRecord, WorkloadUser},
+use crate::volumes::host_paths::HostPaths;
+use kat_host::{
+    bound_paths::Bind,
+    files,
+    volumes::{Base, Owner, VolumeError, remove_folder},
+};
+use kat_types::{
+    assignment::{AssignedVolume, Assignment, WorkloadUser},
+    reason::Reason,
     resource::{AgentConfig, Container},
+    root::Root,
+    volumes::RemovalRecord,
 };
 
 /// Largest list of made volumes.
@@ -35,7 +46,7 @@ const OF_ANY_USER: u32 = 0o2777;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeTrouble {
     /// One word for programs.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// A sentence for people.
     pub message: String,
 }
@@ -44,7 +55,7 @@ pub struct VolumeTrouble {
 #[derive(Debug)]
 pub struct Volumes {
     /// `/` on a real machine.
-    root: PathBuf,
+    root: Root,
     pub(super) base: PathBuf,
     shared: bool,
     hosts: HostPaths,
@@ -67,8 +78,8 @@ struct Made {
 impl Volumes {
     /// Those of a machine whose files lie below `root`.
     pub fn new(root: &Path, base: &str, config: &AgentConfig) -> Self {
-        let below = |path: &str| root.join(path.trim_start_matches('/'));
-        let file = below(super::paths::VOLUMES);
+        let root = Root::new(root);
+        let file = root.below(super::paths::VOLUMES);
         let made = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
                 tracing::error!(path = %file.display(), "the list of volumes can't be read: {error:#}");
@@ -82,10 +93,10 @@ impl Volumes {
             }
         };
         Self {
-            root: root.to_owned(),
+            hosts: HostPaths::new(root.path(), Path::new(base), config),
+            root,
             base: base.into(),
             shared: config.volume_shared,
-            hosts: HostPaths::new(root, Path::new(base), config),
             made: Mutex::new(made),
             file,
         }
@@ -174,7 +185,7 @@ impl Volumes {
         }
         if there.is_none() && was_made {
             return Err(VolumeTrouble {
-                reason: "VolumeMissing",
+                reason: Reason::VolumeMissing,
                 message: format!(
                     "the data of volume {name} has been in {} and is gone; nothing empty takes its place: mount its disk, or put the data back",
                     shown.display()
@@ -315,24 +326,24 @@ impl Volumes {
         }
     }
 
-    fn made(&self) -> std::sync::MutexGuard<'_, Made> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn made(&self) -> parking_lot::MutexGuard<'_, Made> {
+        self.made.lock()
     }
 
     pub(super) fn below(&self, path: &Path) -> PathBuf {
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        self.root.below(path)
     }
 }
 
 /// One word for programs.
-pub(super) fn reason_of(error: &VolumeError) -> &'static str {
+pub(super) fn reason_of(error: &VolumeError) -> Reason {
     match error {
-        VolumeError::System { .. } => "VolumeFailed",
-        VolumeError::Missing(_) => "HostPathMissing",
-        VolumeError::Link(_) => "HostPathIsLink",
-        VolumeError::Unexpected { .. } => "HostPathUnexpected",
-        VolumeError::Unprotected { .. } => "HostPathUnprotected",
-        VolumeError::Foreign { .. } => "VolumeForeign",
+        VolumeError::System { .. } => Reason::VolumeFailed,
+        VolumeError::Missing(_) => Reason::HostPathMissing,
+        VolumeError::Link(_) => Reason::HostPathIsLink,
+        VolumeError::Unexpected { .. } => Reason::HostPathUnexpected,
+        VolumeError::Unprotected { .. } => Reason::HostPathUnprotected,
+        VolumeError::Foreign { .. } => Reason::VolumeForeign,
     }
 }
 

@@ -4,18 +4,20 @@ use std::{
     collections::BTreeMap,
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Statuses;
-use crate::pulse::Pulses;
+use kat_daemon::watchdog::Pulses;
+use kat_types::backoff::Backoff;
 
-/// Pause before a failed write is tried again; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Pauses before failed writes are tried again.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(1), LONGEST_PAUSE);
 /// Longest pause: so long at most is a file behind the store after its disk has room again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
@@ -87,7 +89,7 @@ impl WatchedWrites {
     /// Tries failed writes again until `cancel`.
     pub async fn run(self, pulses: Pulses, cancel: CancellationToken) {
         let pulse = pulses.watch("who writes files again that failed");
-        let mut pause = FIRST_PAUSE;
+        let mut failures: u32 = 0;
         loop {
             let writes = self.clone();
             let retried = tokio::task::spawn_blocking(move || writes.retry());
@@ -95,11 +97,11 @@ impl WatchedWrites {
             let next = async {
                 if all_written {
                     self.inner.failed.notified().await;
-                    pause = FIRST_PAUSE;
+                    failures = 0;
                 } else {
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    failures = failures.saturating_add(1);
                 }
-                tokio::time::sleep(pause).await;
+                tokio::time::sleep(PAUSES.after(failures)).await;
             };
             let next = cancel.run_until_cancelled(next);
             if pulse.wait(next).await.is_none() {
@@ -135,8 +137,7 @@ impl WatchedWrites {
     }
 
     fn unwritten(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Unwritten>> {
-        let unwritten = self.inner.unwritten.lock();
-        unwritten.unwrap_or_else(PoisonError::into_inner)
+        self.inner.unwritten.lock()
     }
 }
 
@@ -172,7 +173,7 @@ mod tests {
                 !disk.full.load(Ordering::Relaxed),
                 "/a: no space left on device"
             );
-            text.clone_into(&mut disk.file.lock().unwrap());
+            text.clone_into(&mut disk.file.lock());
             Ok(())
         }
     }
@@ -194,10 +195,10 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(300)).await;
         let tries = disk.tries.load(Ordering::Relaxed);
         assert!((30..45).contains(&tries), "{tries}");
-        assert_eq!(*disk.file.lock().unwrap(), "one");
+        assert_eq!(*disk.file.lock(), "one");
         disk.full.store(false, Ordering::Relaxed);
         tokio::time::sleep(LONGEST_PAUSE).await;
-        assert_eq!(*disk.file.lock().unwrap(), "three", "the last state alone");
+        assert_eq!(*disk.file.lock(), "three", "the last state alone");
         assert_eq!(statuses.unwritten(), Vec::<String>::new());
         let tries = disk.tries.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(300)).await;
@@ -217,6 +218,6 @@ mod tests {
         writes.write(path, writer(&disk, "new")).unwrap();
         assert_eq!(statuses.unwritten(), Vec::<String>::new());
         assert!(writes.retry());
-        assert_eq!(*disk.file.lock().unwrap(), "new");
+        assert_eq!(*disk.file.lock(), "new");
     }
 }

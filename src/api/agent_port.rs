@@ -2,7 +2,7 @@
 //! person asked the leader for, and nothing that changes the machine (ARCHITECTURE.md, The API).
 //!
 //! It takes machines that may lead, by their certificate `leader:NAME`, and for a volume that is on its way to it
-//! another machine (`api/volume_copies.rs`). Which instances
+//! another machine (`api/handlers/volume_copies.rs`). Which instances
 //! there are, and whose they are, the machine takes from its own list: the leader only names one.
 
 use std::{sync::Arc, time::Duration};
@@ -21,30 +21,32 @@ use tokio::{net::TcpListener, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    audit::{Bounded, BoundedLines},
-    caller::{Caller, CertifiedMachine, Peer},
     errors::ApiError,
     extract::{At, Parameters},
-    instances::{InstanceLogs, LogParameters},
-    limits::Limits,
-    pools::Standing,
     server::{Listeners, Server, TlsListener, TlsSource},
-    sessions::{
-        ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
-    },
-    streams::OpenStreams,
-    types::NodeUsage,
-    volume_copies::{self, VolumeCopies},
     watch::{line, ndjson},
 };
 use crate::{
-    pki::{PeerCertificate, PeerIdentity},
-    plan::InstanceEntry,
-    pulse::Pulses,
+    access::{
+        audit::{Bounded, BoundedLines},
+        authentication::{Caller, CertifiedMachine, Peer},
+    },
+    handlers::{
+        instances::{InstanceLogs, LogParameters},
+        sessions::{
+            ExecParameters, ForwardParameters, InstanceSessions, SessionRequest, answer, inputs,
+        },
+        volume_copies,
+        volume_copies::VolumeCopies,
+    },
+    server::{limits::Limits, open_streams::OpenStreams, pools::Standing},
 };
+use kat_daemon::watchdog::Pulses;
+use kat_pki::{PeerCertificate, PeerIdentity};
+use kat_plan::InstanceEntry;
+use kat_types::api::CALLER_HEADER;
+use kat_types::api::NodeUsage;
 
-/// For whom the leader calls. One of an earlier version does not say.
-pub(super) const CALLER_HEADER: &str = "kat-caller";
 /// Longest name of a caller.
 const MOST_NAME: usize = 256;
 

@@ -1,32 +1,35 @@
 //! Decides what an apply or a delete of a workload writes. Pure: a snapshot in, operations out.
 
+pub(crate) mod image_pins;
+pub(crate) mod preview;
+pub(crate) mod removal;
+pub(crate) mod submission;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use axum::http::StatusCode;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::{
-    caller::Caller,
-    context::Decision,
-    errors::ApiError,
-    extract::Precondition,
-    images,
-    submission::Submission,
-    types::{Metadata, ObjectReference, Scope},
-    view::workload_metadata,
-    workloads::Written,
-};
+use super::{context::Decision, errors::ApiError, extract::Precondition, view::workload_metadata};
 use crate::{
-    json,
-    plan::{
-        EventKind, EventLog, GenerationRecord, INDEX_LIMIT, ImageRecord, IndexRecord, LastIndex,
-        MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, Origin, QuotaExceeded, Snapshot, Stored, WorkloadEntry,
-        WorkloadKey, WorkloadMeta, check_workload, fence_after, next_index, reserved_ports,
-        with_restart,
+    access::authentication::Caller, apply::submission::Submission, handlers::workloads::Written,
+};
+use kat_plan::{
+    EventKind, EventLog, MAX_ASSIGNMENT, OF_DEPLOY_TOKENS, QuotaExceeded, Snapshot, WorkloadEntry,
+    check_workload, fence_after, next_index, reserved_ports,
+};
+use kat_types::api::{Metadata, ObjectReference, Scope};
+use kat_types::{
+    assignment::INDEX_LIMIT,
+    json, keys,
+    reason::EventReason,
+    records::{
+        GenerationRecord, ImageRecord, IndexRecord, LastIndex, Origin, WorkloadMeta, with_restart,
     },
     resource::{Amounts, Protocol},
-    store::{Compare, MAX_OPERATIONS, Operation, keys},
+    stored::{Stored, WorkloadKey},
+    transaction::{Compare, MAX_OPERATIONS, Operation},
 };
 
 /// Most bytes of all files of a workload: they are stored twice in one transaction, which etcd takes up to 1.5 MiB.
@@ -78,30 +81,30 @@ impl Cause {
     }
 
     /// Reason and message of the event.
-    fn event(self, new: bool, generation: u64, caller: &Caller) -> (&'static str, String) {
+    fn event(self, new: bool, generation: u64, caller: &Caller) -> (EventReason, String) {
         match self {
             Self::Applied if new => (
-                "Created",
+                EventReason::Created,
                 format!("generation {generation} was applied by {caller}"),
             ),
             Self::Applied => (
-                "Updated",
+                EventReason::Updated,
                 format!("generation {generation} was applied by {caller}"),
             ),
             Self::RolledBack { of, .. } => (
-                "RolledBack",
+                EventReason::RolledBack,
                 format!("generation {generation} is generation {of} again, as {caller} asked"),
             ),
             Self::Scaled { to } => (
-                "Scaled",
+                EventReason::Scaled,
                 format!("generation {generation} has {to} replicas, as {caller} asked"),
             ),
             Self::ImageSet => (
-                "ImageSet",
+                EventReason::ImageSet,
                 format!("generation {generation} has another image, as {caller} asked"),
             ),
             Self::Restarted { .. } => (
-                "Restarted",
+                EventReason::Restarted,
                 format!("generation {generation} begins its instances anew, as {caller} asked"),
             ),
         }
@@ -278,7 +281,7 @@ impl Apply<'_> {
                 deletes_volumes: false,
                 paused: false,
                 restarted: None,
-                image: images::still_meant(self.looked.as_ref(), &self.submission),
+                image: image_pins::still_meant(self.looked.as_ref(), &self.submission),
             },
         })
     }
@@ -316,7 +319,7 @@ impl Apply<'_> {
                     .unwrap_or_default()
             }
             _ if meta.template_hash == template_hash => meta.image.clone(),
-            _ => images::still_meant(self.looked.as_ref(), &self.submission),
+            _ => image_pins::still_meant(self.looked.as_ref(), &self.submission),
         };
         // The same files may have run another image, if their tag meant another one then.
         let returns = matches!(self.cause, Cause::RolledBack { .. })
@@ -439,7 +442,7 @@ struct Decided {
 pub(super) fn record(
     snapshot: &Snapshot,
     now: Timestamp,
-    reason: &str,
+    reason: EventReason,
     key: &WorkloadKey,
     uid: &str,
     message: String,

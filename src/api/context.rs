@@ -6,28 +6,28 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    audit::BoundedLines,
-    caller::{Caller, not_ready},
-    errors::ApiError,
-    history::History,
-    instances::InstanceLogs,
-    joining::Joining,
-    limits::{Limits, RateLimits},
-    metrics::Counters,
-    sessions::InstanceSessions,
-    shares::SharedTurns,
-    streams::{Held, OpenStreams},
-    usage::Turns,
-    view::View,
-};
+use super::{errors::ApiError, history::History, view::View};
 use crate::{
-    leader::{LeaderHandle, PlanningReport, StoreReport},
-    plan::{Observed, Snapshot},
-    pulse::Pulses,
-    registry::ImageSource,
-    store::{Committed, Compare, Leadership, Operation},
+    access::{
+        audit::BoundedLines,
+        authentication::{Caller, not_ready},
+    },
+    handlers::{
+        instances::InstanceLogs, joining::Joining, metrics::Counters, sessions::InstanceSessions,
+        usage::Turns,
+    },
+    server::{
+        limits::{Limits, RateLimits},
+        open_streams::{Held, OpenStreams},
+        shares::SharedTurns,
+    },
 };
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderHandle, PlanningReport, StoreReport};
+use kat_plan::{Observed, Snapshot};
+use kat_registry::ImageSource;
+use kat_store::{Committed, Leadership};
+use kat_types::transaction::{Compare, Operation};
 
 /// Most namespaces in which something that quotas count is written at once.
 const GROWTH_AT_ONCE: usize = 1024;

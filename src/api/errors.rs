@@ -6,11 +6,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use super::{
-    streams::Full,
-    types::{ErrorBody, MACHINE_AWAY},
-};
-use crate::store::StoreError;
+use crate::server::open_streams::Full;
+use kat_store::StoreError;
+use kat_types::api::{ErrorBody, MACHINE_AWAY};
 
 /// Seconds after which one who asks for too many streams may ask again.
 const STREAM_RETRY: u64 = 5;

@@ -1,11 +1,10 @@
 //! Earlier snapshots, so that a watch can go on from a resourceVersion that a client has seen.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use crate::plan::Snapshot;
+use parking_lot::Mutex;
+
+use kat_plan::Snapshot;
 
 /// Most snapshots kept.
 const MOST: usize = 64;
@@ -21,10 +20,7 @@ pub(super) struct History {
 impl History {
     /// Keeps a snapshot, because a client may name its revision, and drops the oldest.
     pub(super) fn remember(&self, snapshot: &Arc<Snapshot>) {
-        let mut snapshots = self
-            .snapshots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut snapshots = self.snapshots.lock();
         // A store that was restored from a backup counts from an earlier revision again.
         snapshots.split_off(&snapshot.revision.saturating_add(1));
         snapshots.insert(snapshot.revision, Arc::clone(snapshot));
@@ -39,10 +35,7 @@ impl History {
 
     /// The newest kept snapshot that shows nothing after `revision`.
     pub(super) fn at(&self, revision: i64) -> Option<Arc<Snapshot>> {
-        let snapshots = self
-            .snapshots
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let snapshots = self.snapshots.lock();
         snapshots
             .range(..=revision)
             .next_back()

@@ -16,26 +16,26 @@ use axum::{
 };
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
-use super::{
-    access::{Access, Target, check},
-    audit::{Handled, observe},
-    caller::{Caller, Peer, identify},
-    config::HealthView,
-    context::Api,
-    errors::ApiError,
-    metrics::Metrics,
-    namespaces::NamespaceRequest,
-    pools::Standing,
-    types::{
-        ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
-        JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
-        NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
-        RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
-        RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
-        TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+use super::{context::Api, errors::ApiError};
+use crate::{
+    access::{
+        audit::{Handled, observe},
+        authentication::{Caller, Peer, identify},
+        authorization::{Access, Target, check},
     },
+    handlers::{metrics::Metrics, namespaces::NamespaceRequest},
+    server::pools::Standing,
 };
-use crate::resource::{Amounts, ClusterConfiguration};
+use kat_types::api::HealthView;
+use kat_types::api::{
+    ApplyResult, Certificates, Event, GenerationView, ImageRequest, InstanceItem, JoinAnswer,
+    JoinRequest, List, LogLine, MembershipAnswer, NamespaceItem, NamespaceUsage, NodeItem,
+    NodeLabels, NodeReport, NodeTaints, NodeUsage, RegistryLoginRequest, RegistryLoginResult,
+    RegistryLoginView, RegistryRequest, RegistryView, RenewalRequest, RestartRequest,
+    RollbackRequest, ScaleRequest, SealingRotation, SecretItem, SecretRequest, ServerVersion,
+    TokenRequest, TokenView, VolumeItem, VolumeMoveRequest, WatchLine, WorkloadItem,
+};
+use kat_types::resource::{Amounts, ClusterConfiguration};
 
 pub use verb::Verb;
 
@@ -61,7 +61,7 @@ pub enum Payload {
     Json(SchemaOf),
     /// `application/x-ndjson`.
     Lines(SchemaOf),
-    /// `application/x-kat-frames`: a session's frames (`api/frames.rs`), while it lasts.
+    /// `application/x-kat-frames`: a session's frames (`types/frames.rs`), while it lasts.
     Frames,
     /// A list as `application/json`, or its watch as `application/x-ndjson`.
     List(SchemaOf, SchemaOf),

@@ -4,6 +4,14 @@
 //! for a client has a deadline, and connections are counted, so that a client can hold up nobody
 //! but itself (ARCHITECTURE.md, invariant 8).
 
+pub(crate) mod bind;
+pub mod limits;
+pub(crate) mod open_streams;
+pub(crate) mod pools;
+pub(crate) mod shares;
+pub(crate) mod tcp_proxy;
+pub(crate) mod write_timeout;
+
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
@@ -23,15 +31,24 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::ServiceExt;
 
 use super::{
-    caller::{Peer, SocketAccess, Source},
     context::{Api, ApiConfig},
-    limits::{CONNECTION_WINDOW, Limits, STREAM_WINDOW},
-    pass::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
-    pools::{Place, Pools, Standing},
     routes::router,
-    stalled::Stalled,
 };
-use crate::{pki::peer_certificate, pulse::Pulses};
+use crate::{
+    access::authentication::{Peer, SocketAccess, Source},
+    server::{
+        limits::Limits,
+        pools::{Place, Pools, Standing},
+        tcp_proxy::{LeaderSource, Reached, SocketLeader, pass, pass_opened, reach},
+        write_timeout::Stalled,
+    },
+};
+use kat_daemon::watchdog::Pulses;
+use kat_pki::peer_certificate;
+use kat_types::{
+    api::{CONNECTION_WINDOW, STREAM_WINDOW},
+    backoff::{Backoff, Pauses},
+};
 
 /// The TLS configuration for the next connection; it changes when certificates are renewed.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
@@ -69,10 +86,8 @@ pub struct Listeners {
     pub sockets: Vec<SocketListener>,
 }
 
-/// First pause after an accept that failed, such as for want of file descriptors; it doubles.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Longest pause after an accept that failed.
-const ACCEPT_PAUSE_LIMIT: Duration = Duration::from_secs(1);
+/// After an accept that failed, such as for want of file descriptors.
+const ACCEPT_PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 /// Between two rounds of forgetting quiet callers.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes for the head of a request.
@@ -183,7 +198,7 @@ impl Server {
             leader,
             stands_in,
         } = listener;
-        let mut pause = ACCEPT_PAUSE;
+        let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch(self.port);
         loop {
             // There may be no caller for a long time.
@@ -193,7 +208,7 @@ impl Server {
             };
             match accepted {
                 Ok((stream, address)) => {
-                    pause = ACCEPT_PAUSE;
+                    pauses.reset();
                     let server = self.clone();
                     let acceptor = TlsAcceptor::from(config());
                     let leader = Arc::clone(&leader);
@@ -204,7 +219,7 @@ impl Server {
                         }
                     });
                 }
-                Err(error) => self.accept_failed(&error, &mut pause).await,
+                Err(error) => self.accept_failed(&error, &mut pauses).await,
             }
         }
     }
@@ -215,7 +230,7 @@ impl Server {
             access,
             leader,
         } = listener;
-        let mut pause = ACCEPT_PAUSE;
+        let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch("the API's socket");
         loop {
             // There may be no caller for a long time.
@@ -225,7 +240,7 @@ impl Server {
             };
             match accepted {
                 Ok((stream, _)) => {
-                    pause = ACCEPT_PAUSE;
+                    pauses.reset();
                     let server = self.clone();
                     let leader = leader.clone();
                     self.tracker.spawn(async move {
@@ -234,7 +249,7 @@ impl Server {
                         }
                     });
                 }
-                Err(error) => self.accept_failed(&error, &mut pause).await,
+                Err(error) => self.accept_failed(&error, &mut pauses).await,
             }
         }
     }
@@ -312,10 +327,9 @@ impl Server {
         Standing::new(&self.pools, place, ended.clone(), peer, first_by)
     }
 
-    async fn accept_failed(&self, error: &io::Error, pause: &mut Duration) {
+    async fn accept_failed(&self, error: &io::Error, pauses: &mut Pauses) {
         tracing::warn!("can't accept a connection: {error:#}");
-        let _ = timeout(*pause, self.cancel.cancelled()).await;
-        *pause = (*pause * 2).min(ACCEPT_PAUSE_LIMIT);
+        let _ = timeout(pauses.next_pause(), self.cancel.cancelled()).await;
     }
 
     async fn tls_connection(

@@ -5,27 +5,27 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::types::{
+use kat_leader::StoreReport;
+use kat_plan::{Observed, Snapshot, WorkloadEntry, used_by_namespace};
+use kat_types::api::{
     Condition, Item, Metadata, NamespaceItem, NamespaceSpec, NamespaceStatus, TokenView,
     WorkloadItem, WorkloadPhase, WorkloadStatus, WorkloadView,
 };
-use crate::{
-    leader::StoreReport,
-    plan::{
-        NamespaceRecord, NodeRegistration, Observed, Snapshot, TokenRecord, WorkloadEntry,
-        WorkloadKey, used_by_namespace,
-    },
+use kat_types::{
+    reason::Reason,
+    records::{NamespaceRecord, NodeRegistration, TokenRecord},
     resource::{
         Container, RestartCondition, RestartPolicy, Source, UpdateStrategy, WorkloadSpec,
         WorkloadType,
     },
+    stored::WorkloadKey,
 };
 
 /// What stands in place of the value of an environment variable.
-pub const MASK: &str = "***";
+pub(crate) const MASK: &str = "***";
 
 /// A snapshot, what the agents report, and from where it is looked at.
-pub struct View<'a> {
+pub(crate) struct View<'a> {
     /// The stored state.
     pub snapshot: &'a Snapshot,
     /// The agents' last reports.
@@ -40,13 +40,13 @@ pub struct View<'a> {
 
 impl View<'_> {
     /// Namespaces, by name.
-    pub fn namespaces(&self) -> Vec<NamespaceItem> {
+    pub(crate) fn namespaces(&self) -> Vec<NamespaceItem> {
         let names = self.snapshot.namespaces.keys();
         names.filter_map(|name| self.namespace(name)).collect()
     }
 
     /// One namespace.
-    pub fn namespace(&self, name: &str) -> Option<NamespaceItem> {
+    pub(crate) fn namespace(&self, name: &str) -> Option<NamespaceItem> {
         let stored = self.snapshot.namespaces.get(name)?;
         let workloads = self.snapshot.workloads.keys();
         let count = workloads.filter(|key| key.namespace == name).count();
@@ -70,7 +70,7 @@ impl View<'_> {
     }
 
     /// Workloads of one namespace, or of all, by namespace and name.
-    pub fn workloads(&self, namespace: Option<&str>) -> Vec<WorkloadItem> {
+    pub(crate) fn workloads(&self, namespace: Option<&str>) -> Vec<WorkloadItem> {
         let workloads = self.snapshot.workloads.iter();
         workloads
             .filter(|(key, _)| namespace.is_none_or(|namespace| key.namespace == namespace))
@@ -79,13 +79,13 @@ impl View<'_> {
     }
 
     /// One workload.
-    pub fn workload(&self, key: &WorkloadKey) -> Option<WorkloadItem> {
+    pub(crate) fn workload(&self, key: &WorkloadKey) -> Option<WorkloadItem> {
         let entry = self.snapshot.workloads.get(key)?;
         Some(workload_item(key, entry))
     }
 
     /// Tokens, by id, without their secrets.
-    pub fn tokens(&self) -> Vec<TokenView> {
+    pub(crate) fn tokens(&self) -> Vec<TokenView> {
         let tokens = self.snapshot.tokens.iter();
         tokens
             .map(|(id, stored)| token_view(id, &stored.value))
@@ -94,7 +94,7 @@ impl View<'_> {
 }
 
 /// Identity of a namespace.
-pub fn namespace_metadata(name: &str, record: &NamespaceRecord, revision: i64) -> Metadata {
+pub(crate) fn namespace_metadata(name: &str, record: &NamespaceRecord, revision: i64) -> Metadata {
     Metadata {
         uid: record.uid.clone(),
         labels: record.labels.clone(),
@@ -104,7 +104,11 @@ pub fn namespace_metadata(name: &str, record: &NamespaceRecord, revision: i64) -
 }
 
 /// Identity of a machine.
-pub fn node_metadata(name: &str, registration: &NodeRegistration, revision: i64) -> Metadata {
+pub(crate) fn node_metadata(
+    name: &str,
+    registration: &NodeRegistration,
+    revision: i64,
+) -> Metadata {
     Metadata {
         uid: registration.uid.clone(),
         labels: registration.labels.clone(),
@@ -124,7 +128,7 @@ fn unversioned(name: &str, revision: i64) -> Metadata {
 }
 
 /// A token without its secret.
-pub fn token_view(id: &str, record: &TokenRecord) -> TokenView {
+pub(crate) fn token_view(id: &str, record: &TokenRecord) -> TokenView {
     TokenView {
         id: id.to_owned(),
         name: record.name.clone(),
@@ -139,7 +143,7 @@ pub fn token_view(id: &str, record: &TokenRecord) -> TokenView {
 }
 
 /// Identity of a workload; `resource_version` is empty.
-pub fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Metadata {
+pub(crate) fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Metadata {
     let meta = &entry.meta.value;
     let labels = entry
         .parsed
@@ -157,7 +161,7 @@ pub fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Metadata {
 }
 
 /// The revision of the newest part of a workload.
-pub fn workload_version(entry: &WorkloadEntry) -> i64 {
+pub(crate) fn workload_version(entry: &WorkloadEntry) -> i64 {
     let files = entry
         .files
         .values()
@@ -187,7 +191,7 @@ fn workload_item(key: &WorkloadKey, entry: &WorkloadEntry) -> WorkloadItem {
             status.conditions.push(Condition {
                 kind: "Readable".to_owned(),
                 status: false,
-                reason: "UnreadableFiles".to_owned(),
+                reason: Reason::UnreadableFiles.into(),
                 message: format!("the stored files can't be read any more: {reason}"),
                 since: entry.meta.value.updated.to_string(),
             });
@@ -222,7 +226,7 @@ fn unreadable() -> WorkloadView {
                 reset_seconds: 0,
             },
             on_node_loss: None,
-            on_partition: crate::resource::OnPartition::default(),
+            on_partition: kat_types::resource::OnPartition::default(),
             spread: None,
             anti_affinity: Vec::new(),
             affinity: Vec::new(),
@@ -238,7 +242,7 @@ fn unreadable() -> WorkloadView {
 }
 
 /// A specification without the values of environment variables.
-pub fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
+pub(crate) fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
     let mut spec = spec.clone();
     let containers = std::iter::once(&mut spec.container)
         .chain(&mut spec.init_containers)
@@ -248,7 +252,7 @@ pub fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
 }
 
 /// Takes the values of environment variables out of a container.
-pub fn mask(container: &mut Container) {
+pub(crate) fn mask(container: &mut Container) {
     for variable in &mut container.env {
         if let Some(value) = &mut variable.value {
             MASK.clone_into(value);
@@ -273,5 +277,5 @@ mod secrets;
 mod tests;
 mod volumes;
 
-pub use secrets::{secret_metadata, stored_secret_metadata};
-pub use volumes::volume_metadata;
+pub(crate) use secrets::{secret_metadata, stored_secret_metadata};
+pub(crate) use volumes::volume_metadata;

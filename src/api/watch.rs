@@ -20,18 +20,17 @@ use axum::{
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch::Receiver, time::Instant};
 
-use super::{
-    caller::{Caller, still_valid},
-    context::Api,
-    errors::ApiError,
-    streams::Held,
-    types::{
-        ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
-        VolumeItem, WatchLine,
-    },
-    view::View,
+use super::{context::Api, errors::ApiError, view::View};
+use crate::{
+    access::authentication::{Caller, still_valid},
+    server::open_streams::Held,
 };
-use crate::{json, plan::Snapshot};
+use kat_plan::Snapshot;
+use kat_types::api::{
+    ErrorBody, Event, InstanceItem, Item, List, ListMetadata, NodeItem, SecretItem, TokenView,
+    VolumeItem, WatchLine,
+};
+use kat_types::json;
 
 /// How long a watch waits for a resourceVersion that this machine has not seen yet.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
@@ -39,7 +38,7 @@ const SEEN_WITHIN: Duration = Duration::from_secs(5);
 /// The query of every list.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
-pub struct ListQuery {
+pub(crate) struct ListQuery {
     /// Stay and say what changes.
     pub watch: bool,
     /// Go on from here; without it a watch begins with all items.
@@ -67,7 +66,7 @@ impl ListQuery {
 }
 
 /// Something that is listed.
-pub trait Listed: Serialize + Send + Sync + 'static {
+pub(crate) trait Listed: Serialize + Send + Sync + 'static {
     /// Its name among all of its kind.
     fn key(&self) -> String;
 
@@ -81,7 +80,7 @@ fn metadata_key<Spec, Status>(item: &Item<Spec, Status>) -> String {
     format!("{namespace}/{}", item.metadata.name)
 }
 
-impl Listed for super::types::WorkloadItem {
+impl Listed for kat_types::api::WorkloadItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -91,7 +90,7 @@ impl Listed for super::types::WorkloadItem {
     }
 }
 
-impl Listed for super::types::NamespaceItem {
+impl Listed for kat_types::api::NamespaceItem {
     fn key(&self) -> String {
         metadata_key(self)
     }
@@ -181,14 +180,14 @@ impl Listed for TokenView {
 }
 
 /// Picks the items of a list out of a view.
-pub type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
+pub(crate) type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
 
 /// Answers a list, or begins a watch of it.
 ///
 /// # Errors
 /// [`ApiError::Invalid`] for a resourceVersion that is none, [`ApiError::Gone`] for one that this
 /// machine can't go on from, [`ApiError::TooManyStreams`] when too many streams are open.
-pub async fn answer<T: Listed>(
+pub(crate) async fn answer<T: Listed>(
     api: &Arc<Api>,
     caller: &Caller,
     query: &ListQuery,

@@ -25,7 +25,7 @@ use super::{
     kind::Kind,
     yaml::{self, Value, item_path, locate},
 };
-use crate::resource::{WorkloadSpec, normal};
+use kat_types::resource::{WorkloadSpec, normal};
 
 /// The name under which they are kept; no `*.kat` file has it.
 pub const CARRIED: &str = "files.pack";
@@ -65,7 +65,7 @@ impl CarriedFile {
     /// What says that it changed: SHA-256, hexadecimal, and whether it is a program.
     pub(super) fn mark(&self) -> String {
         let digest = Sha256::digest(&self.bytes);
-        let mut text: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut text = hex::encode(digest);
         text.push_str(if self.executable { "+x" } else { "" });
         text
     }

@@ -7,7 +7,7 @@ use super::{
     machine, volumes,
     yaml::{Node, locate},
 };
-use crate::resource::WorkloadType;
+use kat_types::resource::WorkloadType;
 
 /// One document of a file.
 pub(super) struct Document<'a> {

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
-use crate::json::{self, NotEncoded};
+use kat_types::json::{self, NotEncoded};
 
 use super::{
     Bundle, Kind,
@@ -168,10 +168,8 @@ fn digest(value: &Value) -> String {
     let mut text = String::new();
     canonical(value, &mut text);
     let hash = Sha256::digest(text.as_bytes());
-    hash.iter()
-        .take(8)
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    let (first, _) = hash.split_at(8);
+    hex::encode(first)
 }
 
 /// JSON without spaces, members in the order of their names.

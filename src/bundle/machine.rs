@@ -5,7 +5,7 @@ use super::{
     diagnostic::{Class, Diagnostic, quote},
     yaml::item_path,
 };
-use crate::resource::{
+use kat_types::resource::{
     Container, Device, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
 };
 

@@ -11,7 +11,7 @@ use super::{
     suggest::nearest,
     yaml::{self, Node, Value, locate},
 };
-use crate::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
+use kat_types::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
 
 /// Reads the files of one workload, or of one namespace.
 ///

@@ -17,7 +17,10 @@ pub(super) use self::{
     settings::{Config, ConfigCommand, Context, ContextCommand, Token, TokenCommand},
     streams::{Cp, Exec, Logs, PortForward, Top, TopKind},
 };
-use super::{apply::prune, node, quota, registry::Registry, rollout, secret, time, volume_move};
+use super::time;
+use crate::commands::{
+    apply::prune, node, quota, registry::Registry, rollout, secret, volume_move,
+};
 
 /// Where a wait for a rollout was interrupted.
 const GOES_ON: &str = "what the cluster has taken on goes on without katcall: `katcall rollout status` and `katcall get workloads` show how far it is";

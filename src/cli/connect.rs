@@ -7,13 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::unistd::{AccessFlags, access};
+use rustix::fs::{Access, access};
 
 use super::{args::Global, context, errors::CliError};
-use crate::api::{
-    client::{Client, Options},
-    types::Connection,
-};
+use kat_client::{Client, Options};
+use kat_types::api::Connection;
 
 /// Where the administrator's connection lies on machines that hold etcd.
 const ADMIN: &str = "/etc/kat/admin.conf";
@@ -94,9 +92,9 @@ pub(super) fn find(global: &Global, places: &Places) -> Result<Way, CliError> {
             .get(name)
             .map(|connection| Way::Remote(Box::new(connection.clone())));
     }
-    let usable = AccessFlags::R_OK | AccessFlags::W_OK;
+    let usable = Access::READ_OK | Access::WRITE_OK;
     let local = access(&places.socket, usable).is_ok();
-    if access(&places.admin, AccessFlags::R_OK).is_ok() {
+    if access(&places.admin, Access::READ_OK).is_ok() {
         return Ok(match at(&places.admin)? {
             Way::Remote(connection) if local => Way::Either(connection, places.socket.clone()),
             way => way,

@@ -17,11 +17,9 @@ use super::{
     output::table::{Cell, Table},
     suggest,
 };
-use crate::api::{
-    client::{Client, Options},
-    types::Connection,
-};
-use crate::json;
+use kat_client::{Client, Options};
+use kat_types::api::Connection;
+use kat_types::json;
 
 /// The file's content.
 #[derive(Debug, Default, Serialize, Deserialize)]

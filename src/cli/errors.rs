@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::api::client::ClientError;
+use kat_client::ClientError;
 
 /// Exit codes (ARCHITECTURE.md, The API).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Names given on the command line.
 
 use super::{args::Namespace, errors::CliError};
-use crate::resource::name::check_namespace;
+use kat_types::resource::name::check_namespace;
 
 /// A namespace, as clap reads it.
 pub(super) fn namespace(text: &str) -> Result<String, String> {

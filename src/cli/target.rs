@@ -1,7 +1,7 @@
 //! Which instance a command is for: an instance, or a workload's that runs.
 
 use super::{Session, errors::CliError, suggest};
-use crate::api::types::{InstanceItem, InstancePhase};
+use kat_types::api::{InstanceItem, InstancePhase};
 
 /// One instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

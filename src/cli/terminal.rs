@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-use crate::api::frames::TerminalSize;
+use kat_types::frames::TerminalSize;
 
 /// Its size now; nothing where stdin is no terminal.
 pub(super) fn size() -> Option<TerminalSize> {

@@ -11,11 +11,9 @@ use super::{
     names,
     output::{plain, word},
 };
-use crate::{
-    api::{
-        client::Named as _,
-        types::{VolumeItem, VolumePhase},
-    },
+use kat_client::Named as _;
+use kat_types::{
+    api::{VolumeItem, VolumePhase},
     resource::ReclaimPolicy,
 };
 

@@ -7,10 +7,8 @@ use std::{collections::BTreeMap, time::Duration};
 use tokio::time::Instant;
 
 use super::{Session, errors::CliError, output::plain, progress::Progress, time};
-use crate::api::{
-    client::{Change, Named, Route},
-    types::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem},
-};
+use kat_client::{Change, Named, Route};
+use kat_types::api::{InstanceItem, NamespaceItem, VolumeItem, WorkloadItem};
 use state::{State, Verdict};
 
 /// What is waited for.

@@ -22,7 +22,10 @@ use super::{
     files,
     mount_tree::{MountTree, detach},
 };
-use crate::plan::{BOUND_FOLDER, bound_place};
+use kat_types::{
+    assignment::{BOUND_FOLDER, bound_place},
+    root::Root,
+};
 
 /// Where the agent writes what is to be bound, a file for each instance.
 pub const PLANS: &str = "/run/kat/hostpath-plans";
@@ -248,7 +251,7 @@ fn unbind(folder: &Path) -> io::Result<()> {
 /// [`BindError::Name`].
 pub fn plan_of(root: &Path, id: &str) -> Result<PathBuf, BindError> {
     parts_of(id)?;
-    let plans = root.join(PLANS.trim_start_matches('/'));
+    let plans = Root::new(root).below(PLANS);
     Ok(plans.join(format!("{id}.json")))
 }
 

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use kat_types::plain::last_words;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -15,8 +16,6 @@ use tokio::{
 
 /// Bytes of each output stream that are kept; the rest is read and dropped.
 pub const OUTPUT_LIMIT: usize = 1024 * 1024;
-/// Characters of the program's own words that an error carries.
-const WORDS_LIMIT: usize = 600;
 
 /// Why a program did not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -213,15 +212,6 @@ async fn read_some(stream: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
     }
     Ok(kept)
-}
-
-/// The end of a text, in one line.
-pub fn last_words(text: &[u8]) -> String {
-    let text = String::from_utf8_lossy(text);
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let line = words.join(" ");
-    let skip = line.chars().count().saturating_sub(WORDS_LIMIT);
-    line.chars().skip(skip).collect()
 }
 
 #[cfg(test)]

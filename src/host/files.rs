@@ -10,8 +10,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::OFlag;
-
 /// What went wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -95,7 +93,7 @@ impl Access {
 /// # Errors
 /// [`FileError::System`], where it has none: nothing is written in its place.
 pub fn json_of<T: serde::Serialize + ?Sized>(path: &Path, value: &T) -> Result<Vec<u8>, FileError> {
-    crate::json::bytes(&path.display().to_string(), value).map_err(|error| FileError::System {
+    kat_types::json::bytes(&path.display().to_string(), value).map_err(|error| FileError::System {
         verb: "write",
         path: path.to_owned(),
         error: error.into(),
@@ -182,9 +180,12 @@ pub fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
 /// Opens a file in a folder that is a user's own: a link, a pipe or a device in its place is an error,
 /// and none of them holds the caller up.
 pub fn open_plain(path: &Path) -> io::Result<File> {
-    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut options = File::options();
-    let file = options.read(true).custom_flags(flags.bits()).open(path)?;
+    let file = options
+        .read(true)
+        .custom_flags(flags.bits().cast_signed())
+        .open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a file"));
     }

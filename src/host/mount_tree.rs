@@ -1,6 +1,6 @@
 //! Mounts that are made by descriptor, and get their flags before anybody sees them.
 //!
-//! mount_setattr(2) has no safe wrapper in the libraries used: with `network/namespaces.rs` this is all of KAT's `unsafe`.
+//! mount_setattr(2) has no safe wrapper in the libraries used: with `network/containers/namespaces.rs` this is all of KAT's `unsafe`.
 
 #![allow(unsafe_code, reason = "mount_setattr(2); see the module's text")]
 

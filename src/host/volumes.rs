@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::bound_paths::FileIdentity;
-use crate::resource::EnsureType;
+use kat_types::resource::EnsureType;
 
 /// What is wrong with something that a container is to mount.
 #[derive(Debug, thiserror::Error)]

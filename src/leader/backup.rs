@@ -12,11 +12,11 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::LeaderHandle;
-use crate::{
-    api::types::ObjectReference,
-    json,
-    plan::{BackupRecord, EventKind, EventLog, Snapshot},
-    store::{Leadership, Operation, keys},
+use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_store::Leadership;
+use kat_types::{
+    api::ObjectReference, json, keys, reason::EventReason, records::BackupRecord,
+    transaction::Operation,
 };
 
 /// A machine that has no backup makes its first one so long after it began to lead.
@@ -160,7 +160,7 @@ impl Round<'_> {
         let (record, event) = record(before, node, outcome, now).unzip();
         let stays = stays.map(|reason| {
             let message = format!("an old backup on machine {node} can't be removed: {reason}");
-            (EventKind::Warning, "OldBackupStays", message)
+            (EventKind::Warning, EventReason::OldBackupStays, message)
         });
         let mut operations = Vec::new();
         for (kind, reason, message) in event.flatten().into_iter().chain(stays) {
@@ -211,7 +211,7 @@ fn due_in(
     }
 }
 
-type EventOf = (EventKind, &'static str, String);
+type EventOf = (EventKind, EventReason, String);
 
 /// What is stored after this outcome, and the event that tells it; nothing where it says nothing new.
 fn record(
@@ -236,7 +236,7 @@ fn record(
                 failing_since: None,
             };
             let message = format!("a backup was made on machine {node} again");
-            let event = failed.then_some((EventKind::Normal, "BackupMade", message));
+            let event = failed.then_some((EventKind::Normal, EventReason::BackupMade, message));
             Some((record, event))
         }
         Err(reason) => {
@@ -247,7 +247,10 @@ fn record(
                 ..earlier
             };
             let message = format!("no backup was made on machine {node}: {reason}");
-            Some((record, Some((EventKind::Warning, "BackupFailed", message))))
+            Some((
+                record,
+                Some((EventKind::Warning, EventReason::BackupFailed, message)),
+            ))
         }
     }
 }

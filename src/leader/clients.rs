@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::{EtcdMembers, EtcdUpkeep};
-use crate::store::{
+use kat_store::{
     EtcdOptions, EtcdStore, StoreError,
     etcd_admin::{self, EtcdMember, EtcdStatus},
     etcd_maintenance::{self, EtcdAlarm},

@@ -1,22 +1,17 @@
 //! What the API needs of the leader: the state, the right to write, and the agents' reports.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
 
 use super::{PlanningHealth, StoreHealth};
-use crate::{
-    api::types::NodeReport,
-    plan::{Observed, ReportedNode, Snapshot},
-    store::{Leadership, StateStore},
-};
+use kat_plan::{Observed, ReportedNode, Snapshot};
+use kat_store::{Leadership, StateStore};
+use kat_types::api::NodeReport;
 
 /// Shared by the leader's loop and the API. Cheap to clone.
 #[derive(Clone)]
@@ -66,11 +61,7 @@ struct ReportsInner {
 impl Reports {
     /// Takes a report in and wakes the leader's loop.
     pub fn accept(&self, node: &str, report: NodeReport) {
-        let mut reports = self
-            .inner
-            .by_node
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut reports = self.inner.by_node.lock();
         reports.insert(node.to_owned(), (Instant::now(), Arc::new(report)));
         drop(reports);
         self.inner.arrived.notify_one();
@@ -78,11 +69,7 @@ impl Reports {
 
     /// Forgets a machine.
     pub fn forget(&self, node: &str) {
-        self.inner
-            .by_node
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(node);
+        self.inner.by_node.lock().remove(node);
     }
 
     /// Waits for the next report.
@@ -92,11 +79,7 @@ impl Reports {
 
     /// The last reports and their ages, for a leader that has led for `leading_for`.
     pub fn observed(&self, leading_for: Duration) -> Observed {
-        let reports = self
-            .inner
-            .by_node
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let reports = self.inner.by_node.lock();
         let reports = reports
             .iter()
             .map(|(node, (at, report))| {

@@ -8,10 +8,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::members::object;
-use crate::{
-    plan::{ClusterMembers, EventKind, EventLog, MemberRecord, Snapshot},
-    store::Operation,
-};
+use kat_plan::{ClusterMembers, EventKind, EventLog, MemberRecord, Snapshot};
+use kat_types::reason::EventReason;
+use kat_types::transaction::Operation;
 
 /// Events for the way from `before` to `now`. `why` says of machines why their member was taken out,
 /// as far as this leader did it.
@@ -34,27 +33,32 @@ pub(super) fn member_events(
         if !same(name, member, now) {
             let why = why.get(name).map_or("", String::as_str);
             let message = format!("etcd of {name} is no member any more{why}");
-            tell(EventKind::Normal, "MemberRemoved", name, message);
+            tell(EventKind::Normal, EventReason::MemberRemoved, name, message);
         }
     }
     for (name, member) in &now.members {
         let known = before.members.get(name).filter(|one| one.id == member.id);
         if known.is_none() {
             let message = format!("machine {name} becomes a member of etcd");
-            tell(EventKind::Normal, "MemberAdded", name, message);
+            tell(EventKind::Normal, EventReason::MemberAdded, name, message);
         }
         if member.voting && !known.is_some_and(|one| one.voting) {
             let message = format!("etcd of machine {name} gets its vote");
-            tell(EventKind::Normal, "MemberVotes", name, message);
+            tell(EventKind::Normal, EventReason::MemberVotes, name, message);
         }
         match known.filter(|one| one.voting && member.voting) {
             Some(one) if one.healthy && !member.healthy => {
                 let message = format!("etcd of machine {name} does not answer");
-                tell(EventKind::Warning, "MemberUnhealthy", name, message);
+                tell(
+                    EventKind::Warning,
+                    EventReason::MemberUnhealthy,
+                    name,
+                    message,
+                );
             }
             Some(one) if !one.healthy && member.healthy => {
                 let message = format!("etcd of machine {name} answers again");
-                tell(EventKind::Normal, "MemberHealthy", name, message);
+                tell(EventKind::Normal, EventReason::MemberHealthy, name, message);
             }
             _ => {}
         }
@@ -65,7 +69,7 @@ pub(super) fn member_events(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::types::Event;
+    use kat_types::api::Event;
 
     fn members(listed: &[(&str, &str, bool, bool)]) -> ClusterMembers {
         let member = |(name, id, voting, healthy): &(&str, &str, bool, bool)| {

@@ -14,24 +14,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     LeaderHandle,
-    look::{Look, Memory, look, note_lost_data},
     member_events::member_events,
     upkeep::{EtcdUpkeep, Upkeep},
 };
-use crate::{
-    api::types::ObjectReference,
-    json,
-    plan::{
-        ClusterMembers, MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address,
-        wanted_members,
-    },
-    pulse::Pulses,
-    store::{
-        Committed, Compare, Leadership, Operation, StoreError,
-        etcd_admin::{EtcdMember, EtcdStatus},
-        etcd_maintenance::speaks_of_alarms,
-        keys,
-    },
+use crate::etcd_status::{Look, Memory, look, note_lost_data};
+use kat_daemon::watchdog::Pulses;
+use kat_plan::{
+    ClusterMembers, MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address,
+    wanted_members,
+};
+use kat_store::{
+    Committed, Leadership, StoreError,
+    etcd_admin::{EtcdMember, EtcdStatus},
+    etcd_maintenance::speaks_of_alarms,
+};
+use kat_types::{
+    api::ObjectReference,
+    json, keys,
+    transaction::{Compare, Operation},
 };
 
 /// Between two looks while something is to be done.

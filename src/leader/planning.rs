@@ -1,13 +1,11 @@
 //! Whether the leader plans, and can write what it plans: for `katcall status` and the journal.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-use crate::plan::NotWritable;
+use kat_plan::NotWritable;
 
 /// Writes that fail for so long are a trouble; what is shorter is a change of leader, or a member that restarts.
 const FAILING: Duration = Duration::from_secs(5);
@@ -119,7 +117,7 @@ impl PlanningHealth {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Planning>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 }
 

@@ -10,10 +10,13 @@ use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
 use jiff::Timestamp;
 
 use super::SnapshotBuilder;
-use crate::{
-    api::types::{Health, InstancePhase, InstanceReport, NodeReport},
-    plan::{self, Observed, Sealing, Snapshot, Wanted},
-    store::{KeyValue, Listing, Operation, mirror::Entries},
+use kat_plan as plan;
+use kat_plan::{Observed, Sealing, Snapshot};
+use kat_store::{Listing, mirror::Entries};
+use kat_types::{
+    api::{Health, InstancePhase, InstanceReport, NodeReport},
+    assignment::Wanted,
+    transaction::{KeyValue, Operation},
 };
 
 /// Most plans that are made in a row. A replacement takes two or three.
@@ -35,7 +38,7 @@ pub struct Rehearsed {
 }
 
 impl Rehearsal {
-    /// Begins with everything below [`crate::store::keys::ROOT`].
+    /// Begins with everything below [`kat_types::keys::ROOT`].
     pub fn new(listing: Listing) -> Self {
         let entries = listing.items.into_iter();
         Self {

@@ -10,11 +10,11 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
-use crate::{
-    plan::{self, Observed, Plan, Sealing, Snapshot},
-    pulse::{Pulse, Pulses},
-    store::{Leadership, Mirror, Operation, StateStore, fenced, keys},
-};
+use kat_daemon::watchdog::{Pulse, Pulses};
+use kat_plan as plan;
+use kat_plan::{Observed, Plan, Sealing, Snapshot};
+use kat_store::{Leadership, Mirror, StateStore, fenced};
+use kat_types::{keys, transaction::Operation};
 
 /// Longest time between two plans.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);

@@ -17,10 +17,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{EtcdMembers, LeaderHandle};
-use crate::{
-    plan::{Snapshot, Standing, node_address},
-    store::{Committed, Compare, Operation, StoreError},
-};
+use kat_plan::{Snapshot, Standing, node_address};
+use kat_store::{Committed, StoreError};
+use kat_types::transaction::{Compare, Operation};
 
 /// Between two knocks; the next does not wait for the one before.
 const INTERVAL: Duration = Duration::from_millis(300);
@@ -165,15 +164,13 @@ mod tests {
     use tokio::sync::watch;
 
     use super::*;
-    use crate::{
-        leader::{PlanningHealth, Reports, StoreHealth},
-        plan::{DesiredMeta, NodeEntry, NodeRegistration, Stored},
-        store::{
-            MemoryStore, StateStore,
-            etcd_admin::{EtcdMember, EtcdStatus},
-            keys,
-        },
+    use crate::{PlanningHealth, Reports, StoreHealth};
+    use kat_plan::NodeEntry;
+    use kat_store::{
+        MemoryStore, StateStore,
+        etcd_admin::{EtcdMember, EtcdStatus},
     };
+    use kat_types::{assignment::DesiredMeta, keys, records::NodeRegistration, stored::Stored};
 
     /// An etcd of which only the own member's status is asked: who leads raft.
     struct Raft {

@@ -1,31 +1,27 @@
-//! The store's own upkeep: what [`crate::plan::next_upkeep`] decides is done here, one step a round.
+//! The store's own upkeep: what [`kat_plan::next_upkeep`] decides is done here, one step a round.
 //!
 //! None of the steps is a key, so no transaction can fence them; all of them are safe to do twice,
 //! and by two machines. A full store takes no lease either, so that nobody can be elected: where
 //! nobody leads, the machine whose own etcd leads raft makes room.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
     LeaderHandle,
-    look::Look,
     members::{MembersConfig, object, say_once, still_leads},
 };
-use crate::{
-    plan::{
-        EventKind, EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep,
-        presses, store_trouble,
-    },
-    resource::Bytes,
-    store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm},
+use crate::etcd_status::Look;
+use kat_plan::{
+    EventKind, EventLog, SeenStore, Snapshot, StoreWeight, UpkeepDone, UpkeepStep, next_upkeep,
+    presses, store_trouble,
 };
+use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
+use kat_types::reason::EventReason;
+use kat_types::resource::Bytes;
 
 /// What etcd lets its superuser do about its own data. URLs are those of one member's client port.
 #[async_trait]
@@ -69,8 +65,8 @@ impl StoreHealth {
         *self.lock() = report;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<StoreReport>> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Option<StoreReport>> {
+        self.inner.lock()
     }
 }
 
@@ -255,7 +251,7 @@ impl Upkeep {
                 );
                 (
                     EventKind::Normal,
-                    "StoreDefragmented",
+                    EventReason::StoreDefragmented,
                     node.as_str(),
                     message,
                 )
@@ -266,7 +262,12 @@ impl Upkeep {
                 let node = member.and_then(|member| member.node.as_deref());
                 let message = "the store was full and took no writes; its history was cut and its files were made smaller";
                 let node = node.unwrap_or_default();
-                (EventKind::Warning, "StoreWasFull", node, message.to_owned())
+                (
+                    EventKind::Warning,
+                    EventReason::StoreWasFull,
+                    node,
+                    message.to_owned(),
+                )
             }
             _ => return Ok(()),
         };
@@ -294,7 +295,7 @@ impl Upkeep {
         let node = fullest.and_then(|member| member.node.as_deref());
         let what = (
             EventKind::Warning,
-            "StoreNearlyFull",
+            EventReason::StoreNearlyFull,
             node.unwrap_or_default(),
         );
         write_event(handle, config, leadership, what, trouble).await?;
@@ -307,7 +308,7 @@ async fn write_event(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: Option<&Leadership>,
-    (kind, reason, node): (EventKind, &str, &str),
+    (kind, reason, node): (EventKind, EventReason, &str),
     message: String,
 ) -> Result<(), StoreError> {
     let snapshot: Option<Arc<Snapshot>> = handle.snapshot.borrow().clone();

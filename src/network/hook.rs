@@ -23,12 +23,14 @@ use rustix::net::{
 };
 use serde::Deserialize;
 
-use crate::json::{self, NotEncoded};
-
-use super::{
-    server,
-    state::{ANNOTATION, HOOK_SOCKET, HookAnswer, HookRequest},
+use kat_types::{
+    backoff::Backoff,
+    json::{self, NotEncoded},
 };
+
+use super::state::{HOOK_SOCKET, HookAnswer, HookRequest};
+use crate::containers::hook_server as server;
+use kat_types::network::ANNOTATION;
 
 pub use journal::journal_entry;
 use journal::report;
@@ -45,10 +47,8 @@ const TIMEOUT_VARIABLE: &str = "KAT_HOOK_TIMEOUT";
 /// While nobody listens, the call is tried again for so long: `kat-net.socket` is on its way back,
 /// or it was stopped, and then the reason must show.
 const UNHEARD_LIMIT: Duration = Duration::from_secs(5);
-/// Before a call is made again for the first time; the pause doubles.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Longest pause before a call is made again.
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Before a call is made again.
+const PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(500));
 
 /// Why the container must not start.
 #[derive(Debug, thiserror::Error)]
@@ -195,7 +195,7 @@ pub fn parse_state(bytes: &[u8]) -> Result<HookRequest, HookError> {
 /// connection ends without one, and the same call is made again. It may be repeated: what an
 /// earlier one left half made is replaced.
 fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), HookError> {
-    let mut pause = FIRST_PAUSE;
+    let mut pauses = PAUSES.pauses();
     let mut unheard_since = None;
     loop {
         let asked_at = Instant::now();
@@ -215,11 +215,11 @@ fn ask(request: &HookRequest, options: &Options, start: Instant) -> Result<(), H
             }
             _ => false,
         };
+        let pause = pauses.next_pause();
         if !again || start.elapsed() + pause >= options.timeout {
             return Err(HookError::Unreachable { socket, source });
         }
         std::thread::sleep(pause);
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

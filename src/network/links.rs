@@ -13,7 +13,6 @@ use std::{
 
 use futures_util::TryStreamExt;
 use ipnet::Ipv4Net;
-use nix::errno::Errno;
 use rtnetlink::{
     LinkMessageBuilder, LinkUnspec, LinkVeth, LinkWireguard, RouteMessageBuilder,
     packet_route::{
@@ -22,8 +21,9 @@ use rtnetlink::{
         route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     },
 };
+use rustix::io::Errno;
 
-use super::namespaces::NetworkNamespace;
+use crate::containers::namespaces::NetworkNamespace;
 
 mod notices;
 
@@ -67,7 +67,7 @@ pub enum LinkError {
 impl LinkError {
     /// Whether the kernel refused with this number.
     pub fn is(&self, errno: Errno) -> bool {
-        matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(errno as i32))
+        matches!(self, Self::Kernel { source, .. } if source.raw_os_error() == Some(errno.raw_os_error()))
     }
 }
 
@@ -168,7 +168,7 @@ impl Links {
         .await;
         match found {
             Ok(message) => Ok(message.as_ref().map(describe)),
-            Err(error) if error.is(Errno::ENODEV) => Ok(None),
+            Err(error) if error.is(Errno::NODEV) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -266,7 +266,7 @@ impl Links {
     pub async fn delete(&self, index: u32) -> Result<(), LinkError> {
         let request = self.handle.link().del(index);
         match call(&format!("remove link {index}"), request.execute()).await {
-            Err(error) if error.is(Errno::ENODEV) => Ok(()),
+            Err(error) if error.is(Errno::NODEV) => Ok(()),
             other => other,
         }
     }
@@ -370,7 +370,7 @@ impl Links {
             }
             let request = self.handle.route().del(message);
             match call(&format!("remove route {destination}"), request.execute()).await {
-                Err(error) if !error.is(Errno::ESRCH) => return Err(error),
+                Err(error) if !error.is(Errno::SRCH) => return Err(error),
                 _ => removed.push(destination),
             }
         }

@@ -9,14 +9,13 @@ use std::{
 
 use tokio::{sync::watch, time::Instant};
 
-use super::{
-    attachments::Attachments,
-    firewall::{Firewall, FirewallError},
-    kat0::Overlay,
-    peers::PeerKeeper,
-    resolved::Announcement,
-    state::{NodeNetwork, Peers},
-    watch::Snapshot,
+use super::state::{NodeNetwork, Peers};
+use crate::{
+    containers::attachments::Attachments,
+    dns::resolved::Announcement,
+    nftables::firewall::{Firewall, FirewallError},
+    overlay::{kat0::Overlay, peers::PeerKeeper},
+    state_files::Snapshot,
 };
 
 /// The firewall's rules are looked at again after this time.

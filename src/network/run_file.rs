@@ -9,7 +9,7 @@ use std::{
 
 use serde::Serialize;
 
-use crate::json;
+use kat_types::json;
 
 /// Replaces the file, 0600, where it holds something else. It lies in memory and is of no use after a boot, so nothing
 /// is synced.

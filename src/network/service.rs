@@ -25,23 +25,28 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     OVERLAY_LINK,
-    announce::port::Announcer,
-    attachments::Attachments,
-    balance::Balancer,
-    kat0::Overlay,
     links::{self, LinkError, Links},
-    names, namespaces,
-    peers::PeerKeeper,
     reconcile::Reconciler,
-    resolved::{self, Tell, tell_resolved},
-    server::HookServer,
     state::{FOLDER, HOOK_SOCKET, OVERLAY_FILE},
-    unit_links,
-    unit_processes::{UnitProcesses, machine_processes},
-    verify::{CgroupReader, proc_cgroups},
-    watch::{Snapshot, StateFiles},
 };
-use crate::pulse::{Pulse, Pulses};
+use crate::{
+    containers::{
+        attachments::Attachments,
+        hook_server::HookServer,
+        namespaces, unit_links,
+        unit_processes::{UnitProcesses, machine_processes},
+        verify::{CgroupReader, proc_cgroups},
+    },
+    dns::{
+        resolved,
+        resolved::{Tell, tell_resolved},
+        source as names,
+    },
+    nftables::service_addresses::Balancer,
+    overlay::{announce::port::Announcer, kat0::Overlay, peers::PeerKeeper},
+    state_files::{Snapshot, StateFiles},
+};
+use kat_daemon::watchdog::{Pulse, Pulses};
 
 /// Everything is looked at again after this time.
 const INTERVAL: Duration = Duration::from_secs(30);

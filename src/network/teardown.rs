@@ -1,10 +1,13 @@
 //! Takes KAT's network off the machine, for `kat-agent reset`.
 
 use super::{
-    OVERLAY_LINK, attach, balance,
-    firewall::{self, FirewallError},
-    host_ports, kat0,
+    OVERLAY_LINK,
     links::{LinkError, Links},
+};
+use crate::{
+    containers::attach,
+    nftables::{firewall, firewall::FirewallError, host_ports, service_addresses as balance},
+    overlay::kat0,
 };
 
 /// What could not be taken off; the rest was.

@@ -8,9 +8,8 @@ use std::{
 
 use jiff::Timestamp;
 
-use super::{
-    Authority, AuthorityKind, LeafKind, PkiError, recovery::load_recovery_key, seal::RecoveryKey,
-};
+use super::{Authority, AuthorityKind, LeafKind, PkiError, recovery::load_recovery_key};
+use crate::recovery_key::RecoveryKey;
 
 /// The authorities that sign for other machines.
 #[derive(Debug)]

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 
 use super::{
     AUTHORITY_LIFETIME, CertificateRequest, Identity, LEAF_LIFETIME, LeafKind, PkiError, Validity,
-    files, hex, leaf, request, seal, tls,
+    files, leaf, request, tls,
 };
+use crate::recovery_key as seal;
 
 /// Which authority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -254,7 +255,7 @@ impl Authority {
 
 /// SHA-256 of a certificate in DER, as 64 hexadecimal digits.
 pub(super) fn fingerprint(certificate: &CertificateDer<'_>) -> String {
-    hex(&Sha256::digest(certificate))
+    hex::encode(Sha256::digest(certificate))
 }
 
 pub(super) fn generate_key() -> Result<KeyPair, PkiError> {

@@ -189,7 +189,7 @@ pub(super) fn base_params(
 /// 127 random bits: positive, and never 0 in practice (RFC 5280, 4.1.2.2).
 fn random_serial() -> Result<SerialNumber, PkiError> {
     let mut bytes = [0_u8; 16];
-    aws_lc_rs::rand::fill(&mut bytes)
+    super::fill_random(&mut bytes)
         .map_err(|_| PkiError::Key("the system has no randomness".into()))?;
     if let Some(first) = bytes.first_mut() {
         *first = *first & 0x3f | 0x40;

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{PkiError, files, seal::RecoveryKey};
+use super::{PkiError, files};
+use crate::recovery_key::RecoveryKey;
 
 /// Its file in the folder of keys (`/var/lib/kat/pki`).
 pub fn recovery_key_file(folder: &Path) -> PathBuf {

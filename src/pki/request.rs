@@ -14,7 +14,7 @@ use x509_parser::{
     x509::SubjectPublicKeyInfo as ParsedKey,
 };
 
-use super::{PkiError, authority::generate_key, hex};
+use super::{PkiError, authority::generate_key};
 
 /// Before the hash of a text that is signed with a request. Another meaning of that text gets another
 /// number.
@@ -68,7 +68,7 @@ impl CertificateRequest {
         Ok(Self {
             common_name,
             public_key,
-            key_hash: hex(&Sha256::digest(info.subject_pki.raw)),
+            key_hash: hex::encode(Sha256::digest(info.subject_pki.raw)),
             statement: statement_of(&request),
         })
     }
@@ -88,7 +88,7 @@ impl CertificateRequest {
     /// renewals do.
     pub fn states(&self, text: &str) -> Option<bool> {
         let statement = self.statement.as_ref()?;
-        Some(*statement == hex(&Sha256::digest(text)))
+        Some(*statement == hex::encode(Sha256::digest(text)))
     }
 
     /// Its key.
@@ -167,7 +167,7 @@ pub fn create_key() -> Result<String, PkiError> {
 /// [`PkiError::Key`] for what is no key.
 pub fn key_hash(key_pem: &str) -> Result<String, PkiError> {
     let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
-    Ok(hex(&Sha256::digest(key.subject_public_key_info())))
+    Ok(hex::encode(Sha256::digest(key.subject_public_key_info())))
 }
 
 /// A request for a key that exists, to renew a certificate.
@@ -189,7 +189,7 @@ pub fn create_request_stating(
     text: &str,
 ) -> Result<String, PkiError> {
     let key = KeyPair::from_pem(key_pem).map_err(|error| PkiError::Key(error.to_string()))?;
-    let statement = format!("{STATEMENT}{}", hex(&Sha256::digest(text)));
+    let statement = format!("{STATEMENT}{}", hex::encode(Sha256::digest(text)));
     let name = SanType::URI(statement.try_into()?);
     request_with(common_name, &key, vec![name])
 }

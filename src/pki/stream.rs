@@ -11,7 +11,10 @@ use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
-use super::seal::{self, RecoveryKey, SealError};
+use crate::{
+    recovery_key as seal,
+    recovery_key::{RecoveryKey, SealError},
+};
 
 /// What such a file begins with.
 const MAGIC: &[u8; 4] = b"KATB";

@@ -303,7 +303,7 @@ fn authorities_are_stored_and_loaded() {
     let folder = tempfile::tempdir().expect("a folder");
     let folder = folder.path().join("pki");
     let cluster = authority(AuthorityKind::Cluster);
-    let recovery = seal::RecoveryKey::generate().expect("a key");
+    let recovery = recovery_key::RecoveryKey::generate().expect("a key");
     cluster.store(&folder, &recovery).expect("stored");
     let mode = |name: &str| {
         let path = if name.is_empty() {
@@ -333,7 +333,7 @@ fn authorities_are_stored_and_loaded() {
             .any(|part| secret.windows(8).any(|one| one == part))
     );
     assert!(!folder.join("cluster-ca.key").exists());
-    let other = seal::RecoveryKey::generate().expect("a key");
+    let other = recovery_key::RecoveryKey::generate().expect("a key");
     let closed = Authority::load(&folder, AuthorityKind::Cluster, &other).expect_err("another key");
     assert!(closed.to_string().contains("cluster-ca"), "{closed}");
     assert_eq!(loaded.fingerprint(), cluster.fingerprint());
@@ -379,7 +379,7 @@ fn authorities_are_stored_and_loaded() {
 #[test]
 fn sealed_authorities_open_with_the_recovery_key() {
     let cluster = authority(AuthorityKind::Cluster);
-    let key = seal::RecoveryKey::generate().expect("a key");
+    let key = recovery_key::RecoveryKey::generate().expect("a key");
     let sealed = cluster.seal_key(&key).expect("sealed");
     let opened = Authority::unseal(
         AuthorityKind::Cluster,
@@ -388,7 +388,7 @@ fn sealed_authorities_open_with_the_recovery_key() {
         &key,
     );
     assert_eq!(opened.expect("opened").fingerprint(), cluster.fingerprint());
-    let other = seal::RecoveryKey::generate().expect("a key");
+    let other = recovery_key::RecoveryKey::generate().expect("a key");
     assert!(
         Authority::unseal(
             AuthorityKind::Cluster,

@@ -107,7 +107,7 @@ pub fn public_key_hash(certificate_pem: &str) -> Result<String, PkiError> {
 fn key_hash_of(certificate: &CertificateDer<'_>) -> Result<String, PkiError> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate)
         .map_err(|error| PkiError::Certificate(error.to_string()))?;
-    Ok(super::hex(&Sha256::digest(parsed.public_key().raw)))
+    Ok(hex::encode(Sha256::digest(parsed.public_key().raw)))
 }
 
 fn roots(authority_pem: &str) -> Result<Arc<RootCertStore>, PkiError> {

@@ -7,12 +7,10 @@
 
 use std::fmt;
 
-use aws_lc_rs::{constant_time::verify_slices_are_equal, rand};
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-
-use super::hex;
 
 /// What every token begins with.
 const VERSION: &str = "kat1";
@@ -71,8 +69,8 @@ impl Token {
             return Err(TokenError::Malformed);
         }
         let (mut id, mut secret) = ([0_u8; ID_CHARACTERS], [0_u8; 32]);
-        rand::fill(&mut id).map_err(|_| TokenError::Randomness)?;
-        rand::fill(&mut secret).map_err(|_| TokenError::Randomness)?;
+        super::fill_random(&mut id).map_err(|_| TokenError::Randomness)?;
+        super::fill_random(&mut secret).map_err(|_| TokenError::Randomness)?;
         let id = id
             .iter()
             .filter_map(|byte| ALPHABET.get(usize::from(byte & 31)))
@@ -141,7 +139,7 @@ impl Token {
 
     /// What the store keeps of its secret: SHA-256, hexadecimal.
     pub fn hash(&self) -> String {
-        hex(&Sha256::digest(self.secret))
+        hex::encode(Sha256::digest(self.secret))
     }
 }
 

@@ -10,18 +10,22 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::{
-    Allocation, Assignment, DesiredMeta, InstanceEntry, Snapshot, VolumeKey, VolumeRecord, Wanted,
-    WorkloadKey,
-    balance::ServiceAddresses,
+    InstanceEntry, Snapshot,
     event::EventLog,
     frozen::{self, Frozen, NotWritable, NotWritableCause, WrittenObject},
-    host_ports::HostPorts,
 };
-use crate::{
-    api::types::ObjectReference,
-    json,
-    plan::{EventKind, Requested},
-    store::{Compare, Operation, keys},
+use crate::{EventKind, EventWord, Requested};
+use crate::{scheduling::host_ports::HostPorts, services::service_addresses::ServiceAddresses};
+use kat_types::{
+    api::ObjectReference,
+    json, keys,
+    transaction::{Compare, Operation},
+};
+use kat_types::{
+    assignment::{Assignment, DesiredMeta, Wanted},
+    records::{Allocation, VolumeRecord},
+    stored::WorkloadKey,
+    volumes::VolumeKey,
 };
 
 /// One transaction: all of it or nothing.
@@ -31,7 +35,7 @@ pub struct Change {
     pub reason: String,
     /// Beyond the leader's fence.
     pub conditions: Vec<Compare>,
-    /// At most [`crate::store::MAX_OPERATIONS`]; the desired list of a machine and its meta are
+    /// At most [`kat_types::transaction::MAX_OPERATIONS`]; the desired list of a machine and its meta are
     /// never parted.
     pub operations: Vec<Operation>,
 }
@@ -316,11 +320,11 @@ impl<'a> Draft<'a> {
     }
 
     /// Adds an event to a group.
-    pub(super) fn event(
+    pub(super) fn event<'w>(
         &mut self,
         group: &mut Group,
         kind: EventKind,
-        reason: &str,
+        reason: impl Into<EventWord<'w>>,
         object: ObjectReference,
         message: String,
     ) {

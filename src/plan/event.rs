@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    Stored,
-    draft::{Draft, Group},
-};
-use crate::{
-    api::types::{Event, ObjectReference},
-    store::{Operation, keys},
+use super::draft::{Draft, Group};
+use kat_types::stored::Stored;
+use kat_types::{
+    api::{Event, ObjectReference},
+    keys,
+    reason::EventReason,
+    transaction::Operation,
 };
 
 /// Most events kept.
@@ -70,6 +70,30 @@ pub enum EventKind {
     Warning,
 }
 
+/// The word that an event has as its reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventWord<'a> {
+    /// A reason of this version.
+    Own(EventReason),
+    /// The reason that a machine reported of an instance; the machine's version may be newer.
+    Reported(&'a str),
+}
+
+impl From<EventReason> for EventWord<'_> {
+    fn from(reason: EventReason) -> Self {
+        Self::Own(reason)
+    }
+}
+
+impl<'a> EventWord<'a> {
+    fn word(self) -> &'a str {
+        match self {
+            Self::Own(reason) => reason.word(),
+            Self::Reported(word) => word,
+        }
+    }
+}
+
 /// Writes events against the stored ones.
 pub struct EventLog {
     now: Timestamp,
@@ -92,10 +116,10 @@ impl EventLog {
     }
 
     /// The operations that record one event: a write, and the deletion of what it replaces.
-    pub fn record(
+    pub fn record<'a>(
         &mut self,
         kind: EventKind,
-        reason: &str,
+        reason: impl Into<EventWord<'a>>,
         involved_object: ObjectReference,
         message: String,
     ) -> Vec<Operation> {
@@ -108,7 +132,7 @@ impl EventLog {
                 EventKind::Normal => "Normal".to_owned(),
                 EventKind::Warning => "Warning".to_owned(),
             },
-            reason: reason.to_owned(),
+            reason: reason.into().word().to_owned(),
             involved_object,
             message,
             count: 1,
@@ -188,20 +212,20 @@ mod tests {
         let mut log = EventLog::new(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
         let first = log.record(
             EventKind::Warning,
-            "CrashLoop",
+            EventWord::Reported("CrashLoop"),
             object("a"),
             "exit 1".to_owned(),
         );
         assert_eq!(first.len(), 1);
         log.record(
             EventKind::Warning,
-            "CrashLoop",
+            EventWord::Reported("CrashLoop"),
             object("b"),
             "exit 1".to_owned(),
         );
         let repeat = log.record(
             EventKind::Warning,
-            "CrashLoop",
+            EventWord::Reported("CrashLoop"),
             object("a"),
             "exit 1".to_owned(),
         );
@@ -216,11 +240,11 @@ mod tests {
     #[test]
     fn ids_of_two_logs_of_one_time_differ() {
         let mut first = EventLog::new(&BTreeMap::new(), Timestamp::UNIX_EPOCH);
-        let said = |log: &mut EventLog, reason: &str| {
+        let said = |log: &mut EventLog, reason: EventReason| {
             log.record(EventKind::Normal, reason, object("a"), String::new());
         };
-        said(&mut first, "Scheduled");
-        said(&mut first, "Started");
+        said(&mut first, EventReason::Scheduled);
+        said(&mut first, EventReason::Started);
         let stored: BTreeMap<_, _> = first
             .stored
             .iter()
@@ -230,7 +254,7 @@ mod tests {
             })
             .collect();
         let mut second = EventLog::new(&stored, Timestamp::UNIX_EPOCH);
-        said(&mut second, "Stopping");
+        said(&mut second, EventReason::Stopping);
         let reasons: Vec<_> = second
             .stored
             .values()
@@ -245,7 +269,7 @@ mod tests {
         for number in 0..LIMIT + 10 {
             log.record(
                 EventKind::Normal,
-                "Started",
+                EventReason::Started,
                 object(&format!("i{number}")),
                 String::new(),
             );
@@ -265,7 +289,12 @@ mod tests {
                 namespace: namespace.to_owned(),
                 ..object(&format!("i{number}"))
             };
-            log.record(EventKind::Normal, "Started", object, String::new());
+            log.record(
+                EventKind::Normal,
+                EventReason::Started,
+                object,
+                String::new(),
+            );
         };
         (0..3).for_each(|number| happens("quiet", number));
         (0..LIMIT * 2).for_each(|number| happens("loud", number));
@@ -277,8 +306,8 @@ mod tests {
         assert_eq!((of("quiet"), of("loud")), (3, LIMIT - 3));
     }
 
-    fn planned_operations(snapshot: &crate::plan::Snapshot, now: Timestamp) -> Vec<Operation> {
-        crate::plan::plan(snapshot, &crate::plan::Observed::default(), now, 1)
+    fn planned_operations(snapshot: &crate::Snapshot, now: Timestamp) -> Vec<Operation> {
+        crate::plan(snapshot, &crate::Observed::default(), now, 1)
             .changes
             .into_iter()
             .flat_map(|change| change.operations)
@@ -287,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_namespace_keeps_as_many_events_as_its_quota_says() {
-        let mut snapshot = crate::plan::Snapshot::default();
+        let mut snapshot = crate::Snapshot::default();
         let now: Timestamp = "2026-01-10T00:00:00Z".parse().unwrap();
         for (id, namespace) in [("1", "a"), ("2", "b"), ("3", "a"), ("4", "a")] {
             let event = Event {
@@ -304,7 +333,7 @@ mod tests {
                 .events
                 .insert(id.to_owned(), Stored { revision: 1, value });
         }
-        let mut record = crate::plan::NamespaceRecord {
+        let mut record = kat_types::records::NamespaceRecord {
             schema: 1,
             uid: String::new(),
             labels: BTreeMap::new(),
@@ -324,7 +353,7 @@ mod tests {
 
     #[test]
     fn what_has_not_happened_again_for_three_days_is_dropped() {
-        let mut snapshot = crate::plan::Snapshot::default();
+        let mut snapshot = crate::Snapshot::default();
         for (id, time) in [
             ("1", "2026-01-06T23:59:59Z"),
             ("2", "2026-01-07T00:00:00Z"),

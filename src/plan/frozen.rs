@@ -5,8 +5,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Snapshot, VolumeKey, WorkloadKey, draft::Change};
-use crate::store::{MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, keys, operation_bytes};
+use super::{Snapshot, draft::Change};
+use kat_types::{
+    keys,
+    transaction::{MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, operation_bytes},
+};
+use kat_types::{stored::WorkloadKey, volumes::VolumeKey};
 
 /// Room that a transaction needs beside a change: the fence and the turn of the plan.
 const FENCE_BYTES: usize = 1024;

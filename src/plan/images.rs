@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EventKind, NodeStatusRecord, Stored, WorkloadEntry,
+    EventKind, WorkloadEntry,
     draft::{Draft, Group},
 };
-use crate::{
-    api::types::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+use kat_types::{
+    api::{Condition, DISK_PRESSURE, ImagesRemoved, ObjectReference},
+    keys,
+    reason::EventReason,
     resource::ImagePullPolicy,
-    store::keys,
 };
+use kat_types::{records::NodeStatusRecord, stored::Stored};
 
 /// Most bytes of the images that a machine is told of, so that a transaction takes the record. Further users keep all
 /// that they have while they have instances, and leave nothing behind when these have gone.
@@ -155,11 +157,17 @@ pub(super) fn care_events(
     match (pressure(&before.conditions), pressure(&status.conditions)) {
         (None, Some(now)) => {
             let message = format!("{}; nothing new is placed on it", now.message);
-            draft.event(group, EventKind::Warning, DISK_PRESSURE, object(), message);
+            draft.event(
+                group,
+                EventKind::Warning,
+                EventReason::DiskPressure,
+                object(),
+                message,
+            );
         }
         (Some(_), None) => {
             let message = format!("machine {name} has enough free disk space again");
-            let reason = "DiskPressureEnded";
+            let reason = EventReason::DiskPressureEnded;
             draft.event(group, EventKind::Normal, reason, object(), message);
         }
         _ => {}
@@ -168,7 +176,13 @@ pub(super) fn care_events(
         && before.images_removed.as_ref() != Some(removed)
     {
         let message = removed.to_string();
-        draft.event(group, EventKind::Normal, "ImagesRemoved", object(), message);
+        draft.event(
+            group,
+            EventKind::Normal,
+            EventReason::ImagesRemoved,
+            object(),
+            message,
+        );
     }
 }
 
@@ -189,7 +203,7 @@ pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MAX_BYTES;
+    use kat_types::transaction::MAX_BYTES;
 
     #[test]
     fn a_transaction_takes_the_record_however_long_names_are() {

@@ -10,15 +10,20 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Assignment, SealingKeyRecord, Snapshot, Stored,
+    Snapshot,
     secrets::{
-        AssignedSecrets, Purpose, Sealing, SealingError, SecretTrouble, SecretVersion, deliver,
-        framed, unframed,
+        Purpose, Sealing, SealingError, SecretTrouble, deliver, framed, open_assigned, unframed,
     },
-    service::Pass,
-    slot::Live,
+    service::WorkloadPlanner,
 };
-use crate::{
+use crate::rollout::slot::LiveInstance;
+use kat_types::{
+    assignment::Assignment,
+    reason::Reason,
+    secrets::{AssignedSecrets, SealingKeyRecord, SecretVersion},
+    stored::Stored,
+};
+use kat_types::{
     registry::{Credentials, LoginPlace, Logins, needed},
     resource::secret::SecretValues,
 };
@@ -224,7 +229,7 @@ pub fn open_logins(
     node: &str,
     instance: &str,
 ) -> Result<BTreeMap<String, Credentials>, SealingError> {
-    let opened = logins.open(Purpose::Logins, private_key, node, instance)?;
+    let opened = open_assigned(logins, Purpose::Logins, private_key, node, instance)?;
     let opened = opened.into_iter().map(|(key, mut values)| {
         let mut text = |name: &str| {
             let value = values.0.remove(name)?;
@@ -240,7 +245,7 @@ pub fn open_logins(
     opened.collect()
 }
 
-impl Pass<'_, '_, '_> {
+impl WorkloadPlanner<'_, '_, '_> {
     /// Lowest schema that an agent must know to pull these images.
     pub(super) fn logins_schema<'i>(&self, images: impl IntoIterator<Item = &'i str>) -> u32 {
         match found(self.draft.snapshot, &self.key.namespace, images).is_empty() {
@@ -261,7 +266,7 @@ impl Pass<'_, '_, '_> {
             Ok(logins) => Some(logins),
             Err(error) => {
                 self.secret_trouble = Some(SecretTrouble {
-                    reason: "CredentialsUnreadable",
+                    reason: Reason::CredentialsUnreadable,
                     message: error.to_string(),
                 });
                 None
@@ -271,7 +276,7 @@ impl Pass<'_, '_, '_> {
 
     /// Gives instances the credentials that there are now, where these are others than they have. What can't be sealed
     /// stays as it was: nothing that runs needs it.
-    pub(super) fn follow_logins(&mut self, all: &[Live<'_>]) {
+    pub(super) fn follow_logins(&mut self, all: &[LiveInstance<'_>]) {
         let snapshot = self.draft.snapshot;
         let namespace = &self.key.namespace;
         let none = BTreeMap::new();

@@ -1,7 +1,8 @@
 //! What a namespace uses of its quotas, and whether a change may make that more.
 
-use super::{Snapshot, WorkloadEntry, WorkloadKey, rollout::replicas};
-use crate::resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec};
+use super::{Snapshot, WorkloadEntry, rollout::replicas};
+use kat_types::resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec};
+use kat_types::stored::WorkloadKey;
 
 /// Quotas for writes with a deploy token, where the namespace has no quota of that kind.
 pub const OF_DEPLOY_TOKENS: Amounts = Amounts {
@@ -171,7 +172,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::plan::{NamespaceRecord, Stored};
+    use kat_types::{records::NamespaceRecord, stored::Stored};
 
     fn snapshot(quota: Amounts) -> Snapshot {
         let mut snapshot = Snapshot::default();

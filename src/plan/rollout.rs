@@ -6,18 +6,24 @@
 //! other; Simultaneous empties all of them first. A slot whose instance of the new version does not
 //! work counts as a pair for as long, so that a version that fails reaches so many slots and no more.
 
+pub(crate) mod budget;
+pub(crate) mod rollback;
+pub(crate) mod slot;
+pub(crate) mod steps;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 
-use super::{
-    EventKind, ParsedWorkload, RolloutRecord, WorkloadStatusRecord, loss,
-    service::Pass,
-    slot::{Live, Slot},
-    volumes::writes_data,
-};
+use super::{EventKind, ParsedWorkload, service::WorkloadPlanner, volumes::writes_data};
 use crate::{
-    api::types::{Health, WorkloadPhase},
+    nodes::node_loss as loss,
+    rollout::slot::{LiveInstance, Slot},
+};
+use kat_types::records::{RolloutRecord, WorkloadStatusRecord};
+use kat_types::{
+    api::{Health, WorkloadPhase},
+    reason::EventReason,
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
 };
 
@@ -98,9 +104,9 @@ pub(super) fn replicas(spec: &WorkloadSpec) -> u32 {
     }
 }
 
-impl Pass<'_, '_, '_> {
+impl WorkloadPlanner<'_, '_, '_> {
     /// It is healthy, and where no health check says so, it has been running for a while.
-    pub(super) fn is_settled(&mut self, live: &Live<'_>) -> bool {
+    pub(super) fn is_settled(&mut self, live: &LiveInstance<'_>) -> bool {
         if !live.healthy() {
             return false;
         }
@@ -120,7 +126,7 @@ impl Pass<'_, '_, '_> {
 
     /// The instance that keeps a slot needs its predecessors no more. One of the same version has
     /// shown elsewhere that it works.
-    pub(super) fn has_taken_over(&mut self, best: &Live<'_>, here: &Slot<'_, '_>) -> bool {
+    pub(super) fn has_taken_over(&mut self, best: &LiveInstance<'_>, here: &Slot<'_, '_>) -> bool {
         let moved = here.predecessor().is_some() && here.predecessors().all(|live| live.current);
         if moved {
             best.healthy()
@@ -137,7 +143,7 @@ impl Pass<'_, '_, '_> {
 
     /// Notes how far the present generation is; true where the workload went back to another one,
     /// and nothing else is to be done on this snapshot.
-    pub(super) fn follow(&mut self, parsed: &ParsedWorkload, all: &[Live<'_>]) -> bool {
+    pub(super) fn follow(&mut self, parsed: &ParsedWorkload, all: &[LiveInstance<'_>]) -> bool {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
         let replicas = replicas(&parsed.workload.spec);
@@ -182,7 +188,7 @@ impl Pass<'_, '_, '_> {
                 "generation {} takes the place of {instances} of another version",
                 meta.generation
             );
-            self.workload_event(EventKind::Normal, "RolloutStarted", message);
+            self.workload_event(EventKind::Normal, EventReason::RolloutStarted, message);
         }
         let progress = updated > rollout.updated || old < rollout.old;
         rollout.updated = rollout.updated.max(updated);
@@ -223,7 +229,7 @@ impl Pass<'_, '_, '_> {
         let generation = rollout.generation;
         if rollout.replaces > 0 {
             let message = format!("generation {generation} runs, and nothing of another version");
-            self.workload_event(EventKind::Normal, "RolloutCompleted", message);
+            self.workload_event(EventKind::Normal, EventReason::RolloutCompleted, message);
         }
         if replicas == 0 {
             // Nothing has shown that it works.
@@ -243,10 +249,14 @@ impl Pass<'_, '_, '_> {
             return;
         }
         let message = status.conditions.first().map(|one| one.message.clone());
-        self.workload_event(EventKind::Warning, "Stalled", message.unwrap_or_default());
+        self.workload_event(
+            EventKind::Warning,
+            EventReason::Stalled,
+            message.unwrap_or_default(),
+        );
     }
 
-    pub(super) fn workload_event(&mut self, kind: EventKind, reason: &str, message: String) {
+    pub(super) fn workload_event(&mut self, kind: EventKind, reason: EventReason, message: String) {
         let object = self.object("Workload", self.key.name.clone());
         self.draft
             .event(&mut self.group, kind, reason, object, message);

@@ -7,29 +7,39 @@ use std::{
 };
 
 use super::{
-    Assignment, EventKind, NodeStatusRecord, Wanted, WorkloadEntry, WorkloadKey,
-    WorkloadStatusRecord,
+    EventKind, WorkloadEntry,
     draft::{Draft, Group},
     frozen::{self, NotWritable, NotWritableCause},
-    host_ports::{host_port_statuses, ports_of},
     images,
-    loss::Losses,
-    machines::Machines,
-    measure,
     secrets::SecretTrouble,
-    slot::Live,
     status::{self, Tally},
     volumes,
 };
 use crate::{
-    api::types::{EVICTED, InstancePhase, NOT_WRITABLE, NodePhase, ObjectReference},
+    instances::measure,
+    nodes::node_loss::Losses,
+    rollout::slot::LiveInstance,
+    scheduling::{
+        host_ports::{host_port_statuses, ports_of},
+        machines::Machines,
+    },
+};
+use kat_types::{
+    api::{InstancePhase, NodePhase, ObjectReference},
+    keys,
+    reason::{EventReason, Reason},
     resource::{OnNodeLoss, OnPartition},
-    store::{Compare, keys},
+    transaction::Compare,
+};
+use kat_types::{
+    assignment::{Assignment, Wanted},
+    records::{NodeStatusRecord, WorkloadStatusRecord},
+    stored::WorkloadKey,
 };
 
 /// What all workloads of a plan look at.
 #[derive(Clone, Copy)]
-pub(super) struct Around<'b> {
+pub(super) struct ClusterView<'b> {
     pub(super) statuses: &'b BTreeMap<String, NodeStatusRecord>,
     pub(super) losses: &'b Losses,
     /// How long this leader has led.
@@ -42,9 +52,9 @@ pub(super) fn plan_workload<'a>(
     machines: &mut Machines<'a>,
     key: &WorkloadKey,
     entry: &WorkloadEntry,
-    around: Around<'_>,
+    around: ClusterView<'_>,
 ) {
-    let Around {
+    let ClusterView {
         statuses, losses, ..
     } = around;
     let meta = &entry.meta.value;
@@ -52,7 +62,7 @@ pub(super) fn plan_workload<'a>(
         .parsed
         .as_ref()
         .is_ok_and(|parsed| parsed.workload.spec.on_node_loss == Some(OnNodeLoss::Keep));
-    let all: Vec<Live<'_>> = draft
+    let all: Vec<LiveInstance<'_>> = draft
         .instances_of(key)
         .iter()
         .map(|&(id, instance)| {
@@ -69,10 +79,10 @@ pub(super) fn plan_workload<'a>(
             let record = status.and_then(|status| status.instances.get(id)).cloned();
             let short = status.is_some_and(|one| images::pressure(&one.conditions).is_some());
             let stopped = record.as_ref().is_some_and(|record| {
-                record.phase == InstancePhase::Scheduled && record.reason == EVICTED
+                record.phase == InstancePhase::Scheduled && record.reason == Reason::Evicted
             });
             let tied = away || pinned || assignment.writes_data();
-            Live {
+            LiveInstance {
                 id,
                 node: &instance.node,
                 assignment,
@@ -93,7 +103,7 @@ pub(super) fn plan_workload<'a>(
         .map(|stored| stored.value.clone())
         .unwrap_or_default();
     record.schema = 1;
-    let mut pass = Pass {
+    let mut pass = WorkloadPlanner {
         draft,
         machines,
         key,
@@ -119,7 +129,7 @@ pub(super) fn plan_workload<'a>(
     pass.confirm_stopped(&all);
     pass.note_volumes(&all);
     pass.stop_what_moves(&all);
-    let wanted: Vec<&Live<'_>> = all
+    let wanted: Vec<&LiveInstance<'_>> = all
         .iter()
         .filter(|live| live.wanted() && !pass.draft.stops(live.id))
         .collect();
@@ -143,12 +153,12 @@ pub(super) fn plan_workload<'a>(
 }
 
 /// The work on one workload.
-pub(super) struct Pass<'d, 'a, 'b> {
+pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) draft: &'d mut Draft<'a>,
     pub(super) machines: &'d mut Machines<'a>,
     pub(super) key: &'b WorkloadKey,
     pub(super) entry: &'b WorkloadEntry,
-    pub(super) around: Around<'b>,
+    pub(super) around: ClusterView<'b>,
     pub(super) group: Group,
     pub(super) record: WorkloadStatusRecord,
     pub(super) unschedulable: Option<String>,
@@ -162,9 +172,9 @@ pub(super) struct Pass<'d, 'a, 'b> {
     left: Vec<&'b str>,
 }
 
-impl<'a> Pass<'_, 'a, '_> {
+impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Takes away the assignments whose machine confirms that nothing of them is left.
-    fn confirm_stopped(&mut self, all: &[Live<'_>]) {
+    fn confirm_stopped(&mut self, all: &[LiveInstance<'_>]) {
         for live in all.iter().filter(|live| !live.wanted()) {
             let stopped = live
                 .record
@@ -179,7 +189,7 @@ impl<'a> Pass<'_, 'a, '_> {
 
     /// Asks for an instance to be stopped. It stays assigned, with its address, until its machine
     /// confirms.
-    pub(super) fn stop(&mut self, live: &Live<'_>, reason: &str) {
+    pub(super) fn stop(&mut self, live: &LiveInstance<'_>, reason: &str) {
         let assignment = Assignment {
             wanted: Wanted::Stopped,
             not_understood: None,
@@ -203,12 +213,12 @@ impl<'a> Pass<'_, 'a, '_> {
         } else {
             format!("stopped because {reason}")
         };
-        self.instance_event("Stopping", live.id, message);
+        self.instance_event(EventReason::Stopping, live.id, message);
         self.flush_if_full();
     }
 
     /// The workload's keys go when no machine has anything of it any more.
-    fn finish_deletion(&mut self, all: &[Live<'_>]) {
+    fn finish_deletion(&mut self, all: &[LiveInstance<'_>]) {
         let index = self.entry.meta.value.index;
         self.left = self
             .around
@@ -233,7 +243,7 @@ impl<'a> Pass<'_, 'a, '_> {
         self.draft.event(
             &mut group,
             EventKind::Normal,
-            "Deleted",
+            EventReason::Deleted,
             object,
             format!("workload {} is gone", self.key),
         );
@@ -254,7 +264,7 @@ impl<'a> Pass<'_, 'a, '_> {
 
     /// The instance that is to be replaced by one that cannot be written, and why. What is replaced in place stops
     /// first: once it has stopped, it would be too late to see that.
-    fn next_is_not_writable(&self, all: &[Live<'_>]) -> Option<(String, NotWritableCause)> {
+    fn next_is_not_writable(&self, all: &[LiveInstance<'_>]) -> Option<(String, NotWritableCause)> {
         let meta = &self.entry.meta.value;
         if meta.deleting || meta.paused {
             return None;
@@ -271,7 +281,7 @@ impl<'a> Pass<'_, 'a, '_> {
     }
 
     /// The status alone: why nothing of the workload is started, stopped or moved.
-    fn write_frozen(&mut self, all: &[Live<'_>], frozen: &NotWritable) {
+    fn write_frozen(&mut self, all: &[LiveInstance<'_>], frozen: &NotWritable) {
         let WorkloadKey { namespace, name } = self.key;
         let stored_at = keys::workload_status(namespace, name);
         if frozen.key == stored_at {
@@ -295,11 +305,11 @@ impl<'a> Pass<'_, 'a, '_> {
             return;
         }
         let told = before.status.conditions.iter();
-        if !told.clone().any(|one| one.reason == NOT_WRITABLE) {
+        if !told.clone().any(|one| one.reason == Reason::NotWritable) {
             let object = self.object("Workload", name.clone());
             let message = frozen.to_string();
             let kind = EventKind::Warning;
-            let reason = NOT_WRITABLE;
+            let reason = EventReason::NotWritable;
             self.draft
                 .event(&mut self.group, kind, reason, object, message);
         }
@@ -310,7 +320,7 @@ impl<'a> Pass<'_, 'a, '_> {
     }
 
     /// The wanted instances that have shown that they work. The plan is made again when others may have.
-    fn settled<'l>(&mut self, all: &'l [Live<'_>]) -> BTreeSet<&'l str> {
+    fn settled<'l>(&mut self, all: &'l [LiveInstance<'_>]) -> BTreeSet<&'l str> {
         let mut settled = BTreeSet::new();
         for live in all.iter().filter(|live| live.wanted()) {
             if self.is_settled(live) {
@@ -320,7 +330,7 @@ impl<'a> Pass<'_, 'a, '_> {
         settled
     }
 
-    fn write_status(&mut self, all: &[Live<'_>]) {
+    fn write_status(&mut self, all: &[LiveInstance<'_>]) {
         if self.record.gone {
             return;
         }
@@ -328,7 +338,7 @@ impl<'a> Pass<'_, 'a, '_> {
         let unschedulable = self.unschedulable.as_deref();
         let mut tally = Tally::count(all, &settled, self.entry, unschedulable, &self.left);
         if let Some(SecretTrouble { reason, message }) = &self.secret_trouble {
-            tally.is_not_placed(reason, message);
+            tally.is_not_placed(*reason, message);
         }
         if let Some(lost) = all.iter().find(|live| live.wanted() && live.away) {
             tally.is_away(lost, self.around.losses.why_not(lost.node));
@@ -393,7 +403,7 @@ impl<'a> Pass<'_, 'a, '_> {
             .commit(group, format!("workload {}", self.key), Vec::new());
     }
 
-    pub(super) fn instance_event(&mut self, reason: &str, instance: &str, message: String) {
+    pub(super) fn instance_event(&mut self, reason: EventReason, instance: &str, message: String) {
         let object = self.object("Instance", instance.to_owned());
         self.draft
             .event(&mut self.group, EventKind::Normal, reason, object, message);

@@ -10,57 +10,28 @@ use std::{
 use ipnet::Ipv4Net;
 
 use super::{
-    Allocation, Assignment, BackupRecord, ClusterEndpoints, ClusterMembers, DesiredMeta,
-    GENERATIONS, GenerationRecord, ImageRecord, IndexRecord, LastIndex, LoginRecord,
-    NamespaceRecord, NodeRegistration, NodeStatusRecord, ServiceEntry, TokenRecord, VolumeRecord,
-    WorkloadMeta, WorkloadStatusRecord,
+    ClusterEndpoints, ClusterMembers, LoginRecord, ServiceEntry,
     images::KeptByMachine,
-    moves::MoveRecord,
-    removals::RemovalRecord,
-    secrets::{Sealing, SealingKeyRecord, SecretKey, SecretRecord},
-    volumes::VolumeKey,
+    secrets::{Sealing, SecretKey},
 };
-use crate::{
-    api::types::{Event, NodeReport, Reach, StoreEpoch},
+use kat_types::stored::{Stored, WorkloadKey};
+use kat_types::volumes::{MoveRecord, RemovalRecord, VolumeKey};
+use kat_types::{
+    api::{Event, NodeReport, Reach, StoreEpoch},
     json::NotEncoded,
     registry::{LoginPlace, RegistrySettings},
     resource::{ClusterConfiguration, VirtualLoadBalancer, Workload},
-    store::KeyValue,
+    transaction::KeyValue,
 };
-
-/// An object and the revision at which it was last written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored<T> {
-    /// Revision of its last write; 0 means that it is not stored yet.
-    pub revision: i64,
-    /// The object.
-    pub value: T,
-}
-
-/// Namespace and name of a workload.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct WorkloadKey {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl WorkloadKey {
-    /// Joins both.
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-}
-
-impl std::fmt::Display for WorkloadKey {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "{}/{}", self.namespace, self.name)
-    }
-}
+use kat_types::{
+    assignment::{Assignment, DesiredMeta},
+    records::{
+        Allocation, BackupRecord, GENERATIONS, GenerationRecord, ImageRecord, IndexRecord,
+        LastIndex, NamespaceRecord, NodeRegistration, NodeStatusRecord, TokenRecord, VolumeRecord,
+        WorkloadMeta, WorkloadStatusRecord,
+    },
+    secrets::{SealingKeyRecord, SecretRecord},
+};
 
 /// A workload as stored.
 #[derive(Debug, Clone)]

@@ -4,11 +4,14 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
-use super::{InstanceRecord, Origin, RolloutRecord, WorkloadEntry, slot::Live};
-use crate::api::types::{
-    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, NOT_WRITABLE, ROLLED_BACK,
-    SERVICE_ADDRESS, WorkloadPhase, WorkloadStatus,
+use super::WorkloadEntry;
+use crate::rollout::slot::LiveInstance;
+use kat_types::api::{
+    Condition, DRAIN_BLOCKED, Health, IMAGE_PINNED, InstancePhase, ROLLED_BACK, SERVICE_ADDRESS,
+    WorkloadPhase, WorkloadStatus,
 };
+use kat_types::reason::Reason;
+use kat_types::records::{InstanceRecord, Origin, RolloutRecord};
 
 /// A workload's instances, counted.
 pub(super) struct Tally {
@@ -22,7 +25,7 @@ pub(super) struct Tally {
     unchecked: Option<String>,
     unschedulable: Option<String>,
     /// In one word.
-    not_placed: &'static str,
+    not_placed: Reason,
     /// How far its data is that is on its way to another machine.
     pub(super) moving: Option<String>,
     /// What of it cannot be written, and why.
@@ -40,19 +43,16 @@ pub(super) struct Trouble {
 }
 
 impl Trouble {
-    fn of(live: &Live<'_>) -> Option<Self> {
+    fn of(live: &LiveInstance<'_>) -> Option<Self> {
         let record = live.record.as_ref()?;
         if !live.wanted() || live.away || is_unchecked(record) {
             return None;
         }
-        let final_phase = matches!(
-            record.phase,
-            InstancePhase::Failed | InstancePhase::Restarting
-        );
-        let reason = match (record.reason.is_empty(), final_phase) {
+        let reason = match (record.reason.is_empty(), record.phase) {
             (false, _) => record.reason.clone(),
-            (true, true) => format!("{:?}", record.phase),
-            (true, false) => return None,
+            (true, InstancePhase::Failed) => Reason::Failed.into(),
+            (true, InstancePhase::Restarting) => Reason::Restarting.into(),
+            (true, _) => return None,
         };
         Some(Self {
             reason,
@@ -68,13 +68,13 @@ impl Trouble {
 }
 
 /// The matter with an instance, rather with one of the version that is wanted.
-pub(super) fn trouble(all: &[Live<'_>]) -> Option<Trouble> {
+pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<Trouble> {
     let troubles = all.iter().filter_map(Trouble::of);
     troubles.max_by_key(|trouble| trouble.current)
 }
 
 /// Whose health check has not succeeded yet, and why.
-pub(super) fn unchecked(live: &Live<'_>) -> Option<String> {
+pub(super) fn unchecked(live: &LiveInstance<'_>) -> Option<String> {
     let record = live.record.as_ref().filter(|record| is_unchecked(record))?;
     (live.wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
 }
@@ -86,7 +86,7 @@ fn is_unchecked(record: &InstanceRecord) -> bool {
 impl Tally {
     /// Ready are instances that have shown that they work: by their health check, or by having run for a while.
     pub(super) fn count(
-        all: &[Live<'_>],
+        all: &[LiveInstance<'_>],
         settled: &BTreeSet<&str>,
         entry: &WorkloadEntry,
         unschedulable: Option<&str>,
@@ -107,7 +107,7 @@ impl Tally {
             trouble: trouble(all),
             unchecked: all.iter().find_map(unchecked),
             unschedulable: unschedulable.map(str::to_owned),
-            not_placed: "Unschedulable",
+            not_placed: Reason::Unschedulable,
             moving: None,
             not_writable: None,
             left: if entry.meta.value.deleting {
@@ -117,7 +117,7 @@ impl Tally {
             },
         };
         for live in all {
-            let wanted = live.assignment.wanted == super::Wanted::Running;
+            let wanted = live.assignment.wanted == kat_types::assignment::Wanted::Running;
             tally.live += 1;
             // What is only to be stopped, on a machine that is away, holds nobody up.
             tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
@@ -129,26 +129,26 @@ impl Tally {
     }
 
     /// No instance is placed, for another reason than machines.
-    pub(super) fn is_not_placed(&mut self, reason: &'static str, message: &str) {
+    pub(super) fn is_not_placed(&mut self, reason: Reason, message: &str) {
         self.not_placed = reason;
         self.unschedulable = Some(message.to_owned());
     }
 
     /// An instance is on a machine that is away; `why` nothing is moved from there.
-    pub(super) fn is_away(&mut self, live: &Live<'_>, why: Option<&str>) {
+    pub(super) fn is_away(&mut self, live: &LiveInstance<'_>, why: Option<&str>) {
         let waits = live
             .waits
             .then_some("it has data of its own, and waits for its machine");
         let why = why.or(waits);
         let why = why.map_or_else(String::new, |why| format!("; {why}"));
-        let Live { id, node, .. } = live;
+        let LiveInstance { id, node, .. } = live;
         let message = format!("{id}: its machine {node} does not answer{why}");
         let reason = match live.waits {
-            true => "WaitsForItsData",
-            false => "NodeNotReady",
+            true => Reason::WaitsForItsData,
+            false => Reason::NodeNotReady,
         };
         self.trouble = Some(Trouble {
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message,
             current: live.current,
         });
@@ -156,7 +156,7 @@ impl Tally {
 }
 
 /// What of a workload is still on which machines: its instances, and then its user.
-fn still_there(all: &[Live<'_>], left: &[&str]) -> String {
+fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
     if all.is_empty() {
         let machines = left.join(", ");
         return format!("its user is still to be confirmed as removed on {machines}");
@@ -224,7 +224,7 @@ pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timesta
     Condition {
         kind: SERVICE_ADDRESS.to_owned(),
         status: false,
-        reason: "NoneFree".to_owned(),
+        reason: Reason::NoneFree.into(),
         message: why,
         since,
     }
@@ -237,7 +237,7 @@ fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
     (record.origin == Origin::RolledBackItself).then(|| Condition {
         kind: ROLLED_BACK.to_owned(),
         status: true,
-        reason: "AutoRollback".to_owned(),
+        reason: Reason::AutoRollback.into(),
         message: record.why.clone(),
         since: record.applied.to_string(),
     })
@@ -251,7 +251,7 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
     Some(Condition {
         kind: IMAGE_PINNED.to_owned(),
         status: false,
-        reason: "ImageNotPinned".to_owned(),
+        reason: Reason::ImageNotPinned.into(),
         message: format!(
             "which image {} is was not learned when it was applied: {}; machines that pull it at different times may run different ones",
             image.reference, image.problem
@@ -269,30 +269,34 @@ pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) 
     Condition {
         kind: DRAIN_BLOCKED.to_owned(),
         status: true,
-        reason: "Unschedulable".to_owned(),
+        reason: Reason::Unschedulable.into(),
         message: why.to_owned(),
         since,
     }
 }
 
 fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase, String, String) {
-    let because = |phase, reason: &str, message: String| (phase, reason.to_owned(), message);
+    let because = |phase, reason: Reason, message: String| (phase, reason.into(), message);
     if entry.meta.value.deleting {
-        return because(WorkloadPhase::Deleting, "Deleting", tally.left.clone());
+        return because(
+            WorkloadPhase::Deleting,
+            Reason::Deleting,
+            tally.left.clone(),
+        );
     }
     if let Err(reason) = &entry.parsed {
         let message = format!("the stored files can't be read: {reason}");
-        return because(WorkloadPhase::Degraded, "Unreadable", message);
+        return because(WorkloadPhase::Degraded, Reason::Unreadable, message);
     }
     if let Some(why) = &tally.not_writable {
-        return because(WorkloadPhase::Degraded, NOT_WRITABLE, why.clone());
+        return because(WorkloadPhase::Degraded, Reason::NotWritable, why.clone());
     }
     if tally.updated >= tally.replicas && tally.old == 0 {
         let message = format!(
             "{} of {} instances are healthy",
             tally.ready, tally.replicas
         );
-        return because(WorkloadPhase::Running, "AllHealthy", message);
+        return because(WorkloadPhase::Running, Reason::AllHealthy, message);
     }
     let unchecked = tally.unchecked.as_ref();
     let counts = format!(
@@ -306,7 +310,7 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
             0 => WorkloadPhase::Pending,
             _ => WorkloadPhase::Degraded,
         };
-        return because(phase, "VolumeMoving", why.clone());
+        return because(phase, Reason::VolumeMoving, why.clone());
     }
     if stalled {
         let trouble = tally.trouble.as_ref().filter(|trouble| trouble.current);
@@ -316,13 +320,17 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
             .or_else(|| unschedulable.map(|why| format!("{}: {why}", tally.not_placed)))
             .unwrap_or_else(|| counts.clone());
         let message = format!("no progress for {} s: {why}", deadline(entry));
-        return because(WorkloadPhase::Stalled, "ProgressDeadlineExceeded", message);
+        return because(
+            WorkloadPhase::Stalled,
+            Reason::ProgressDeadlineExceeded,
+            message,
+        );
     }
     if entry.meta.value.paused && tally.updated < tally.replicas {
         let trouble = tally.trouble.as_ref().map(Trouble::sentence);
         let trouble = trouble.map_or_else(String::new, |why| format!("; {why}"));
         let message = format!("the rollout is paused: {counts}{trouble}");
-        return because(WorkloadPhase::Paused, "Paused", message);
+        return because(WorkloadPhase::Paused, Reason::Paused, message);
     }
     if let Some(reason) = &tally.unschedulable {
         let phase = if tally.live == 0 {
@@ -334,9 +342,9 @@ fn judge(tally: &Tally, entry: &WorkloadEntry, stalled: bool) -> (WorkloadPhase,
     }
     if let Some(trouble) = &tally.trouble {
         let message = trouble.message.clone();
-        return because(WorkloadPhase::Degraded, &trouble.reason, message);
+        return (WorkloadPhase::Degraded, trouble.reason.clone(), message);
     }
-    because(WorkloadPhase::Progressing, "Progressing", counts)
+    because(WorkloadPhase::Progressing, Reason::Progressing, counts)
 }
 
 fn deadline(entry: &WorkloadEntry) -> u32 {

@@ -3,59 +3,24 @@
 //! The place is written down with the first instance and stays when that ends, is replaced, or its workload is
 //! deleted, until somebody asks for the data's removal. A volume base path that machines share pins nothing.
 
-use std::{collections::BTreeMap, fmt};
+pub(crate) mod moves;
+pub(crate) mod removals;
 
-use super::{
-    AssignedVolume, Assignment, NodeStatusRecord, Snapshot, VolumeMove, VolumeRecord, Wanted,
-    WorkloadKey, draft::Draft, service::Pass, slot::Live,
-};
-use crate::{
-    api::types::InstancePhase,
+use std::collections::BTreeMap;
+
+use super::{Snapshot, draft::Draft, service::WorkloadPlanner};
+use crate::rollout::slot::LiveInstance;
+use kat_types::volumes::VolumeKey;
+use kat_types::{
+    api::InstancePhase,
     resource::{Container, EnsureType, ReclaimPolicy, Volume, WorkloadSpec},
 };
-
-/// A volume whose place is known: `NAMESPACE/WORKLOAD/VOLUME`.
-///
-/// `VOLUME` is the name in the file, with `.SLOT` where each replica has its own, and for a path of the machine
-/// that KAT makes there `NAME@host.SLOT`. No name of a volume has these characters.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct VolumeKey {
-    /// Whose it is; that workload may be gone.
-    pub workload: WorkloadKey,
-    /// Which one of it.
-    pub volume: String,
-}
-
-impl VolumeKey {
-    /// Reads what [`fmt::Display`] writes.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (namespace, rest) = text.split_once('/')?;
-        let (workload, volume) = rest.split_once('/')?;
-        let whole = !namespace.is_empty() && !workload.is_empty() && !volume.is_empty();
-        (whole && !volume.contains('/')).then(|| Self {
-            workload: WorkloadKey::new(namespace, workload),
-            volume: volume.to_owned(),
-        })
-    }
-
-    /// Its name in `workload.kat`.
-    pub fn name(&self) -> &str {
-        let end = self.volume.find(['.', '@']);
-        end.and_then(|end| self.volume.get(..end))
-            .unwrap_or(&self.volume)
-    }
-
-    /// The slot, where each replica has its own.
-    pub fn slot(&self) -> Option<u32> {
-        self.volume.rsplit_once('.')?.1.parse().ok()
-    }
-}
-
-impl fmt::Display for VolumeKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.workload, self.volume)
-    }
-}
+use kat_types::{
+    assignment::{AssignedVolume, Assignment, Wanted},
+    records::{NodeStatusRecord, VolumeRecord},
+    stored::WorkloadKey,
+    volumes::VolumeMove,
+};
 
 /// Where the data of an instance's volumes lets it be.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,7 +104,7 @@ pub(super) fn is_pinned(
     })
 }
 
-impl<'a> Pass<'_, 'a, '_> {
+impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// Where an instance of a slot may be. An error is the reason why it can be nowhere now.
     pub(super) fn held(
         &self,
@@ -240,7 +205,7 @@ impl<'a> Pass<'_, 'a, '_> {
     }
 
     /// What has run has made its data; and what becomes of it in the end may be another thing now.
-    pub(super) fn note_volumes(&mut self, all: &[Live<'_>]) {
+    pub(super) fn note_volumes(&mut self, all: &[LiveInstance<'_>]) {
         for live in all.iter().filter(|live| !live.away) {
             let phase = live.record.as_ref().map(|record| record.phase);
             let has_run = matches!(

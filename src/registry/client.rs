@@ -8,10 +8,10 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Credentials, ImageSource, LoginAnswer, LoginPlace, Logins, Reference, RegistryError,
-    RegistrySettings, Resolved,
+    ImageSource, LoginAnswer, RegistryError, Resolved,
     answer::{self, Challenge, Manifest},
 };
+use kat_types::registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings};
 
 /// Longest time to a connection.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -212,7 +212,7 @@ impl Place<'_> {
         };
         let (kind, said) = (text("content-type"), text("docker-content-digest"));
         let body = self.body(response, MANIFEST).await?;
-        let digest = format!("sha256:{}", hexadecimal(&Sha256::digest(&body)));
+        let digest = format!("sha256:{}", hex::encode(Sha256::digest(&body)));
         let wanted = [said.as_str(), self.version];
         let mut wanted = wanted.into_iter().filter(|one| answer::is_digest(one));
         if wanted.any(|wanted| wanted != digest) {
@@ -232,7 +232,7 @@ impl Place<'_> {
                         Err(_) => None,
                     };
                     let own = |body: &Vec<u8>| {
-                        configuration == format!("sha256:{}", hexadecimal(&Sha256::digest(body)))
+                        configuration == format!("sha256:{}", hex::encode(Sha256::digest(body)))
                     };
                     let body = body.filter(own);
                     body.and_then(|body| answer::architecture(&body))
@@ -395,8 +395,4 @@ impl Place<'_> {
             what: what.to_owned(),
         }
     }
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

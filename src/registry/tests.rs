@@ -1,6 +1,6 @@
 //! Against a registry of the test's own, on loopback.
 
-use std::sync::{Arc, Mutex};
+use std::{collections::BTreeMap, sync::Arc};
 
 use axum::{
     Router,
@@ -9,9 +9,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 use super::{answer::*, *};
+use kat_types::registry::*;
 
 const INDEX: &str = r#"{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[
     {"digest":"sha256:1","platform":{"architecture":"arm64","os":"linux","variant":"v8"}},
@@ -22,8 +24,7 @@ const CONFIGURATION: &str = r#"{"architecture":"arm64","os":"linux"}"#;
 
 fn digest(text: &str) -> String {
     let hash = Sha256::digest(text.as_bytes());
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hash}")
+    format!("sha256:{}", hex::encode(hash))
 }
 
 fn single() -> String {
@@ -44,7 +45,7 @@ struct Fake {
 
 impl Fake {
     fn asked(&self) -> Vec<String> {
-        std::mem::take(&mut self.asked.lock().unwrap())
+        std::mem::take(&mut self.asked.lock())
     }
 
     fn challenge(&self) -> Response {
@@ -94,7 +95,7 @@ async fn token(
     assert_eq!(questions["scope"], "repository:web:pull");
     assert_eq!(questions["service"], "the \"registry\"");
     let who = authorization(&headers).to_owned();
-    fake.asked.lock().unwrap().push(format!("token {who}"));
+    fake.asked.lock().push(format!("token {who}"));
     match who.as_str() {
         "" | "Basic bWU6c2VjcmV0" => r#"{"access_token":"t0ken"}"#.into_response(),
         _ => StatusCode::FORBIDDEN.into_response(),
@@ -106,7 +107,7 @@ async fn root(fake: TheFake, headers: HeaderMap) -> Response {
 }
 
 async fn answer(State(fake): TheFake, Path(path): Path<String>, headers: HeaderMap) -> Response {
-    fake.asked.lock().unwrap().push(path.clone());
+    fake.asked.lock().push(path.clone());
     let enough = match fake.wants {
         "Basic" => authorization(&headers) == "Basic bWU6c2VjcmV0",
         "Bearer" => authorization(&headers) == "Bearer t0ken",

@@ -7,9 +7,9 @@ use serde::Serialize;
 use super::{
     RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind, instance::start_seconds,
 };
-use crate::{
-    network::state::ANNOTATION,
-    plan::Assignment,
+use kat_types::{
+    assignment::Assignment,
+    network::ANNOTATION,
     resource::{Container, OtherKind},
 };
 

@@ -8,7 +8,7 @@
 //! user's own storage, and the container's variable takes its value from there (`--secret type=env`). So no value
 //! ever stands in podman's own environment, under whatever name.
 
-use crate::resource::EnvVar;
+use kat_types::resource::EnvVar;
 
 /// Longest line of podman's file, in bytes, with room to spare below Go's limit of 65,536.
 const LINE_LIMIT: usize = 65_000;

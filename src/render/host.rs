@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, path::PathBuf};
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer};
-use crate::network::state::ANNOTATION;
+use kat_types::network::ANNOTATION;
 
 /// User that runs the store.
 pub const ETCD_USER: &str = "kat-etcd";

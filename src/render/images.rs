@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings, Renderer, UnitFile, UnitFileKind};
-use crate::{plan::Assignment, resource::ImagePullPolicy};
+use kat_types::{assignment::Assignment, resource::ImagePullPolicy};
 
 /// What `image.image` is rendered from.
 #[derive(Debug, Serialize)]
@@ -121,11 +121,8 @@ pub(super) fn image_reference(assignment: &Assignment) -> Result<String, RenderE
 fn image_file_name(image: &str, always: bool) -> String {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(image.as_bytes());
-    let hash: String = digest
-        .iter()
-        .take(5)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let (first, _) = digest.split_at(5);
+    let hash = hex::encode(first);
     let suffix = if always { "-always" } else { "" };
     format!("kat-image-{hash}{suffix}.image")
 }

@@ -10,9 +10,9 @@ use super::{
     mounts::{MountValues, mounts_of},
     quote,
 };
-use crate::{
-    network::state::ANNOTATION,
-    plan::{Assignment, WorkloadUser},
+use kat_types::{
+    assignment::{Assignment, WorkloadUser},
+    network::ANNOTATION,
     resource::{
         Container, Device, MilliCpu, OnPartition, OtherKind, ResourceList, Resources,
         RestartCondition,

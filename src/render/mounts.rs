@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::{RenderError, RenderSettings};
-use crate::{
-    plan::{AssignedVolume, Assignment, bound_name, bound_place, sub_path_of},
+use kat_types::{
+    assignment::{AssignedVolume, Assignment, bound_name, bound_place, sub_path_of},
     resource::VolumeMount,
 };
 

@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use super::*;
-use crate::{
-    plan::{Assignment, Wanted, WorkloadUser},
+use kat_types::{
+    assignment::{Assignment, Wanted, WorkloadUser},
     resource::{
         Bytes, Container, EnvVar, GpuDriver, GpuRequest, ImagePullPolicy, MilliCpu, OnPartition,
         RestartCondition, RestartPolicy, WorkloadType,
@@ -75,7 +75,7 @@ fn what_stops_without_a_leader_does_not_start_at_boot() {
 
 #[test]
 fn compiled_in_templates_are_those_of_the_folder() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("unit-templates");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../unit-templates");
     let mut names: Vec<String> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
@@ -321,10 +321,7 @@ fn host_files_say_what_the_hook_needs() {
         .find(|file| file.path.ends_with("kat.json"))
         .unwrap();
     let hook: serde_json::Value = serde_json::from_str(&hook.text).unwrap();
-    assert_eq!(
-        hook["hook"]["args"],
-        serde_json::json!(["kat-agent", "hook"])
-    );
+    assert_eq!(hook["hook"]["args"], serde_json::json!(["kat-net", "hook"]));
     // The hook gives up before the runtime does, so that its reason reaches the journal.
     assert_eq!(hook["hook"]["timeout"], 85);
     assert_eq!(hook["hook"]["env"][0], "KAT_HOOK_TIMEOUT=83");

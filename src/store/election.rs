@@ -16,7 +16,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Leadership, StateStore, StoreError, WatchEvent, backoff::Backoff, keys};
+use super::{Leadership, StateStore, StoreError, WatchEvent};
+use kat_types::{backoff::Backoff, keys};
 
 /// A granted lease.
 #[derive(Debug, Clone, Copy)]
@@ -66,13 +67,13 @@ pub(crate) async fn campaign<S: Leases>(
             "a lease of {ttl:?}: it must be whole seconds, at least 1"
         )));
     }
-    let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(2));
+    let mut pauses = Backoff::new(Duration::from_millis(100), Duration::from_secs(2)).pauses();
     loop {
         match stand(store, candidate, ttl).await {
             Ok(leadership) => return Ok(leadership),
             Err(error) if error.is_passing() => {
                 tracing::debug!(candidate, "the election is tried again: {error:#}");
-                sleep(backoff.next()).await;
+                sleep(pauses.next_pause()).await;
             }
             Err(error) => return Err(error),
         }
@@ -131,13 +132,13 @@ async fn wait_for_turn<S: Leases>(
     key: &str,
     create_revision: i64,
 ) -> Result<Instant, StoreError> {
-    let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(1));
+    let mut pauses = Backoff::new(Duration::from_millis(50), Duration::from_secs(1)).pauses();
     loop {
         let asked = Instant::now();
         match is_turn(store, key, create_revision).await {
             Ok(true) => return Ok(asked),
-            Ok(false) => backoff.reset(),
-            Err(Wait::Again(error)) if error.is_passing() => sleep(backoff.next()).await,
+            Ok(false) => pauses.reset(),
+            Err(Wait::Again(error)) if error.is_passing() => sleep(pauses.next_pause()).await,
             Err(Wait::Again(error) | Wait::Gone(error)) => return Err(error),
         }
     }

@@ -1,8 +1,9 @@
 //! Commits of the leader: a long list of changes, cut into transactions that each carry the fence.
 
-use super::{
-    Committed, Compare, MAX_BYTES, MAX_OPERATIONS, Operation, StateStore, StoreError,
-    TransactionSize, keys,
+use super::{Committed, StateStore, StoreError};
+use kat_types::{
+    keys,
+    transaction::{Compare, MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize},
 };
 
 /// Writes that must take effect together, and what must hold for them.
@@ -231,7 +232,7 @@ fn overlap(one: &Operation, other: &Operation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::MemoryStore;
+    use crate::MemoryStore;
 
     fn put(key: String, bytes: usize) -> Operation {
         Operation::Put(key, vec![b'x'; bytes])

@@ -3,68 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{Compare, Operation, StoreError};
-
-/// Most operations, and most conditions, in one transaction: etcd's `--max-txn-ops`.
-pub const MAX_OPERATIONS: usize = 128;
-
-/// Most bytes of keys and values in one transaction: 1.4 MiB, which leaves room for the encoding
-/// below etcd's `--max-request-bytes` of 1.5 MiB.
-pub const MAX_BYTES: usize = 1_468_006;
-
-/// Bytes of one operation as [`MAX_BYTES`] counts them: key, value, and 16 for the encoding.
-pub(crate) fn operation_bytes(operation: &Operation) -> usize {
-    16 + match operation {
-        Operation::Put(key, value) => key.len() + value.len(),
-        Operation::Delete(key) => key.len(),
-        Operation::DeletePrefix(prefix) => prefix.len() * 2,
-    }
-}
-
-/// Bytes of one condition.
-fn condition_bytes(condition: &Compare) -> usize {
-    16 + compared_key(condition).len()
-}
-
-/// What a transaction, or a part of one, takes of its limits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct TransactionSize {
-    pub(crate) conditions: usize,
-    pub(crate) operations: usize,
-    pub(crate) bytes: usize,
-}
-
-impl TransactionSize {
-    pub(crate) fn of(conditions: &[Compare], operations: &[Operation]) -> Self {
-        Self {
-            conditions: conditions.len(),
-            operations: operations.len(),
-            bytes: conditions.iter().map(condition_bytes).sum::<usize>()
-                + operations.iter().map(operation_bytes).sum::<usize>(),
-        }
-    }
-
-    pub(crate) fn and(self, other: Self) -> Self {
-        Self {
-            conditions: self.conditions + other.conditions,
-            operations: self.operations + other.operations,
-            bytes: self.bytes + other.bytes,
-        }
-    }
-
-    pub(crate) fn fits(self) -> bool {
-        self.conditions <= MAX_OPERATIONS
-            && self.operations <= MAX_OPERATIONS
-            && self.bytes <= MAX_BYTES
-    }
-}
-
-/// The key that a condition looks at.
-pub(crate) fn compared_key(condition: &Compare) -> &str {
-    match condition {
-        Compare::ModRevision(key, _) | Compare::CreateRevision(key, _) => key,
-    }
-}
+use super::StoreError;
+use kat_types::transaction::{
+    Compare, MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize, compared_key,
+};
 
 /// Checks a transaction: counts, bytes, empty keys, a key twice.
 ///

@@ -17,10 +17,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    KeyValue, Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream,
-    backoff::Backoff,
-};
+use super::{Listing, StateStore, StoreError, WatchBatch, WatchEvent, WatchStream};
+use kat_types::{backoff::Backoff, transaction::KeyValue};
 
 /// Keys and their values.
 pub type Entries = BTreeMap<Arc<str>, Arc<KeyValue>>;
@@ -195,11 +193,11 @@ struct Follower {
 
 impl Follower {
     async fn run(mut self) {
-        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+        let mut pauses = Backoff::new(Duration::from_millis(100), Duration::from_secs(5)).pauses();
         loop {
             let error = match self.open().await {
                 Ok(changes) => {
-                    backoff.reset();
+                    pauses.reset();
                     self.follow(changes).await
                 }
                 Err(error) => error,
@@ -213,7 +211,7 @@ impl Follower {
                 self.state.confirmed = false;
                 self.show();
             }
-            sleep(backoff.next()).await;
+            sleep(pauses.next_pause()).await;
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) fn map(manager: &str, unit: &str, error: zbus::Error) -> SystemdError
 }
 
 /// An [`SystemdError::Unreachable`].
-pub(super) fn unreachable(manager: &str, reason: &str) -> SystemdError {
+pub fn unreachable(manager: &str, reason: &str) -> SystemdError {
     SystemdError::Unreachable {
         manager: manager.to_owned(),
         reason: reason.to_owned(),

@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use futures_util::stream;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
 use super::{JobResult, UnitEvent, UnitEvents};
@@ -17,7 +18,7 @@ const EVENTS_UNREAD: usize = 4096;
 
 /// Everyone who waits on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Listeners {
+pub struct Listeners {
     state: Mutex<State>,
 }
 
@@ -31,7 +32,7 @@ struct State {
 
 /// Waits for the end of a job. Made before the job is queued, so that no end is missed.
 #[derive(Debug)]
-pub(super) struct JobWaiter {
+pub struct JobWaiter {
     number: u64,
     receiver: mpsc::Receiver<(String, JobResult)>,
     listeners: Arc<Listeners>,
@@ -39,7 +40,7 @@ pub(super) struct JobWaiter {
 
 impl JobWaiter {
     /// The result of the job at `path`; `None` when the connection ended first.
-    pub(super) async fn result(&mut self, path: &str) -> Option<JobResult> {
+    pub async fn result(&mut self, path: &str) -> Option<JobResult> {
         while let Some((job, result)) = self.receiver.recv().await {
             if job == path {
                 return Some(result);
@@ -59,11 +60,11 @@ impl Drop for JobWaiter {
 
 impl Listeners {
     fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.state.lock())
     }
 
     /// A waiter that sees every job that ends from now on.
-    pub(super) fn job_waiter(self: &Arc<Self>) -> JobWaiter {
+    pub fn job_waiter(self: &Arc<Self>) -> JobWaiter {
         let (sender, receiver) = mpsc::channel(JOBS_UNREAD);
         let number = self.with(|state| {
             state.next += 1;
@@ -80,7 +81,7 @@ impl Listeners {
     }
 
     /// A stream of events that begins with [`UnitEvent::All`].
-    pub(super) fn events(&self) -> UnitEvents {
+    pub fn events(&self) -> UnitEvents {
         let inbox = Arc::new(Inbox::default());
         inbox.put(UnitEvent::All);
         self.with(|state| {
@@ -97,7 +98,7 @@ impl Listeners {
     }
 
     /// Tells everyone who waits for a job. One who does not read for long is let go.
-    pub(super) fn job_ended(&self, job: &str, result: JobResult) {
+    pub fn job_ended(&self, job: &str, result: JobResult) {
         self.with(|state| {
             state
                 .jobs
@@ -106,7 +107,7 @@ impl Listeners {
     }
 
     /// Tells everyone who listens for events.
-    pub(super) fn event(&self, event: &UnitEvent) {
+    pub fn event(&self, event: &UnitEvent) {
         self.with(|state| {
             state.events.retain(|listener| {
                 listener
@@ -118,7 +119,7 @@ impl Listeners {
     }
 
     /// Ends every wait and every stream.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         self.with(|state| {
             state.closed = true;
             state.jobs.clear();
@@ -145,7 +146,7 @@ struct Content {
 
 impl Inbox {
     fn with<T>(&self, change: impl FnOnce(&mut Content) -> T) -> T {
-        change(&mut self.content.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.content.lock())
     }
 
     fn put(&self, event: UnitEvent) {

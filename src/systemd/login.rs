@@ -15,9 +15,10 @@ use super::{
     error,
     proxies::{LoginManagerProxy, SYSTEMD},
 };
+use kat_types::backoff::Backoff;
 
-const FIRST_POLL: Duration = Duration::from_millis(5);
 const LAST_POLL: Duration = Duration::from_millis(250);
+const POLLS: Backoff = Backoff::new(Duration::from_millis(5), LAST_POLL);
 /// Longest wait until logind forgets a user that is gone.
 const FORGET_LIMIT: Duration = Duration::from_secs(20);
 
@@ -151,13 +152,14 @@ impl UserSessions for Logind {
         let deadline = Instant::now() + limit;
         let bus = UserBus::new(uid);
         let mut reason = String::from("no bus yet");
-        let mut poll = FIRST_POLL;
+        let mut polls = POLLS.pauses();
         loop {
             match timeout_at(deadline, manager_answers(&bus)).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(why)) => reason = why,
                 Err(_) => {}
             }
+            let poll = polls.next_pause();
             if Instant::now() + poll >= deadline {
                 return Err(error::unreachable(
                     &bus.name(),
@@ -165,7 +167,6 @@ impl UserSessions for Logind {
                 ));
             }
             sleep(poll).await;
-            poll = poll.saturating_mul(2).min(LAST_POLL);
         }
     }
 
@@ -226,17 +227,17 @@ impl UserSessions for Logind {
     async fn wait_for_user_stopped(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         let unit = user_unit(uid);
         let deadline = Instant::now() + limit;
-        let mut poll = FIRST_POLL;
+        let mut polls = POLLS.pauses();
         loop {
             let state = self.system.status(&unit).await?.active_state;
             if matches!(state.as_str(), "inactive" | "failed") {
                 return Ok(());
             }
+            let poll = polls.next_pause();
             if Instant::now() + poll >= deadline {
                 return Err(SystemdError::JobTimeout { unit, limit });
             }
             sleep(poll).await;
-            poll = poll.saturating_mul(2).min(LAST_POLL);
         }
     }
 }

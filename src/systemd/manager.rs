@@ -19,13 +19,12 @@ use super::{
     status,
     transient::{self, TransientRun},
 };
+use kat_types::backoff::{Backoff, Pauses};
 
 /// Longest time for the manager to answer on a new connection; it may be reading its units.
 const OPEN_LIMIT: Duration = Duration::from_secs(20);
-/// First time after a failed connection in which no other is tried.
-const FIRST_DELAY: Duration = Duration::from_millis(100);
-/// Longest time after a failed connection in which no other is tried.
-const LAST_DELAY: Duration = Duration::from_secs(5);
+/// Time after a failed connection in which no other is tried.
+const DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
 /// For a command with files of others to end after it was stopped.
 const SESSION_STOP: Duration = Duration::from_secs(5);
 /// What happens to jobs that are in the way of a new one (systemctl(1), `--job-mode=`).
@@ -54,7 +53,7 @@ struct State {
 
 struct Failure {
     reason: String,
-    delay: Duration,
+    delays: Pauses,
     retry_at: Instant,
     socket: Option<SocketIdentity>,
 }
@@ -103,11 +102,9 @@ impl BusManager {
                 Ok(link)
             }
             Err(error) => {
-                let delay = state
-                    .failure
-                    .as_ref()
-                    .map_or(FIRST_DELAY, |failure| failure.delay.saturating_mul(2))
-                    .min(LAST_DELAY);
+                let before = state.failure.as_ref();
+                let mut delays = before.map_or(DELAYS.pauses(), |failure| failure.delays);
+                let retry_at = Instant::now() + delays.next_pause();
                 let reason = match &error {
                     SystemdError::Unreachable { reason, .. } => reason.clone(),
                     other => other.to_string(),
@@ -115,8 +112,8 @@ impl BusManager {
                 tracing::debug!(manager = self.name, reason, "no connection to the manager");
                 state.failure = Some(Failure {
                     reason,
-                    delay,
-                    retry_at: Instant::now() + delay,
+                    delays,
+                    retry_at,
                     socket,
                 });
                 Err(error)

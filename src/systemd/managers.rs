@@ -1,9 +1,8 @@
 //! The managers of the machine: the system's and those of its users.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
 
 use super::{
     UnitManager,
@@ -46,12 +45,7 @@ impl Managers {
     }
 
     fn with_users<T>(&self, change: impl FnOnce(&mut BTreeMap<u32, Arc<BusManager>>) -> T) -> T {
-        change(&mut self.users.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Closes the connections of all users but those in `wanted`.
-    pub fn keep_users(&self, wanted: &[u32]) {
-        self.with_users(|users| users.retain(|uid, _| wanted.contains(uid)));
+        change(&mut self.users.lock())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The properties of a unit, read with one `GetAll` for each interface.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::collections::BTreeMap;
 
 use zbus::{Connection, Variant};
 
@@ -96,13 +96,11 @@ fn take(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
         ("CPUUsageNSec", Variant::U64(time)) => status.cpu_usage = counted(*time),
         ("NeedDaemonReload", Variant::Bool(needed)) => status.need_daemon_reload = *needed,
         ("InvocationID", Variant::Array(bytes)) => {
-            status.invocation_id.clear();
-            for byte in bytes.iter() {
-                if let Variant::U8(byte) = byte {
-                    // Writing to a String can't fail.
-                    let _ = write!(status.invocation_id, "{byte:02x}");
-                }
-            }
+            let bytes = bytes.iter().filter_map(|byte| match byte {
+                Variant::U8(byte) => Some(*byte),
+                _ => None,
+            });
+            status.invocation_id = hex::encode(bytes.collect::<Vec<u8>>());
         }
         _ => {}
     }

@@ -9,16 +9,12 @@ use std::{
     time::Duration,
 };
 
-use kat::{
-    api::{
-        AgentPort, ApiError, CopyStream, Limits, VolumeCopies,
-        client::{Client, ClientError, LogQuery, Options},
-        serve_agent,
-    },
-    pki::{Identity, LeafKind, PeerIdentity, tls},
-    plan::{InstanceEntry, Stored},
-    pulse::Pulses,
-};
+use kat_api::{AgentPort, ApiError, CopyStream, Limits, VolumeCopies, serve_agent};
+use kat_client::{Client, ClientError, LogQuery, Options};
+use kat_daemon::watchdog::Pulses;
+use kat_pki::{Identity, LeafKind, PeerIdentity, tls};
+use kat_plan::InstanceEntry;
+use kat_types::stored::Stored;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +49,7 @@ impl Agent {
     async fn start(server: &Server) -> Self {
         let assignment = super::support::assignment();
         let assignment = Arc::new(serde_json::from_value(assignment).unwrap());
-        let listener = kat::api::bind_overlay(Ipv4Addr::LOCALHOST, 0).unwrap();
+        let listener = kat_api::bind_overlay(Ipv4Addr::LOCALHOST, 0).unwrap();
         let endpoint = listener.local_addr().unwrap().to_string();
         let authority = server.authority.certificate_pem();
         let config = tls::agent_server_config(Arc::clone(&server.identity), authority).unwrap();
@@ -139,10 +135,7 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     let lines = logs(&client, "web", "web-abcde").await.unwrap();
     let expected = ["web-abcde line 0", "web-abcde line 1", "web-abcde line 2"];
     assert_eq!(lines, expected);
-    assert_eq!(
-        server.logs.asked.lock().unwrap().pop().unwrap().tail,
-        Some(7)
-    );
+    assert_eq!(server.logs.asked.lock().pop().unwrap().tail, Some(7));
 
     // What the machine does not have under that name it does not look for.
     for (workload, id) in [("web", "web-zzzzz"), ("db", "web-abcde")] {
@@ -175,7 +168,7 @@ async fn a_machine_that_may_lead_reads_logs_and_nobody_else_does() {
     let meant = agent.client(&server, &leader(&server, "n2"), "n4");
     let error = logs(&meant, "web", "web-abcde").await.unwrap_err();
     assert!(error.to_string().contains("certificate"), "{error}");
-    assert_eq!(server.logs.asked.lock().unwrap().len(), 0);
+    assert_eq!(server.logs.asked.lock().len(), 0);
 }
 
 #[tokio::test]
@@ -200,7 +193,7 @@ async fn every_call_leaves_a_line_that_of_a_refused_machine_too() {
             .await
             .is_err()
     );
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let text = String::from_utf8(written.0.lock().clone()).unwrap();
     let lines: Vec<_> = text
         .lines()
         .filter(|line| line.contains(" audit: "))
@@ -222,7 +215,7 @@ async fn sessions_go_through_the_agents_port() {
     let client = agent.client(&server, &leader(&server, "n2"), "n1");
     super::sessions::talks(&client, &server).await;
     // The machine hears for whom.
-    let callers = || std::mem::take(&mut *server.echo.callers.lock().unwrap());
+    let callers = || std::mem::take(&mut *server.echo.callers.lock());
     assert_eq!(callers(), [None, None]);
     let named = client.for_caller(Some("token:a"));
     let begun = named.forward("shop", "web", "web-abcde", 80).await;

@@ -1,10 +1,7 @@
 //! Files of the workload's folder: kept and archived with the rest, shown by name, part of what a rollout is about.
 
-use kat::{
-    bundle::{CARRIED, unpack_carried},
-    plan::{Assignment, WorkloadMeta},
-    store::keys,
-};
+use kat_bundle::{CARRIED, unpack_carried};
+use kat_types::{assignment::Assignment, keys, records::WorkloadMeta};
 use reqwest::Method;
 use serde_json::json;
 

@@ -1,17 +1,16 @@
 //! What an image's tag means is asked for once for each version, and every replica runs that.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat::{
-    api::Limits,
-    plan::{ImageRecord, WorkloadMeta},
-    registry::{
-        Credentials, ImageSource, LoginAnswer, LoginPlace, Logins, Reference, RegistryError,
-        RegistrySettings, Resolved,
-    },
-    store::keys,
+use kat_api::Limits;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_types::{
+    keys,
+    records::{ImageRecord, WorkloadMeta},
+    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
 };
+use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -37,13 +36,13 @@ impl ImageSource for Known {
         settings: &RegistrySettings,
         _: &Logins,
     ) -> Result<Resolved, RegistryError> {
-        self.asked.lock().unwrap().push(image.to_string());
+        self.asked.lock().push(image.to_string());
         let insecure = settings
             .registries
             .get(&image.host)
             .is_some_and(|one| one.insecure);
-        self.insecure.lock().unwrap().push(insecure);
-        let mut digests = self.digests.lock().unwrap();
+        self.insecure.lock().push(insecure);
+        let mut digests = self.digests.lock();
         if digests.is_empty() {
             return Err(RegistryError::Unauthorized(image.host.clone()));
         }
@@ -65,7 +64,7 @@ impl ImageSource for Known {
 
 async fn server(digests: &[&'static str]) -> (Server, Arc<Known>) {
     let known = Arc::new(Known::default());
-    digests.clone_into(&mut known.digests.lock().unwrap());
+    digests.clone_into(&mut known.digests.lock());
     let server = Server::start_knowing(Limits::default(), Some(known.clone())).await;
     (server, known)
 }
@@ -98,7 +97,7 @@ async fn a_version_is_pinned_when_it_begins_and_comes_back_with_a_rollback() {
     assert_eq!(image(&server).architectures, ["amd64"]);
     // The same again begins no version.
     apply(&server, &text).await;
-    assert_eq!(known.asked.lock().unwrap().len(), 1);
+    assert_eq!(known.asked.lock().len(), 1);
 
     let at = json!({"restartedAt": "2026-11-20T10:00:00Z"});
     ask(&server, Method::PUT, "restart", &at).await;
@@ -116,7 +115,7 @@ async fn a_version_is_pinned_when_it_begins_and_comes_back_with_a_rollback() {
     // Another number of replicas begins none either.
     ask(&server, Method::PUT, "replicas", &json!({"replicas": 2})).await;
     assert_eq!(image(&server).pinned, pinned("sha256:one"));
-    assert_eq!(known.asked.lock().unwrap().len(), 2);
+    assert_eq!(known.asked.lock().len(), 2);
 
     let three = json!({"image": "registry.example/web:2"});
     let body = ask(&server, Method::PUT, "image", &three).await;
@@ -173,7 +172,7 @@ async fn who_can_not_be_asked_keeps_nobody_from_applying() {
     );
 
     // Which registry a short name means, nobody can say; what is never pulled is nobody's business.
-    let count = known.asked.lock().unwrap().len();
+    let count = known.asked.lock().len();
     let text = web("shop", "web", 1);
     apply(&server, &text.replace("registry.lab:5000/web:1", "web:1")).await;
     assert!(
@@ -190,7 +189,7 @@ async fn who_can_not_be_asked_keeps_nobody_from_applying() {
     )
     .await;
     assert!(image(&server).is_empty());
-    assert_eq!(known.asked.lock().unwrap().len(), count);
+    assert_eq!(known.asked.lock().len(), count);
 
     // Of a version with both it is kept that not all is known.
     let own = "  sidecars: [{name: own, image: \"localhost/own:1\", imagePullPolicy: Never}]\n  container:\n";
@@ -215,7 +214,7 @@ async fn what_is_set_about_registries_is_kept_and_counts() {
         json!([{"host": "registry.lab:5000", "insecure": true, "mirrors": ["mirror.example/lab"]}]);
     assert_eq!(list["items"], expected);
     apply(&server, &web("shop", "web", 1)).await;
-    assert_eq!(*known.insecure.lock().unwrap(), [true]);
+    assert_eq!(*known.insecure.lock(), [true]);
 
     for (path, body) in [
         (format!("{registries}/registry.lab%2Fx"), json!({})),

@@ -1,17 +1,18 @@
 //! Credentials for registries: they are checked, go in, and never come out; and who may do what with them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat::{
-    api::Limits,
-    plan::{LoginRecord, WorkloadMeta},
-    registry::{
-        Credentials, ImageSource, LoginAnswer, LoginPlace, Logins, Reference, RegistryError,
-        RegistrySettings, Resolved,
-    },
-    store::{Operation, keys},
+use kat_api::Limits;
+use kat_plan::LoginRecord;
+use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_types::{
+    keys,
+    records::WorkloadMeta,
+    registry::{Credentials, LoginPlace, Logins, Reference, RegistrySettings},
+    transaction::Operation,
 };
+use parking_lot::Mutex;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ impl ImageSource for Keeper {
         _: &RegistrySettings,
         logins: &Logins,
     ) -> Result<Resolved, RegistryError> {
-        self.asked.lock().unwrap().push(logins.clone());
+        self.asked.lock().push(logins.clone());
         match logins.0.is_empty() {
             true => Err(RegistryError::Unauthorized(image.host.clone())),
             false => Ok(Resolved {
@@ -59,7 +60,7 @@ impl ImageSource for Keeper {
         _: &RegistrySettings,
         credentials: &Credentials,
     ) -> Result<LoginAnswer, RegistryError> {
-        self.checked.lock().unwrap().push(place.to_string());
+        self.checked.lock().push(place.to_string());
         let host = place.host().to_owned();
         match host.as_str() {
             "away.example" => Err(RegistryError::Unreachable {
@@ -67,9 +68,7 @@ impl ImageSource for Keeper {
                 error: "connection refused".to_owned(),
             }),
             "open.example" => Ok(LoginAnswer::NotAsked),
-            _ if credentials.password == *self.password.lock().unwrap() => {
-                Ok(LoginAnswer::Accepted)
-            }
+            _ if credentials.password == *self.password.lock() => Ok(LoginAnswer::Accepted),
             _ => Err(RegistryError::Unauthorized(host)),
         }
     }
@@ -77,7 +76,7 @@ impl ImageSource for Keeper {
 
 async fn server() -> (Server, Arc<Keeper>) {
     let keeper = Arc::new(Keeper::default());
-    PASSWORD.clone_into(&mut keeper.password.lock().unwrap());
+    PASSWORD.clone_into(&mut keeper.password.lock());
     let server = Server::start_knowing(Limits::default(), Some(keeper.clone())).await;
     (server, keeper)
 }
@@ -148,7 +147,7 @@ async fn credentials_are_checked_and_stored_sealed() {
         "{message}"
     );
     assert_eq!(server.stored(), before);
-    "changed".clone_into(&mut keeper.password.lock().unwrap());
+    "changed".clone_into(&mut keeper.password.lock());
     let (_, updated) = login(&server, LAB, "changed").await;
     assert_eq!(updated["outcome"], "updated");
     assert_eq!(stored(&server, "registry.lab:5000").version, 2);
@@ -174,13 +173,7 @@ async fn credentials_are_checked_and_stored_sealed() {
     // What listens on the leader alone is not asked.
     let (status, body) = login(&server, &format!("{LIST}/127.0.0.1%3A5000"), "x").await;
     assert_eq!(status, 409, "{body}");
-    assert!(
-        !keeper
-            .checked
-            .lock()
-            .unwrap()
-            .contains(&"127.0.0.1:5000".to_owned())
-    );
+    assert!(!keeper.checked.lock().contains(&"127.0.0.1:5000".to_owned()));
 
     // One name for each place, a path of one is another.
     login(&server, &format!("{LIST}/Index.Docker.IO"), "changed").await;
@@ -287,10 +280,7 @@ async fn what_is_wrong_is_said_without_the_password() {
         let message = body["message"].as_str().unwrap();
         assert!(message.contains("expected a host such as"), "{message}");
     }
-    assert!(
-        keeper.checked.lock().unwrap().is_empty(),
-        "nobody was asked"
-    );
+    assert!(keeper.checked.lock().is_empty(), "nobody was asked");
     assert!(server.store.peek(keys::LOGINS).items.is_empty());
     server.stop().await;
 }
@@ -318,7 +308,7 @@ async fn a_private_image_is_pinned_with_its_namespaces_credentials_alone() {
     let (status, body) = call(&server, &server.deploy, Method::PUT, path, at).await;
     assert_eq!(status, 200, "{body}");
     assert_eq!(image(&server).pinned, "registry.lab:5000/web@sha256:one");
-    let asked = keeper.asked.lock().unwrap().clone();
+    let asked = keeper.asked.lock().clone();
     let names: Vec<Vec<String>> = asked
         .iter()
         .map(|one| one.0.keys().map(ToString::to_string).collect())
@@ -328,7 +318,7 @@ async fn a_private_image_is_pinned_with_its_namespaces_credentials_alone() {
     let text = web("default", "web", 1);
     let (status, _) = server.put("default", "web", &files(&text)).await;
     assert!(status.is_success());
-    assert!(keeper.asked.lock().unwrap()[2].0.is_empty());
+    assert!(keeper.asked.lock()[2].0.is_empty());
     server.stop().await;
 }
 

@@ -63,7 +63,7 @@ async fn logs_are_read_and_followed() {
         );
     }
     assert_eq!(lines.next().await, None);
-    let query = server.logs.asked.lock().unwrap().pop().unwrap();
+    let query = server.logs.asked.lock().pop().unwrap();
     assert_eq!((query.follow, query.tail), (false, Some(2)));
     assert_eq!(query.since, Some("2026-01-01T00:00:00Z".parse().unwrap()));
 

@@ -4,14 +4,14 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::support::{NODE_UID, Server, put, read, registration};
-use kat::{
-    api::{
-        client::{Client, Options},
-        types::{NodeLabels, NodeTaints, Taint},
-    },
-    plan::NodeRegistration,
+use kat_client::{Client, Options};
+use kat_store::StateStore;
+use kat_types::{
+    api::{NodeLabels, NodeTaints, Taint},
+    keys,
+    records::NodeRegistration,
     resource::TaintEffect,
-    store::{Operation, StateStore, keys},
+    transaction::Operation,
 };
 
 const NODE: &str = "/v1alpha1/nodes/n1";

@@ -6,11 +6,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::support::{NODE_UID, Server, put, read, registration, web};
-use kat::{
-    api::types::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
-    plan::{ASSIGNMENT_SCHEMA, NodeRegistration, Snapshot, Wanted},
+use kat_plan::Snapshot;
+use kat_types::{
+    api::{Health, InstancePhase, InstanceReport, NodeReport, NodeResources},
+    assignment::{ASSIGNMENT_SCHEMA, Wanted},
+    keys,
+    records::NodeRegistration,
     resource::{Bytes, MilliCpu, ResourceList},
-    store::keys,
 };
 
 const WEB: &str = "/v1alpha1/n/shop/workloads/web";
@@ -30,7 +32,7 @@ pub(super) async fn ready(server: &Server) {
         ..registration()
     };
     let subnet = |node: &str, subnet: &str| {
-        kat::store::Operation::Put(keys::network_node(node, "subnet"), subnet.into())
+        kat_types::transaction::Operation::Put(keys::network_node(node, "subnet"), subnet.into())
     };
     let list = json!({"schema": 1, "revision": 1, "count": 0});
     server
@@ -94,12 +96,7 @@ pub(super) async fn settle(server: &Server) {
             .handle
             .reports
             .observed(std::time::Duration::from_secs(60));
-        let plan = kat::plan::plan(
-            &snapshot,
-            &observed,
-            jiff::Timestamp::now(),
-            kat::plan::SEED,
-        );
+        let plan = kat_plan::plan(&snapshot, &observed, jiff::Timestamp::now(), kat_plan::SEED);
         if plan.changes.is_empty() {
             return;
         }

@@ -1,9 +1,6 @@
 //! Generations, going back, pauses, numbers of replicas and restarts, as callers see them.
 
-use kat::{
-    plan::WorkloadMeta,
-    store::{Operation, keys},
-};
+use kat_types::{keys, records::WorkloadMeta, transaction::Operation};
 use reqwest::Method;
 use serde_json::{Value, json};
 

@@ -1,8 +1,9 @@
 //! Secrets: values go in and never come out, and who may do what with them.
 
-use kat::{
-    plan::{SecretRecord, SecretVersion},
-    store::{Operation, keys},
+use kat_types::{
+    keys,
+    secrets::{SecretRecord, SecretVersion},
+    transaction::Operation,
 };
 use reqwest::Method;
 use serde_json::{Value, json};

@@ -6,11 +6,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use kat::api::{
-    ExecRequest, Limits, SessionRequest,
-    client::{Client, Options, Receiving},
+use kat_api::{Limits, SessionRequest};
+use kat_client::{Client, Options, Receiving};
+use kat_types::api::Connection;
+use kat_types::{
+    api::ExecRequest,
     frames::{Input, MOST, Output, TerminalSize},
-    types::Connection,
 };
 use reqwest::Method;
 use serde_json::json;
@@ -66,7 +67,7 @@ pub(super) async fn talks(client: &Client, server: &Server) {
         next(&mut receiving).await,
         Output::Error("web-abcde".into())
     );
-    let begun = server.echo.begun.lock().unwrap().pop().unwrap();
+    let begun = server.echo.begun.lock().pop().unwrap();
     assert_eq!(begun, SessionRequest::Exec(request(&words)));
     assert!(sending.send(&Input::Data("hello".into())).await);
     assert_eq!(next(&mut receiving).await, Output::Data("hello".into()));
@@ -142,7 +143,7 @@ async fn who_only_reads_has_no_sessions() {
     let admin = client(&server, &server.admin, server.port);
     let empty = admin.exec("shop", "web", "web-abcde", &request(&[])).await;
     assert_eq!(empty.unwrap_err().status(), Some(400));
-    assert_eq!(server.echo.begun.lock().unwrap().len(), 0);
+    assert_eq!(server.echo.begun.lock().len(), 0);
 }
 
 #[tokio::test]
@@ -225,7 +226,7 @@ async fn a_namespace_is_counted_on_all_its_machines_and_nothing_else_is() {
         let ids: Vec<_> = found.iter().map(|one| &one["instance"]).collect();
         assert_eq!(ids, ["web-abcde"]);
     }
-    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    *server.echo.away.lock() = Some("can't be reached".to_owned());
     let (status, body) = server.get(&server.deploy, path).await;
     assert_eq!(status, 200, "{body}");
     let away = json!([{"node": "n1", "message": "the machine `n1` can't be reached"}]);
@@ -260,7 +261,7 @@ async fn one_caller_takes_no_more_than_its_part_of_the_streams() {
     let second = forward(&deploy).await.unwrap();
     let refused = forward(&deploy).await.unwrap_err();
     assert_eq!(refused.status(), Some(429));
-    let id = server.echo.callers.lock().unwrap()[0].clone().unwrap();
+    let id = server.echo.callers.lock()[0].clone().unwrap();
     assert!(id.starts_with("token:"), "{id}");
     let words = refused.to_string();
     assert!(words.contains(&format!("`{id}` has 2 streams")), "{words}");
@@ -307,11 +308,7 @@ async fn a_machine_that_does_not_lead_begins_no_session() {
         let refused = server.call(&server.admin, Method::POST, &path).await;
         assert_eq!(refused.status(), 503, "{what}");
     }
-    assert_eq!(
-        server.echo.callers.lock().unwrap().len(),
-        0,
-        "nothing was begun"
-    );
+    assert_eq!(server.echo.callers.lock().len(), 0, "nothing was begun");
     // The control: reads are answered.
     let logs = format!("{instance}/logs");
     assert_eq!(server.get(&server.admin, &logs).await.0, 200);

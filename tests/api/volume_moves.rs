@@ -1,6 +1,9 @@
 //! Volumes that move: who may ask, what is refused and why, and what is written.
 
-use kat::plan::{KeptCopy, NodeRegistration, VolumeMove, VolumeRecord};
+use kat_types::{
+    records::{NodeRegistration, VolumeRecord},
+    volumes::{KeptCopy, VolumeMove},
+};
 
 use super::{
     volumes::{apply, delete, event_of, meta, record, store, stored, user_of_data},

@@ -1,10 +1,11 @@
 //! Volumes: what is shown of them, who may remove data, and when that is refused.
 
 use jiff::Timestamp;
-use kat::{
-    plan::{VolumeRecord, WorkloadMeta},
+use kat_types::{
+    keys,
+    records::{VolumeRecord, WorkloadMeta},
     resource::ReclaimPolicy,
-    store::{Operation, keys},
+    transaction::Operation,
 };
 use reqwest::Method;
 use serde_json::{Value, json};

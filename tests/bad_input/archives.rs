@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use flate2::{Compression, write::GzEncoder};
-use kat::bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
+use kat_bundle::{Class, Diagnostic, Limits, SourceFile, pack, read_archive, read_archive_within};
 use tar::{EntryType, Header};
 
 use crate::over_api;

@@ -1,7 +1,7 @@
 //! The same mistakes sent to the API: its answer holds them as the parser found them, and nothing is
 //! stored.
 
-use kat::bundle::Diagnostic;
+use kat_bundle::Diagnostic;
 use serde_json::Value;
 
 use crate::support::{Server, read};

@@ -76,7 +76,7 @@ async fn a_certificate_of_another_authority_is_refused() {
     );
     // A certificate for another purpose of the same cluster is none for this one.
     let etcd = Authority::generate(AuthorityKind::EtcdClients, CLUSTER_UID, now).unwrap();
-    let kind = kat::pki::LeafKind::EtcdNode {
+    let kind = kat_pki::LeafKind::EtcdNode {
         name: "n1".to_owned(),
     };
     let leaf = etcd.issue(&kind, now).unwrap();

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use axum::{
@@ -13,6 +13,7 @@ use axum::{
     http::{HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{net::UnixListener, runtime::Runtime, sync::Notify};
@@ -97,7 +98,7 @@ impl Fake {
 
     /// One more answer for `METHOD /path`, after those that are there; the last one stays.
     pub(crate) fn reply(&self, key: &str, status: u16, body: Value) {
-        let mut script = self.shared.script.lock().unwrap();
+        let mut script = self.shared.script.lock();
         let replies = script.replies.entry(key.to_owned()).or_default();
         replies.push_back(Reply {
             status,
@@ -108,7 +109,7 @@ impl Fake {
 
     /// The only answer for `METHOD /path`.
     pub(crate) fn instead(&self, key: &str, status: u16, body: Value) {
-        self.shared.script.lock().unwrap().replies.remove(key);
+        self.shared.script.lock().replies.remove(key);
         self.reply(key, status, body);
     }
 
@@ -120,7 +121,7 @@ impl Fake {
 
     /// One more piece of `WATCH /path` or `LOGS /path`.
     pub(crate) fn send(&self, key: &str, piece: Piece) {
-        let mut script = self.shared.script.lock().unwrap();
+        let mut script = self.shared.script.lock();
         script
             .streams
             .entry(key.to_owned())
@@ -138,26 +139,26 @@ impl Fake {
 
     /// Answers nothing until [`Fake::release`].
     pub(crate) fn hold(&self) {
-        self.shared.script.lock().unwrap().held = true;
+        self.shared.script.lock().held = true;
     }
 
     pub(crate) fn release(&self) {
-        self.shared.script.lock().unwrap().held = false;
+        self.shared.script.lock().held = false;
         self.shared.changed.notify_waiters();
     }
 
     /// From now on nobody leads.
     pub(crate) fn be_stale(&self) {
-        self.shared.script.lock().unwrap().stale = true;
+        self.shared.script.lock().stale = true;
     }
 
     /// What was asked, `METHOD /path?query`, without what only looks around.
     pub(crate) fn asked(&self) -> Vec<String> {
-        self.shared.script.lock().unwrap().asked.clone()
+        self.shared.script.lock().asked.clone()
     }
 
     pub(crate) fn body(&self) -> Bytes {
-        self.shared.script.lock().unwrap().body.clone()
+        self.shared.script.lock().body.clone()
     }
 }
 
@@ -172,7 +173,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let body = axum::body::to_bytes(request.into_body(), 1 << 24).await;
     {
-        let mut script = shared.script.lock().unwrap();
+        let mut script = shared.script.lock();
         let text = if query.is_empty() {
             format!("{method} {path}")
         } else {
@@ -189,7 +190,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         let changed = shared.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
-        if !shared.script.lock().unwrap().held {
+        if !shared.script.lock().held {
             break;
         }
         changed.await;
@@ -201,7 +202,7 @@ async fn answer(State(shared): State<Shared>, request: Request) -> Response {
         return stream(shared, format!("WATCH {path}"));
     }
     let key = format!("{method} {path}");
-    let mut script = shared.script.lock().unwrap();
+    let mut script = shared.script.lock();
     let found = script.replies.get_mut(&key).and_then(|replies| {
         if replies.len() > 1 && replies.front().is_some_and(|front| front.given) {
             replies.pop_front();
@@ -229,7 +230,7 @@ fn stream(shared: Shared, key: String) -> Response {
             tokio::pin!(changed);
             changed.as_mut().enable();
             let piece = {
-                let mut script = shared.script.lock().unwrap();
+                let mut script = shared.script.lock();
                 script.streams.entry(key.clone()).or_default().pop_front()
             };
             match piece {

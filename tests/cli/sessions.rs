@@ -8,7 +8,7 @@ use std::{
 };
 
 use insta::assert_snapshot;
-use kat::api::SessionRequest;
+use kat_api::SessionRequest;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -41,7 +41,7 @@ async fn what_is_piped_in_comes_out_and_the_exit_code_is_the_commands() {
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(output.stdout, b"hello\nthere");
     assert_eq!(output.stderr, b"web-abcde");
-    let begun = server.echo.begun.lock().unwrap().pop().unwrap();
+    let begun = server.echo.begun.lock().pop().unwrap();
     let SessionRequest::Exec(request) = begun else {
         panic!("{begun:?}");
     };
@@ -136,7 +136,7 @@ async fn what_instances_take_is_counted_when_it_is_asked_for() {
     let nodes = program.run(&["top", "nodes"]);
     assert!(nodes.starts_with("exit: 0\n"), "{nodes}");
     assert!(nodes.contains("n1") && nodes.contains("250m"), "{nodes}");
-    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    *server.echo.away.lock() = Some("can't be reached".to_owned());
     let away = program.run(&["top", "instances"]);
     assert!(
         away.contains("warning: the machine `n1` can't be reached"),
@@ -162,7 +162,7 @@ async fn a_token_of_a_namespace_sees_what_its_instances_take() {
 
     let mut live = program.spawn_on_terminal(&["top", "instances", "-n", "shop"]);
     live.stdout_says("250m");
-    *server.echo.away.lock().unwrap() = Some("can't be reached".to_owned());
+    *server.echo.away.lock() = Some("can't be reached".to_owned());
     live.stdout_says("the machine `n1` can't be reached");
     live.interrupt();
     assert!(live.end().starts_with("exit: 130\n"));

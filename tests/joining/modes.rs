@@ -7,7 +7,7 @@ use super::*;
 async fn without_a_token_only_while_the_network_is_trusted() {
     let server = server().await;
     let before = server.stored();
-    let trusting = kat::api::types::TRUSTING;
+    let trusting = kat_types::api::TRUSTING;
     let refused = async |number: u8, status: StatusCode, words: &str| {
         let name = format!("n{number}");
         let (found, answer) = join(&server, trusting, &fresh(&name, number)).await;
@@ -84,7 +84,7 @@ async fn without_a_token_only_while_the_network_is_trusted() {
     server.write(&[put(key.clone(), &record)]).await;
     refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
     record.expires = None;
-    record.scope = kat::api::types::Scope::Admin;
+    record.scope = kat_types::api::Scope::Admin;
     server.write(&[put(key, &record)]).await;
     refused(3, StatusCode::UNAUTHORIZED, "no machine without a token").await;
 }

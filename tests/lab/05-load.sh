@@ -2,11 +2,16 @@
 # shellcheck shell=bash
 mkdir -p "$LAB_WORK/upgrade/bin"
 dpkg-deb --extract "$LAB_DEB" "$LAB_WORK/upgrade/tree"
-cp "$LAB_WORK"/upgrade/tree/usr/bin/* "$LAB_WORK/upgrade/bin"
+cp "$LAB_WORK"/upgrade/tree/usr/{bin/*,libexec/kat/kat-net} "$LAB_WORK/upgrade/bin"
 version=$(dpkg-deb --field "$LAB_DEB" Version).1~test
 newer=$(contrib/package --binaries "$LAB_WORK/upgrade/bin" --version "$version" --out "$LAB_WORK/upgrade" deb)
 lab copy "$newer" n1:/root/newer.deb
 lab copy "$LAB_DEB" n1:/root/older.deb
+
+# Containers from before kat-net was a program still name kat-agent as their hook.
+said=$(n1 /usr/libexec/kat/kat-net hook </dev/null 2>&1) && false
+[[ $said ]]
+equal "$said" "$(n1 kat-agent hook </dev/null 2>&1 || true)" "the hook by its earlier name"
 
 run web --port 80
 address=$(field web .status.ip) id=$(field web .metadata.name)

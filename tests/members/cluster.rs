@@ -9,19 +9,18 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kat::{
-    api::types::{Condition, NodeReport},
-    leader::{
-        EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
-        keep_members, start, watch_over,
-    },
-    pki::{Authority, AuthorityKind, Identity, LeafKind},
-    plan::ClusterMembers,
-    pulse::Pulses,
-    store::{
-        Committed, EtcdOptions, EtcdStore, EtcdTls, Operation, StateStore, StoreError, etcd_admin,
-        keys,
-    },
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{
+    EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig, TakeoverConfig,
+    keep_members, start, watch_over,
+};
+use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
+use kat_plan::ClusterMembers;
+use kat_store::{Committed, EtcdOptions, EtcdStore, EtcdTls, StateStore, StoreError, etcd_admin};
+use kat_types::{
+    api::{Condition, NodeReport},
+    keys,
+    transaction::Operation,
 };
 use serde_json::json;
 use tokio::task::JoinHandle;
@@ -30,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 use super::etcd;
 
 /// Longest wait for anything.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub folder: tempfile::TempDir,
     pub clients: Authority,
     pub peers: Authority,
@@ -48,7 +47,7 @@ pub struct Cluster {
 }
 
 /// One machine: its etcd, its API's port, and its candidate.
-pub struct Machine {
+pub(crate) struct Machine {
     pub number: u8,
     pub etcd: Child,
     pub api: JoinHandle<()>,
@@ -57,21 +56,21 @@ pub struct Machine {
     pub cancel: CancellationToken,
 }
 
-pub fn name(number: u8) -> String {
+pub(crate) fn name(number: u8) -> String {
     format!("n{number}")
 }
 
-pub fn address(number: u8) -> Ipv4Addr {
+pub(crate) fn address(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, number, 1)
 }
 
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind((address(1), 0)).expect("a port");
     listener.local_addr().expect("its address").port()
 }
 
 /// Waits until `what` gives something.
-pub async fn until<T, F: Future<Output = Option<T>>>(
+pub(crate) async fn until<T, F: Future<Output = Option<T>>>(
     sentence: &str,
     mut what: impl FnMut() -> F,
 ) -> T {
@@ -89,7 +88,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(
 }
 
 impl Cluster {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let _ = tracing_subscriber::fmt()
             .with_env_filter("kat=info")
             .with_test_writer()
@@ -109,17 +108,17 @@ impl Cluster {
         }
     }
 
-    pub fn url(&self, number: u8) -> String {
+    pub(crate) fn url(&self, number: u8) -> String {
         format!("https://{}:{}", address(number), self.client_port)
     }
 
-    pub fn identity(&self, authority: &Authority, kind: &LeafKind) -> Identity {
+    pub(crate) fn identity(&self, authority: &Authority, kind: &LeafKind) -> Identity {
         authority
             .issue(kind, Timestamp::now())
             .expect("a certificate")
     }
 
-    pub fn options(&self, leader: &str, urls: Vec<String>) -> EtcdOptions {
+    pub(crate) fn options(&self, leader: &str, urls: Vec<String>) -> EtcdOptions {
         let kind = LeafKind::Leader {
             name: leader.to_owned(),
         };
@@ -136,7 +135,7 @@ impl Cluster {
     }
 
     /// Starts etcd as `kat-etcd.service` does, among these machines.
-    pub fn etcd(&self, number: u8, members: &[u8], state: &str) -> Child {
+    pub(crate) fn etcd(&self, number: u8, members: &[u8], state: &str) -> Child {
         let own = name(number);
         let folder = self.folder.path().join(&own);
         fs::create_dir_all(&folder).expect("a folder");
@@ -199,7 +198,7 @@ impl Cluster {
     }
 
     /// A machine with its etcd and its API's port; it does not campaign yet.
-    pub async fn machine(&self, number: u8, members: &[u8], state: &str) -> Machine {
+    pub(crate) async fn machine(&self, number: u8, members: &[u8], state: &str) -> Machine {
         let etcd = self.etcd(number, members, state);
         let mut urls = vec![self.url(number)];
         urls.extend(
@@ -229,7 +228,7 @@ impl Cluster {
     }
 
     /// Lets it campaign, as a machine that holds etcd does.
-    pub fn campaign(&self, machine: &mut Machine) {
+    pub(crate) fn campaign(&self, machine: &mut Machine) {
         let node = name(machine.number);
         let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> = Arc::new(Timestamp::now);
         let handle = start(
@@ -243,7 +242,7 @@ impl Cluster {
                 },
                 clock: Arc::clone(&clock),
                 pulses: Pulses::default(),
-                sealing: kat::plan::Sealing::None,
+                sealing: kat_plan::Sealing::None,
             },
             machine.cancel.clone(),
         );
@@ -283,14 +282,14 @@ impl Cluster {
     }
 
     /// The first machine, with all of them written down as Ready.
-    pub async fn first(&self) -> Machine {
+    pub(crate) async fn first(&self) -> Machine {
         let mut machine = self.seeded().await;
         self.campaign(&mut machine);
         machine
     }
 
     /// The same before it campaigns.
-    pub async fn seeded(&self) -> Machine {
+    pub(crate) async fn seeded(&self) -> Machine {
         let machine = self.machine(1, &[1], "new").await;
         until("the first etcd serves", async || {
             machine.store.health().await.ok()
@@ -326,19 +325,19 @@ impl Cluster {
     }
 
     /// Three machines.
-    pub async fn three(&self) -> Vec<Machine> {
+    pub(crate) async fn three(&self) -> Vec<Machine> {
         self.grow(3).await
     }
 
     /// So many machines, each of which started etcd when it found itself among the members.
-    pub async fn grow(&self, count: usize) -> Vec<Machine> {
+    pub(crate) async fn grow(&self, count: usize) -> Vec<Machine> {
         let mut machines = vec![self.first().await];
         self.join(&mut machines, count).await;
         machines
     }
 
     /// The others become members.
-    pub async fn join(&self, machines: &mut Vec<Machine>, count: usize) {
+    pub(crate) async fn join(&self, machines: &mut Vec<Machine>, count: usize) {
         let begun = Instant::now();
         while machines.len() < count {
             let known: Vec<u8> = machines.iter().map(|machine| machine.number).collect();
@@ -376,23 +375,23 @@ impl Cluster {
         .await;
     }
 
-    pub async fn at(&self, number: u8) -> EtcdStore {
+    pub(crate) async fn at(&self, number: u8) -> EtcdStore {
         let options = self.options("n1", vec![self.url(number)]);
         EtcdStore::connect(&options).await.expect("a client")
     }
 }
 
 impl Machine {
-    pub fn handle(&self) -> &LeaderHandle {
+    pub(crate) fn handle(&self) -> &LeaderHandle {
         self.handle.as_ref().expect("it campaigns")
     }
 
-    pub fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.handle().leadership.borrow().is_some()
     }
 
     /// Its disk is gone, or was put in anew: etcd ends, and its data with it.
-    pub fn lose_data(&mut self, cluster: &Cluster) {
+    pub(crate) fn lose_data(&mut self, cluster: &Cluster) {
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
         let data = cluster.folder.path().join(name(self.number)).join("data");
@@ -400,7 +399,7 @@ impl Machine {
     }
 
     /// Pulls its plug.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.api.abort();
         let _ = self.etcd.kill();
         let _ = self.etcd.wait();
@@ -414,21 +413,21 @@ impl Drop for Machine {
     }
 }
 
-pub fn json<T: serde::Serialize>(key: String, value: &T) -> Operation {
+pub(crate) fn json<T: serde::Serialize>(key: String, value: &T) -> Operation {
     Operation::Put(key, serde_json::to_vec(value).expect("plain data"))
 }
 
-pub fn number(name: &str) -> u8 {
+pub(crate) fn number(name: &str) -> u8 {
     name.trim_start_matches('n').parse().expect("a number")
 }
 
-pub async fn members(store: &EtcdStore) -> Option<ClusterMembers> {
+pub(crate) async fn members(store: &EtcdStore) -> Option<ClusterMembers> {
     let key = store.get(keys::MEMBERS).await.ok()??;
     serde_json::from_slice(&key.value).ok()
 }
 
 /// How many members have a vote and answer.
-pub async fn well(store: &EtcdStore) -> Option<usize> {
+pub(crate) async fn well(store: &EtcdStore) -> Option<usize> {
     let members = members(store).await?;
     let well = members.members.values();
     Some(well.filter(|one| one.voting && one.healthy).count())
@@ -436,7 +435,7 @@ pub async fn well(store: &EtcdStore) -> Option<usize> {
 
 /// Reports for all machines, as their agents would send them, until the task is ended. `condition`
 /// is what one of them says besides.
-pub fn reports(
+pub(crate) fn reports(
     handle: &LeaderHandle,
     machines: u8,
     condition: Option<(u8, Condition)>,

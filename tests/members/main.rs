@@ -21,10 +21,8 @@ mod upkeep;
 
 use std::time::{Duration, Instant};
 
-use kat::{
-    plan::NodeRegistration,
-    store::{Committed, Operation, StateStore, etcd_admin, keys},
-};
+use kat_store::{Committed, StateStore, etcd_admin};
+use kat_types::{keys, records::NodeRegistration, transaction::Operation};
 
 use cluster::{Cluster, Machine, members, name, number, until};
 

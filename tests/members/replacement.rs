@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use kat::{
-    api::types::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
-    store::{Committed, EtcdStore, Operation, StateStore, etcd_admin, keys},
+use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
+use kat_types::{
+    api::{Condition, DATA_LOST_CONDITION, Event, data_lost_reason},
+    keys,
+    transaction::Operation,
 };
 
 use super::cluster::{Cluster, Machine, members, name, reports, until, well};

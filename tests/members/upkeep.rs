@@ -2,13 +2,9 @@
 
 use std::time::Duration;
 
-use kat::{
-    api::types::Event,
-    leader::StoreReport,
-    store::{
-        Committed, EtcdStore, Operation, StateStore, StoreError, etcd_admin, etcd_maintenance, keys,
-    },
-};
+use kat_leader::StoreReport;
+use kat_store::{Committed, EtcdStore, StateStore, StoreError, etcd_admin, etcd_maintenance};
+use kat_types::{api::Event, keys, transaction::Operation};
 use tokio::time::sleep;
 
 use super::cluster::{Cluster, Machine, until};

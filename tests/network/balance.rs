@@ -11,10 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat::network::{
-    balance::{self, Balancer},
-    namespaces::NetworkNamespace,
-    state::{Gate, NodeNetwork, Part, ServiceNetwork, ServicePort, Services, Transport},
+use kat_network::state::{
+    Gate, NodeNetwork, Part, ServiceNetwork, ServicePort, Services, Transport,
+};
+use kat_network::{
+    containers::namespaces::NetworkNamespace,
+    nftables::service_addresses::{self as balance, Balancer},
 };
 
 use super::{
@@ -89,7 +91,7 @@ fn services(instances: &[(u8, Part)]) -> Services {
     }
 }
 
-pub fn answer(namespace: &NetworkNamespace, number: u8) {
+pub(crate) fn answer(namespace: &NetworkNamespace, number: u8) {
     let bind = || {
         let any = Ipv4Addr::UNSPECIFIED;
         let listener = TcpListener::bind((any, 80)).unwrap();
@@ -128,7 +130,7 @@ fn udp() -> UdpSocket {
 }
 
 /// Who answers, and with which address of the caller.
-pub fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
+pub(crate) fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
     stream.write_all(b"?")?;
     let mut buffer = [0; 64];
     match stream.read(&mut buffer)? {
@@ -137,7 +139,7 @@ pub fn ask(mut stream: &TcpStream) -> io::Result<(u8, String)> {
     }
 }
 
-pub fn ask_udp(socket: &UdpSocket) -> io::Result<(u8, String)> {
+pub(crate) fn ask_udp(socket: &UdpSocket) -> io::Result<(u8, String)> {
     socket.send(b"?")?;
     let mut buffer = [0; 64];
     let length = socket.recv(&mut buffer)?;

@@ -6,12 +6,13 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use kat::network::{
-    attach,
-    firewall::{self, Firewall},
-    namespaces::NetworkNamespace,
-    obstacles,
-    state::Gate,
+use kat_network::state::Gate;
+use kat_network::{
+    containers::{attach, namespaces::NetworkNamespace},
+    nftables::{
+        firewall::{self, Firewall},
+        other_firewalls as obstacles,
+    },
 };
 
 use super::world::{
@@ -22,10 +23,10 @@ use super::world::{
 const UID: u32 = 20001;
 
 /// A network that the machine is connected to: 192.0.2.1 is the machine, 192.0.2.2 is in it.
-pub struct Outside(Child);
+pub(crate) struct Outside(Child);
 
 impl Outside {
-    pub fn connect() -> Self {
+    pub(crate) fn connect() -> Self {
         let child = Command::new("unshare")
             .args(["--net", "sleep", "300"])
             .stdin(Stdio::null())
@@ -51,11 +52,11 @@ impl Outside {
         outside
     }
 
-    pub fn namespace(&self) -> NetworkNamespace {
+    pub(crate) fn namespace(&self) -> NetworkNamespace {
         NetworkNamespace::of(self.0.id().try_into().unwrap()).unwrap()
     }
 
-    pub fn inside(&self, line: &str) -> String {
+    pub(crate) fn inside(&self, line: &str) -> String {
         self.namespace().run(|| run(line)).unwrap()
     }
 }

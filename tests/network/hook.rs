@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat::network::{attach, state::Gate};
+use kat_network::containers::attach;
+use kat_network::state::Gate;
 
 use super::world::{
     ADDRESS, Container, Machine, as_user, eventually, fetch, in_new_namespace, run, serve_in,
@@ -43,7 +44,7 @@ fn a_container_gets_its_address_and_reaches_the_machine_and_others() {
             .await
             .unwrap();
 
-        let own = kat::network::namespaces::NetworkNamespace::own().unwrap();
+        let own = kat_network::containers::namespaces::NetworkNamespace::own().unwrap();
         serve_in(&own, 8080);
         first.serve(80);
         second.serve(80);
@@ -97,7 +98,7 @@ fn a_container_can_not_send_with_anothers_address() {
             .hook(UID, "web-aaaaa", container.pid())
             .await
             .unwrap();
-        let own = kat::network::namespaces::NetworkNamespace::own().unwrap();
+        let own = kat_network::containers::namespaces::NetworkNamespace::own().unwrap();
         let socket = own
             .run(|| std::net::UdpSocket::bind("0.0.0.0:9999"))
             .unwrap()
@@ -311,7 +312,7 @@ fn what_an_earlier_call_left_half_made_is_replaced() {
 fn the_gate_opens_by_itself_after_its_time() {
     in_new_namespace(|| async {
         let mut machine = Machine::start();
-        let node = kat::network::state::NodeNetwork {
+        let node = kat_network::state::NodeNetwork {
             hold_seconds: 1,
             ..super::world::node()
         };
@@ -329,11 +330,11 @@ fn the_gate_opens_by_itself_after_its_time() {
 
 /// Counts the lines that are written on this thread.
 #[derive(Clone, Default)]
-struct Lines(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+struct Lines(std::sync::Arc<parking_lot::Mutex<Vec<u8>>>);
 
 impl Write for Lines {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -343,7 +344,7 @@ impl Write for Lines {
 
 impl Lines {
     fn about(&self, uid: u32) -> usize {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = String::from_utf8(self.0.lock().clone()).unwrap();
         let user = format!("uid={uid}");
         text.lines().filter(|line| line.contains(&user)).count()
     }

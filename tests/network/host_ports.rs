@@ -12,13 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat::network::{
-    firewall::Firewall,
-    host_ports::{self, HostPortKeeper},
-    namespaces::NetworkNamespace,
-    obstacles,
-    state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Part, Transport},
-    watch::Snapshot,
+use kat_network::state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Part, Transport};
+use kat_network::{
+    containers::namespaces::NetworkNamespace,
+    nftables::{
+        firewall::Firewall,
+        host_ports::{self, HostPortKeeper},
+        other_firewalls as obstacles,
+    },
+    state_files::Snapshot,
 };
 
 use super::{

@@ -4,32 +4,37 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::{fs::PermissionsExt, net::UnixListener},
     path::PathBuf,
-    sync::{Arc, Mutex, mpsc},
+    sync::{Arc, mpsc},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use kat::network::{
-    self,
-    kat0::{Overlay, StartUserspace},
+use kat_network as network;
+use kat_network::{
+    containers::{
+        namespaces::NetworkNamespace, unit_processes::UnitProcesses, verify::CgroupReader,
+    },
+    dns::resolved::Tell,
+    overlay::{
+        kat0::{Overlay, StartUserspace},
+        wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
+    },
+};
+use kat_network::{
     links::Links,
-    namespaces::NetworkNamespace,
-    resolved::Tell,
     service::{self, Config},
     state::{Gate, InstanceNetwork, Instances, NodeNetwork, Peer, Peers},
-    unit_processes::UnitProcesses,
-    verify::CgroupReader,
-    wireguard::{PrivateKey, Uapi, WireGuard, generate_key, userspace},
 };
+use parking_lot::Mutex;
 use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 
 use super::world::{Container, as_user, fetch_in, node, run, write};
 
-pub const UID: u32 = 20001;
+pub(crate) const UID: u32 = 20001;
 
 /// Runs userspace WireGuard in the same namespace, in place of `kat-wg.service`.
-pub struct InProcess {
+pub(crate) struct InProcess {
     pub socket: PathBuf,
     pub cancel: CancellationToken,
     pub started: Mutex<Vec<CancellationToken>>,
@@ -39,7 +44,7 @@ pub struct InProcess {
 impl StartUserspace for InProcess {
     async fn start(&self) -> Result<(), String> {
         let (socket, cancel) = (self.socket.clone(), self.cancel.child_token());
-        self.started.lock().unwrap().push(cancel.clone());
+        self.started.lock().push(cancel.clone());
         tokio::spawn(async move {
             userspace::serve("kat0", &socket, cancel, || ())
                 .await
@@ -50,7 +55,7 @@ impl StartUserspace for InProcess {
 }
 
 /// A machine on a thread, in a namespace and with a runtime of its own.
-pub struct Host {
+pub(crate) struct Host {
     pub number: u8,
     pub folder: tempfile::TempDir,
     pub namespace: NetworkNamespace,
@@ -65,7 +70,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn start(number: u8) -> Self {
+    pub(crate) fn start(number: u8) -> Self {
         let (sender, receiver) = mpsc::channel();
         let end = CancellationToken::new();
         let stop = end.clone();
@@ -104,7 +109,7 @@ impl Host {
         host
     }
 
-    pub fn node(&self) -> NodeNetwork {
+    pub(crate) fn node(&self) -> NodeNetwork {
         NodeNetwork {
             node: format!("n{}", self.number),
             subnet: format!("10.90.{}.0/24", self.number).parse().unwrap(),
@@ -113,19 +118,19 @@ impl Host {
         }
     }
 
-    pub fn address(&self, last: u8) -> Ipv4Addr {
+    pub(crate) fn address(&self, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 90, self.number, last)
     }
 
-    pub fn write(&self, name: &str, value: &impl serde::Serialize) {
+    pub(crate) fn write(&self, name: &str, value: &impl serde::Serialize) {
         write(self.folder.path(), name, value);
     }
 
-    pub fn command(&self, line: &str) -> String {
+    pub(crate) fn command(&self, line: &str) -> String {
         self.namespace.run(|| run(line)).unwrap()
     }
 
-    pub fn namespace(&self) -> NetworkNamespace {
+    pub(crate) fn namespace(&self) -> NetworkNamespace {
         let (sender, receiver) = mpsc::channel();
         self.namespace
             .run(|| sender.send(NetworkNamespace::own().unwrap()).unwrap())
@@ -134,7 +139,7 @@ impl Host {
     }
 
     /// This machine as a peer of others.
-    pub fn as_peer(&self, endpoints: &[&str]) -> Peer {
+    pub(crate) fn as_peer(&self, endpoints: &[&str]) -> Peer {
         Peer {
             public_key: self.key.public().to_string(),
             endpoints: endpoints.iter().map(|text| (*text).to_owned()).collect(),
@@ -145,25 +150,25 @@ impl Host {
     }
 
     /// It hears no announcement.
-    pub fn deafen(&self) {
+    pub(crate) fn deafen(&self) {
         self.command("nft add table inet deaf");
         self.command("nft add chain inet deaf in { type filter hook input priority 0 ; }");
         self.command("nft add rule inet deaf in udp dport 9117 drop");
     }
 
-    pub async fn fetches(&self, address: Ipv4Addr) -> bool {
+    pub(crate) async fn fetches(&self, address: Ipv4Addr) -> bool {
         fetch_in(self.namespace(), (address, 8080).into())
             .await
             .is_ok()
     }
 
     /// Where its WireGuard has another machine.
-    pub async fn endpoint_of(&self, other: &Self) -> Option<SocketAddr> {
+    pub(crate) async fn endpoint_of(&self, other: &Self) -> Option<SocketAddr> {
         let device = self.wireguard().read().await.ok()?;
         device.peers.get(&other.key.public())?.endpoint
     }
 
-    pub fn set_peers(&self, peers: &[(&str, Peer)]) {
+    pub(crate) fn set_peers(&self, peers: &[(&str, Peer)]) {
         let peers = peers
             .iter()
             .map(|(name, peer)| ((*name).to_owned(), peer.clone()))
@@ -171,7 +176,7 @@ impl Host {
         self.write("peers.json", &Peers { schema: 1, peers });
     }
 
-    pub fn set_instances(&self, names: &[(&str, u8)]) {
+    pub(crate) fn set_instances(&self, names: &[(&str, u8)]) {
         let instance = |host: u8, name: &str| InstanceNetwork {
             namespace: "default".into(),
             workload: "web".into(),
@@ -195,17 +200,17 @@ impl Host {
     }
 
     /// Runs the service until the given token is cancelled.
-    pub fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
+    pub(crate) fn serve(&self) -> (CancellationToken, tokio::task::JoinHandle<()>) {
         let cancel = CancellationToken::new();
         let claimed = Arc::clone(&self.claimed);
         let cgroups: CgroupReader = Arc::new(move |pid| {
-            let claimed = claimed.lock().unwrap();
+            let claimed = claimed.lock();
             let found = claimed.iter().find(|(known, _)| *known == pid);
             Ok(found.map_or("/".into(), |(_, path)| path.clone()))
         });
         let claimed = Arc::clone(&self.claimed);
         let processes: UnitProcesses = Arc::new(move |_, unit| {
-            let claimed = claimed.lock().unwrap();
+            let claimed = claimed.lock();
             let within = claimed.iter().filter(|(_, path)| path.contains(unit));
             Ok(within.map(|(pid, _)| *pid).collect())
         });
@@ -236,26 +241,26 @@ impl Host {
         (cancel, task)
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("net.sock")
     }
 
-    pub fn wireguard(&self) -> Uapi {
+    pub(crate) fn wireguard(&self) -> Uapi {
         Uapi::new(&self.starter.socket)
     }
 
     /// Starts a container of an instance and calls the hook for it.
-    pub async fn container(&self, instance: &str) -> Container {
+    pub(crate) async fn container(&self, instance: &str) -> Container {
         let container = Container::start(UID);
         let path = format!(
             "/user.slice/user-{UID}.slice/user@{UID}.service/app.slice/kat-default-{instance}.service"
         );
-        self.claimed.lock().unwrap().push((container.pid(), path));
+        self.claimed.lock().push((container.pid(), path));
         self.hook(instance, container.pid()).await.unwrap();
         container
     }
 
-    pub async fn hook(&self, instance: &str, pid: i32) -> Result<(), String> {
+    pub(crate) async fn hook(&self, instance: &str, pid: i32) -> Result<(), String> {
         let options = network::hook::Options {
             socket: self.socket(),
             journal: "/nowhere".into(),
@@ -281,14 +286,14 @@ impl Drop for Host {
 }
 
 /// Two machines with a cable between them: 192.0.2.1 and 192.0.2.2.
-pub fn pair() -> (Host, Host) {
+pub(crate) fn pair() -> (Host, Host) {
     let (one, two) = (Host::start(1), Host::start(2));
     cable("cable0", [(&one, "192.0.2.1"), (&two, "192.0.2.2")]);
     (one, two)
 }
 
 /// Plugs a cable into two machines.
-pub fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
+pub(crate) fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
     // `ip link` takes a namespace by a path or by a process.
     let holder = two.0.namespace.run(|| {
         std::process::Command::new("sleep")
@@ -311,7 +316,7 @@ pub fn cable(name: &str, [one, two]: [(&Host, &str); 2]) {
     }
 }
 
-pub fn block_on(work: impl Future<Output = ()>) {
+pub(crate) fn block_on(work: impl Future<Output = ()>) {
     Builder::new_current_thread()
         .enable_all()
         .build()

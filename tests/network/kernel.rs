@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat::network::{
-    links::Links,
-    wireguard::{
-        Kernel, PublicKey, Wanted, WantedPeer, WireGuard, WireGuardError, difference, generate_key,
-    },
+use kat_network::links::Links;
+use kat_network::overlay::wireguard::{
+    Kernel, PublicKey, Wanted, WantedPeer, WireGuard, WireGuardError, difference, generate_key,
 };
-use nix::errno::Errno;
+use rustix::io::Errno;
 
 use super::world::in_new_namespace;
 
@@ -39,11 +37,11 @@ fn the_kernels_wireguard_takes_what_is_wanted_or_says_that_it_is_missing() {
         let kernel = Kernel::new("kat0");
         match links.add_wireguard("kat0").await {
             Err(error) => {
-                assert!(error.is(Errno::EOPNOTSUPP), "{error}");
+                assert!(error.is(Errno::OPNOTSUPP), "{error}");
                 let Err(WireGuardError::Refused { source, .. }) = kernel.read().await else {
                     panic!("the family is not there either");
                 };
-                assert_eq!(source.raw_os_error(), Some(Errno::ENOENT as i32));
+                assert_eq!(source.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
             }
             Ok(()) => {
                 let mut wanted = wanted(500);

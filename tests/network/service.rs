@@ -7,11 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat::network::{
-    self,
+use kat_network as network;
+use kat_network::overlay::wireguard::{Device, WireGuard};
+use kat_network::{
     links::{address_change, removal},
     state::{NodeNetwork, Part, Peer, ServiceNetwork, ServicePort, Services, Transport},
-    wireguard::{Device, WireGuard},
 };
 
 use super::{
@@ -132,12 +132,12 @@ fn containers_on_two_machines_reach_each_other_and_outlive_the_service() {
             apart < Duration::from_millis(50),
             "the session went on: {apart:?}"
         );
-        assert_eq!(one.starter.started.lock().unwrap().len(), 1);
+        assert_eq!(one.starter.started.lock().len(), 1);
 
         // WireGuard itself ends: it is started again at once, and set up again.
-        one.starter.started.lock().unwrap()[0].cancel();
+        one.starter.started.lock()[0].cancel();
         eventually("it was started again", async || {
-            one.starter.started.lock().unwrap().len() == 2
+            one.starter.started.lock().len() == 2
         })
         .await;
         eventually("the overlay carries again", async || {

@@ -8,28 +8,29 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use kat::{
-    network::{
-        attachments::Attachments,
-        hook,
-        links::Links,
-        namespaces::NetworkNamespace,
-        server::HookServer,
-        state::{Gate, InstanceNetwork, Instances, NodeNetwork},
-        unit_processes::UnitProcesses,
-        verify::CgroupReader,
-        watch::StateFiles,
+use parking_lot::Mutex;
+
+use kat_daemon::watchdog::Pulses;
+use kat_network::{
+    containers::{
+        attachments::Attachments, hook_server::HookServer, namespaces::NetworkNamespace,
+        unit_processes::UnitProcesses, verify::CgroupReader,
     },
-    pulse::Pulses,
+    state_files::StateFiles,
+};
+use kat_network::{
+    hook,
+    links::Links,
+    state::{Gate, InstanceNetwork, Instances, NodeNetwork},
 };
 use tokio_util::sync::CancellationToken;
 
 /// Runs `work` in a new network namespace, with a runtime of its own.
-pub fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
+pub(crate) fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send + 'static) {
     let thread = std::thread::spawn(move || {
         nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)
             .expect("these tests need root: a network namespace");
@@ -46,7 +47,7 @@ pub fn in_new_namespace<F: Future<Output = ()>>(work: impl FnOnce() -> F + Send 
 }
 
 /// Runs a command line (words split at blanks) in the calling thread's namespace.
-pub fn run(line: &str) -> String {
+pub(crate) fn run(line: &str) -> String {
     let mut words = line.split_whitespace();
     let output = Command::new(words.next().unwrap())
         .args(words)
@@ -59,7 +60,7 @@ pub fn run(line: &str) -> String {
 }
 
 /// Waits for a condition with a deadline of ten seconds.
-pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !condition().await {
         assert!(Instant::now() < deadline, "not within 10 s: {what}");
@@ -68,11 +69,11 @@ pub async fn eventually(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 }
 
 /// A process in a user and network namespace of its own, as a container would be.
-pub struct Container(Child);
+pub(crate) struct Container(Child);
 
 impl Container {
     /// Starts one as `uid`, and waits until it is in its namespaces.
-    pub fn start(uid: u32) -> Self {
+    pub(crate) fn start(uid: u32) -> Self {
         Self::spawn(
             uid,
             &["unshare", "--user", "--map-root-user", "--net"],
@@ -81,7 +82,7 @@ impl Container {
     }
 
     /// A process of `uid` in the machine's own network namespace.
-    pub fn on_host_network(uid: u32) -> Self {
+    pub(crate) fn on_host_network(uid: u32) -> Self {
         Self::spawn(uid, &[], false)
     }
 
@@ -111,25 +112,25 @@ impl Container {
         container
     }
 
-    pub fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.0.id().try_into().unwrap()
     }
 
-    pub fn namespace(&self) -> NetworkNamespace {
+    pub(crate) fn namespace(&self) -> NetworkNamespace {
         NetworkNamespace::of(self.pid()).unwrap()
     }
 
     /// Connects from inside; gives the first bytes that the other side sends.
-    pub async fn fetch(&self, address: SocketAddr) -> io::Result<String> {
+    pub(crate) async fn fetch(&self, address: SocketAddr) -> io::Result<String> {
         fetch_in(self.namespace(), address).await
     }
 
     /// Serves on `port` inside: greets each caller with its own address.
-    pub fn serve(&self, port: u16) {
+    pub(crate) fn serve(&self, port: u16) {
         serve_in(&self.namespace(), port);
     }
 
-    pub fn stop(mut self) {
+    pub(crate) fn stop(mut self) {
         self.end();
     }
 
@@ -146,14 +147,17 @@ impl Drop for Container {
 }
 
 /// Connects from inside a namespace, within a second; gives what the other side says.
-pub async fn fetch_in(namespace: NetworkNamespace, address: SocketAddr) -> io::Result<String> {
+pub(crate) async fn fetch_in(
+    namespace: NetworkNamespace,
+    address: SocketAddr,
+) -> io::Result<String> {
     tokio::task::spawn_blocking(move || namespace.run(|| fetch(address)))
         .await
         .unwrap()?
 }
 
 /// Connects from the calling thread's namespace.
-pub fn fetch(address: SocketAddr) -> io::Result<String> {
+pub(crate) fn fetch(address: SocketAddr) -> io::Result<String> {
     let limit = Duration::from_secs(1);
     let mut stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_read_timeout(Some(limit))?;
@@ -163,7 +167,7 @@ pub fn fetch(address: SocketAddr) -> io::Result<String> {
 }
 
 /// Greets each caller with its own address, on a thread that ends with the test's process.
-pub fn serve_in(namespace: &NetworkNamespace, port: u16) {
+pub(crate) fn serve_in(namespace: &NetworkNamespace, port: u16) {
     let listener = namespace
         .run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
         .unwrap()
@@ -178,7 +182,7 @@ pub fn serve_in(namespace: &NetworkNamespace, port: u16) {
 }
 
 /// A machine: its files, its hook server, and the control groups that processes pretend to have.
-pub struct Machine {
+pub(crate) struct Machine {
     pub folder: tempfile::TempDir,
     pub links: Links,
     pub instances: Instances,
@@ -190,9 +194,9 @@ pub struct Machine {
     stop: CancellationToken,
 }
 
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 90, 1, 1);
+pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 90, 1, 1);
 
-pub fn node() -> NodeNetwork {
+pub(crate) fn node() -> NodeNetwork {
     NodeNetwork {
         schema: 1,
         node: "n1".into(),
@@ -204,20 +208,20 @@ pub fn node() -> NodeNetwork {
         wireguard_port: 51820,
         mtu: 1420,
         upstream_dns: Vec::new(),
-        control_ports: kat::network::state::control_ports(),
+        control_ports: kat_network::state::control_ports(),
         hold_seconds: 30,
         relay: false,
     }
 }
 
 /// No other machines.
-pub fn nobody() -> BTreeSet<IpAddr> {
+pub(crate) fn nobody() -> BTreeSet<IpAddr> {
     BTreeSet::new()
 }
 
 impl Machine {
     /// Serves the hook in the present namespace. The machine's address is on `lo`, for `kat0`.
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         run(&format!("ip address add {ADDRESS}/32 dev lo"));
         let folder = tempfile::tempdir().unwrap();
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -251,7 +255,7 @@ impl Machine {
     }
 
     /// Serves the hook's socket, in place of a server that was stopped.
-    pub fn serve_hook(&mut self) {
+    pub(crate) fn serve_hook(&mut self) {
         let next = self.folder.path().join("next.sock");
         let listener = tokio::net::UnixListener::bind(&next).unwrap();
         std::fs::set_permissions(&next, std::fs::Permissions::from_mode(0o666)).unwrap();
@@ -263,12 +267,12 @@ impl Machine {
     }
 
     /// Ends the server of the hook's socket, with the calls that it has.
-    pub fn stop_hook(&self) {
+    pub(crate) fn stop_hook(&self) {
         self.stop.cancel();
     }
 
     /// Adds or changes an instance and writes the file.
-    pub fn instance(&mut self, name: &str, uid: u32, host: u8, gate: Gate) -> Ipv4Addr {
+    pub(crate) fn instance(&mut self, name: &str, uid: u32, host: u8, gate: Gate) -> Ipv4Addr {
         let address = Ipv4Addr::new(10, 90, 1, host);
         let instance = InstanceNetwork {
             namespace: "default".into(),
@@ -285,35 +289,35 @@ impl Machine {
     }
 
     /// Looks after the links by the files as they are now, until it reads them again itself.
-    pub fn attachments_by_the_list_of_now(&self) -> Arc<Attachments> {
+    pub(crate) fn attachments_by_the_list_of_now(&self) -> Arc<Attachments> {
         let (reader, processes) = (reader(&self.cgroups), processes(&self.cgroups));
         let files = StateFiles::open(self.folder.path());
         Attachments::new(files, self.links.clone(), reader, processes)
     }
 
     /// Takes an instance off the list.
-    pub fn forget(&mut self, name: &str) {
+    pub(crate) fn forget(&mut self, name: &str) {
         self.instances.instances.remove(name);
         write(self.folder.path(), "instances.json", &self.instances);
     }
 
     /// Lets a process pretend to be in the unit of an instance.
-    pub fn claim(&self, pid: i32, uid: u32, instance: &str) {
+    pub(crate) fn claim(&self, pid: i32, uid: u32, instance: &str) {
         let path = format!(
             "/user.slice/user-{uid}.slice/user@{uid}.service/app.slice/kat-default-{instance}.service/libpod-payload-0"
         );
-        self.cgroups.lock().unwrap().insert(pid, path);
+        self.cgroups.lock().insert(pid, path);
     }
 
     /// Starts a container of an instance and claims its unit.
-    pub fn container(&self, uid: u32, instance: &str) -> Container {
+    pub(crate) fn container(&self, uid: u32, instance: &str) -> Container {
         let container = Container::start(uid);
         self.claim(container.pid(), uid, instance);
         container
     }
 
     /// Runs the real hook program's code as `uid`.
-    pub fn hook(
+    pub(crate) fn hook(
         &self,
         uid: u32,
         instance: &str,
@@ -334,7 +338,7 @@ impl Machine {
         })
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("net.sock")
     }
 }
@@ -343,7 +347,7 @@ impl Machine {
 fn reader(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> CgroupReader {
     let known = Arc::clone(known);
     Arc::new(move |pid| {
-        let known = known.lock().unwrap();
+        let known = known.lock();
         Ok(known.get(&pid).cloned().unwrap_or_else(|| "/".into()))
     })
 }
@@ -352,7 +356,7 @@ fn reader(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> CgroupReader {
 fn processes(known: &Arc<Mutex<BTreeMap<i32, String>>>) -> UnitProcesses {
     let known = Arc::clone(known);
     Arc::new(move |_, unit| {
-        let known = known.lock().unwrap();
+        let known = known.lock();
         let within = known.iter().filter(|(_, path)| path.contains(unit));
         Ok(within.map(|(pid, _)| *pid).collect())
     })
@@ -365,7 +369,10 @@ impl Drop for Machine {
 }
 
 /// Runs `work` on a thread that has the rights of `uid`.
-pub async fn as_user<T: Send + 'static>(uid: u32, work: impl FnOnce() -> T + Send + 'static) -> T {
+pub(crate) async fn as_user<T: Send + 'static>(
+    uid: u32,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
     let (sender, receiver) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let uid = rustix::process::Uid::from_raw(uid);
@@ -376,7 +383,7 @@ pub async fn as_user<T: Send + 'static>(uid: u32, work: impl FnOnce() -> T + Sen
 }
 
 /// Replaces a file of the agent's as the agent does.
-pub fn write(folder: &Path, name: &str, value: &impl serde::Serialize) {
+pub(crate) fn write(folder: &Path, name: &str, value: &impl serde::Serialize) {
     let partial = folder.join(format!(".{name}"));
     std::fs::write(&partial, serde_json::to_vec(value).unwrap()).unwrap();
     std::fs::rename(partial, folder.join(name)).unwrap();

@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, iter::once, path::Path, process::Command};
 
-use kat::{
-    plan::Assignment,
-    render::{RenderSettings, Renderer, UnitFileKind, environment_files},
-    resource::OtherKind,
-};
+use kat_render::{RenderSettings, Renderer, UnitFileKind, environment_files};
+use kat_types::{assignment::Assignment, resource::OtherKind};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 /// The package's unit that makes Podman's pause process.
@@ -17,7 +14,7 @@ const GENERATOR: &str = "/usr/lib/systemd/system-generators/podman-system-genera
 type Unit = BTreeMap<String, Vec<(String, String)>>;
 
 /// Every case must be taken without a warning, and podman must get what the assignment says.
-pub fn check_goldens(cases: &BTreeMap<String, Assignment>) {
+pub(crate) fn check_goldens(cases: &BTreeMap<String, Assignment>) {
     for (name, assignment) in cases {
         let units = generate([assignment]);
         let network = assignment.network_unit();
@@ -35,7 +32,7 @@ pub fn check_goldens(cases: &BTreeMap<String, Assignment>) {
 }
 
 /// Arguments from all of Unicode, but mostly the characters that mean something somewhere.
-pub fn check_random_arguments(base: &Assignment) {
+pub(crate) fn check_random_arguments(base: &Assignment) {
     const SEED: u64 = 20_261_121;
     const SPECIAL: &[char] = &[
         '"', '\'', '\\', '%', '$', '{', '}', ';', ' ', '\t', '\n', '\r', '#', '-', '=', '\u{1}',

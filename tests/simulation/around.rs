@@ -5,26 +5,26 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
-use kat::{
-    agent::{
-        MachineFacts, ReportSink, health::probe::Network, host_ports::HostListeners,
-        volumes::Volumes,
-    },
-    api::{
-        Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs,
-        SessionError, SessionRequest,
-        types::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
-    },
-    host::facts::network::Listener,
-    plan::InstanceEntry,
+use kat_agent::{
+    MachineFacts, ReportSink, health::probe::Network, host_ports::HostListeners, volumes::Volumes,
+};
+use kat_api::{
+    Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs, SessionError,
+    SessionRequest,
+};
+use kat_host::facts::network::Listener;
+use kat_plan::InstanceEntry;
+use kat_store::Mirror;
+use kat_types::{
+    api::{Condition, NodeReport, NodeResources, NodeUsage, OverlayReport, UNSURE_HEADER},
+    keys,
     resource::{Bytes, MilliCpu, Protocol, ResourceList},
-    store::{Mirror, keys},
 };
 
 use crate::{forger::Forger, monitor::Monitor, net::Net};
 
 /// No program of a machine listens on a port.
-pub struct Nobody;
+pub(crate) struct Nobody;
 
 impl HostListeners for Nobody {
     fn on(&self, _: &[(Protocol, u16)]) -> Vec<Listener> {
@@ -37,7 +37,7 @@ impl HostListeners for Nobody {
 }
 
 /// Every instance that runs says that it is well.
-pub struct Well;
+pub(crate) struct Well;
 
 #[async_trait]
 impl Network for Well {
@@ -51,7 +51,7 @@ impl Network for Well {
 }
 
 /// The way of a report: to the machine that the store names as the leader's.
-pub struct Sink {
+pub(crate) struct Sink {
     pub node: String,
     pub net: Arc<Net>,
     pub monitor: Arc<Monitor>,
@@ -93,7 +93,7 @@ impl ReportSink for Sink {
     }
 }
 
-pub struct Facts {
+pub(crate) struct Facts {
     pub shared: bool,
     pub volumes: Arc<Volumes>,
 }
@@ -137,7 +137,7 @@ impl MachineFacts for Facts {
     }
 }
 
-pub struct NoInstanceLogs;
+pub(crate) struct NoInstanceLogs;
 
 #[async_trait]
 impl InstanceSessions for NoInstanceLogs {

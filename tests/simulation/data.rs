@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt, chown},
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,15 +16,11 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use hyper::{Request, header};
-use kat::{
-    agent::{
-        moves::{CopySource, OwnVolumes, Pieces},
-        supervisor::Listed,
-    },
-    api::{CopyStream, VolumeCopies},
-    plan::{MoveRecord, VolumeRecord},
-    store::keys,
-};
+use kat_agent::supervisor::Listed;
+use kat_agent::volumes::moves::{CopySource, OwnVolumes, Pieces};
+use kat_api::{CopyStream, VolumeCopies};
+use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -47,14 +43,14 @@ const BREAKS: u64 = 3;
 
 /// Rows that programs wrote, by the folder of their volume.
 #[derive(Default)]
-pub struct Rows {
+pub(crate) struct Rows {
     /// The revision at which the store began to know the volume, and how many.
     written: BTreeMap<String, (i64, u64)>,
 }
 
 impl World {
     /// Every program that may run writes one more row to its data, and finds all that were written before.
-    pub fn write_rows(&mut self, live: &BTreeMap<String, String>) {
+    pub(crate) fn write_rows(&mut self, live: &BTreeMap<String, String>) {
         for (unit, on) in live {
             let Some(known) = self.monitor.assigned(unit) else {
                 continue;
@@ -100,7 +96,7 @@ impl World {
     }
 
     /// Removes what programs wrote.
-    pub fn forget_rows(&self) -> bool {
+    pub(crate) fn forget_rows(&self) -> bool {
         let volumes = self.rows.written.keys();
         let files = volumes.flat_map(|volume| {
             let machines = self.machines.iter();
@@ -113,7 +109,7 @@ impl World {
     }
 
     /// The volumes of the store.
-    pub fn volumes(&self) -> Vec<(String, VolumeRecord)> {
+    pub(crate) fn volumes(&self) -> Vec<(String, VolumeRecord)> {
         let items = self.store.peek(keys::VOLUMES).items.into_iter();
         let volumes = items.map(|item| {
             let name = item.key.strip_prefix(keys::VOLUMES).unwrap().to_owned();
@@ -130,14 +126,14 @@ fn rows_of(machine: &Machine, volume: &str) -> PathBuf {
 
 /// Who asks for volumes to move.
 #[derive(Clone)]
-pub struct Mover {
+pub(crate) struct Mover {
     net: Arc<Net>,
     monitor: Arc<Monitor>,
     busy: Arc<AtomicBool>,
 }
 
 impl Mover {
-    pub fn new(net: &Arc<Net>, monitor: &Arc<Monitor>) -> Self {
+    pub(crate) fn new(net: &Arc<Net>, monitor: &Arc<Monitor>) -> Self {
         Self {
             net: Arc::clone(net),
             monitor: Arc::clone(monitor),
@@ -146,7 +142,7 @@ impl Mover {
     }
 
     /// Asks a machine to have a volume moved to another, or for the end of that, unless the one before is under way.
-    pub fn ask(&self, leader: &str, volume: &str, to: Option<&str>) {
+    pub(crate) fn ask(&self, leader: &str, volume: &str, to: Option<&str>) {
         if self.busy.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -182,7 +178,7 @@ impl Mover {
 }
 
 /// The list for who moves volumes.
-pub fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
+pub(crate) fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
     let (sender, receiver) = watch::channel(lists.borrow_and_update().clone());
     tokio::spawn(async move {
         while lists.changed().await.is_ok() {
@@ -196,26 +192,26 @@ pub fn apart(mut lists: watch::Receiver<Listed>) -> watch::Receiver<Listed> {
 
 /// What processes send of their machines' volumes.
 #[derive(Default)]
-pub struct Senders {
+pub(crate) struct Senders {
     open: Mutex<BTreeMap<String, (Arc<OwnVolumes>, CancellationToken)>>,
     copies: AtomicU64,
 }
 
 impl Senders {
-    pub fn put(&self, machine: &str, own: OwnVolumes, closed: &CancellationToken) {
+    pub(crate) fn put(&self, machine: &str, own: OwnVolumes, closed: &CancellationToken) {
         let sender = (Arc::new(own), closed.clone());
-        self.open.lock().unwrap().insert(machine.to_owned(), sender);
+        self.open.lock().insert(machine.to_owned(), sender);
     }
 
     fn get(&self, machine: &str) -> Option<Arc<OwnVolumes>> {
-        let open = self.open.lock().unwrap();
+        let open = self.open.lock();
         let (own, closed) = open.get(machine)?;
         (!closed.is_cancelled()).then(|| Arc::clone(own))
     }
 }
 
 /// The way of a machine to the volumes of others.
-pub struct Line {
+pub(crate) struct Line {
     pub to: String,
     pub net: Arc<Net>,
     pub monitor: Arc<Monitor>,

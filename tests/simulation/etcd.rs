@@ -3,26 +3,25 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use kat::{
-    leader::{EtcdMembers, EtcdUpkeep},
-    store::{
-        StoreError,
-        etcd_admin::{EtcdMember, EtcdStatus},
-        etcd_maintenance::EtcdAlarm,
-    },
+use kat_leader::{EtcdMembers, EtcdUpkeep};
+use kat_store::{
+    StoreError,
+    etcd_admin::{EtcdMember, EtcdStatus},
+    etcd_maintenance::EtcdAlarm,
 };
+use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use crate::{monitor::Monitor, way::Way};
 
 /// Ports of etcd.
-pub const CLIENT_PORT: u16 = 2379;
-pub const PEER_PORT: u16 = 2380;
+pub(crate) const CLIENT_PORT: u16 = 2379;
+pub(crate) const PEER_PORT: u16 = 2380;
 /// How long somebody waits for an answer who is cut off.
 const NO_ANSWER: Duration = Duration::from_secs(2);
 
@@ -43,7 +42,7 @@ struct State {
 }
 
 /// What all machines share.
-pub struct Etcd {
+pub(crate) struct Etcd {
     /// Machines by address on the overlay.
     machines: BTreeMap<String, String>,
     monitor: Arc<Monitor>,
@@ -85,7 +84,7 @@ impl State {
 
 impl Etcd {
     /// The first machines are members with a vote.
-    pub fn new(machines: &[(String, String)], first: usize, monitor: &Arc<Monitor>) -> Self {
+    pub(crate) fn new(machines: &[(String, String)], first: usize, monitor: &Arc<Monitor>) -> Self {
         let members = machines
             .iter()
             .take(first)
@@ -112,13 +111,13 @@ impl Etcd {
     }
 
     /// A machine is on, or off.
-    pub fn set_up(&self, machine: &str, up: bool) {
-        self.state.lock().unwrap().up.insert(machine.to_owned(), up);
+    pub(crate) fn set_up(&self, machine: &str, up: bool) {
+        self.state.lock().up.insert(machine.to_owned(), up);
     }
 
     /// A member's disk is lost; not while another is not well, for nobody could mend that.
-    pub fn lose_data(&self, machine: &str) {
-        let mut state = self.state.lock().unwrap();
+    pub(crate) fn lose_data(&self, machine: &str) {
+        let mut state = self.state.lock();
         let well = state
             .members
             .iter()
@@ -132,8 +131,8 @@ impl Etcd {
     }
 
     /// What is not as it should be, once nothing is broken any more.
-    pub fn missing(&self) -> Option<String> {
-        let state = self.state.lock().unwrap();
+    pub(crate) fn missing(&self) -> Option<String> {
+        let state = self.state.lock();
         let well = state
             .members
             .iter()
@@ -145,8 +144,8 @@ impl Etcd {
     }
 
     /// The machines of its members.
-    pub fn members(&self) -> Vec<String> {
-        let state = self.state.lock().unwrap();
+    pub(crate) fn members(&self) -> Vec<String> {
+        let state = self.state.lock();
         state
             .members
             .iter()
@@ -165,7 +164,7 @@ impl Etcd {
         what: &str,
         change: impl FnOnce(&mut State) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let before = state.members.clone();
         if !state.has_quorum(&before) {
             return Err(StoreError::Unavailable("no quorum".into()));
@@ -187,7 +186,7 @@ impl Etcd {
 }
 
 /// The way of one machine to etcd.
-pub struct EtcdWay {
+pub(crate) struct EtcdWay {
     pub etcd: Arc<Etcd>,
     pub way: Arc<Way>,
 }
@@ -208,7 +207,7 @@ impl EtcdWay {
 impl EtcdMembers for EtcdWay {
     async fn list(&self) -> Result<Vec<EtcdMember>, StoreError> {
         self.travel().await?;
-        let state = self.etcd.state.lock().unwrap();
+        let state = self.etcd.state.lock();
         if !state.has_quorum(&state.members) {
             return Err(StoreError::Unavailable("no quorum".into()));
         }
@@ -229,7 +228,7 @@ impl EtcdMembers for EtcdWay {
 
     async fn status(&self, url: &str) -> Result<EtcdStatus, StoreError> {
         self.travel().await?;
-        let mut state = self.etcd.state.lock().unwrap();
+        let mut state = self.etcd.state.lock();
         let leader = state.elect();
         let machine = self.etcd.machine_of(url);
         let mut members = state.members.iter();
@@ -300,7 +299,7 @@ impl EtcdMembers for EtcdWay {
 
     async fn move_raft(&self, _: &str, to: u64) -> Result<(), StoreError> {
         self.travel().await?;
-        let mut state = self.etcd.state.lock().unwrap();
+        let mut state = self.etcd.state.lock();
         let position = state.position(to)?;
         if state.answers(&state.members[position]) {
             state.raft_leader = to;

@@ -1,24 +1,26 @@
 //! A machine whose reports are forged. Its agent works as every agent does; what it says of itself is made up.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use kat::{
-    api::types::{
+use parking_lot::{Mutex, MutexGuard};
+
+use kat_store::MemoryStore;
+use kat_types::{
+    api::{
         Condition, Health, InstancePhase, InstanceReport, MemberKeys, NodeReport, OverlayPeer,
         VolumeMovePhase, VolumeMoveReport,
     },
-    plan::{Assignment, INDEX_LIMIT, RemovalRecord, VolumeRecord, removal_id},
+    assignment::{Assignment, INDEX_LIMIT},
+    keys,
+    records::VolumeRecord,
     resource::{Bytes, MilliCpu},
-    store::{MemoryStore, keys},
+    volumes::{RemovalRecord, removal_id},
 };
 
 use crate::random::Random;
 
 /// The machine that forges: it works, and holds no store. Who holds the store can do anything.
-pub const NAME: &str = "n4";
+pub(crate) const NAME: &str = "n4";
 
 /// What a report may be forged in.
 const LIES: [Lie; 12] = [
@@ -70,7 +72,7 @@ enum Lie {
 }
 
 /// What the machine says instead of what is so. Cheap to clone.
-pub struct Forger {
+pub(crate) struct Forger {
     store: MemoryStore,
     state: Mutex<State>,
 }
@@ -84,7 +86,7 @@ struct State {
 
 impl Forger {
     /// For the seeds of a run in which a machine forges.
-    pub fn of_seed(seed: u64, store: &MemoryStore) -> Option<Arc<Self>> {
+    pub(crate) fn of_seed(seed: u64, store: &MemoryStore) -> Option<Arc<Self>> {
         let forges = seed % 5 == 2 || seed % 20 == 10;
         let state = State {
             // Not the random of the run: other seeds are what they were.
@@ -102,21 +104,21 @@ impl Forger {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
     /// From now on it says what is so.
-    pub fn becomes_honest(&self) {
+    pub(crate) fn becomes_honest(&self) {
         self.lock().forges = false;
     }
 
     /// What it would have said last.
-    pub fn honest(&self) -> Option<Arc<NodeReport>> {
+    pub(crate) fn honest(&self) -> Option<Arc<NodeReport>> {
         self.lock().honest.clone()
     }
 
     /// What it says instead of this.
-    pub fn forge(&self, honest: &NodeReport) -> (NodeReport, String) {
+    pub(crate) fn forge(&self, honest: &NodeReport) -> (NodeReport, String) {
         let mut state = self.lock();
         state.honest = Some(Arc::new(honest.clone()));
         let mut report = honest.clone();

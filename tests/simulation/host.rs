@@ -3,34 +3,33 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use kat::{
-    agent::accounts::UserAccounts,
-    host::users::UserError,
-    plan::WorkloadUser,
-    systemd::{
-        Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams, SystemdError,
-        TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
-        fake::{Behaviour, FakeMachine, FakeManager},
-    },
+use kat_agent::worker::accounts::UserAccounts;
+use kat_host::users::UserError;
+use kat_systemd::{
+    Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams, SystemdError,
+    TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
 };
+use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_types::assignment::WorkloadUser;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Longest time of any job.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Users of the machine; they are on the disk.
-pub struct Accounts {
+pub(crate) struct Accounts {
     root: PathBuf,
     users: Mutex<BTreeMap<u32, WorkloadUser>>,
 }
 
 impl Accounts {
-    pub fn new(root: &Path) -> Self {
+    pub(crate) fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
             users: Mutex::default(),
@@ -41,12 +40,12 @@ impl Accounts {
 #[async_trait]
 impl UserAccounts for Accounts {
     async fn ensure(&self, user: &WorkloadUser) -> Result<(), UserError> {
-        self.users.lock().unwrap().insert(user.uid, user.clone());
+        self.users.lock().insert(user.uid, user.clone());
         Ok(())
     }
 
     async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
-        self.users.lock().unwrap().remove(&user.uid);
+        self.users.lock().remove(&user.uid);
         Ok(())
     }
 
@@ -55,16 +54,16 @@ impl UserAccounts for Accounts {
     }
 
     fn find(&self, uid: u32) -> Option<WorkloadUser> {
-        self.users.lock().unwrap().get(&uid).cloned()
+        self.users.lock().get(&uid).cloned()
     }
 
     fn all(&self) -> Vec<u32> {
-        self.users.lock().unwrap().keys().copied().collect()
+        self.users.lock().keys().copied().collect()
     }
 }
 
 /// A journal in which nothing is written.
-pub struct NoLogs;
+pub(crate) struct NoLogs;
 
 impl LogSource for NoLogs {
     fn entries(&self, _query: &LogQuery) -> LogEntries {
@@ -74,13 +73,13 @@ impl LogSource for NoLogs {
 
 /// How long units take to start and to stop.
 #[derive(Debug, Clone, Copy)]
-pub struct Pace {
+pub(crate) struct Pace {
     pub starts: Duration,
     pub stops: Duration,
 }
 
 /// One time that the machine is on: all that runs ends with it.
-pub struct Boot {
+pub(crate) struct Boot {
     root: PathBuf,
     pace: Pace,
     began: Instant,
@@ -90,7 +89,7 @@ pub struct Boot {
 
 impl Boot {
     /// Begins to be on. Users that linger get their managers, and these start what is linked.
-    pub async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
+    pub(crate) async fn begin(root: &Path, pace: Pace, lingering: &BTreeSet<u32>) -> Arc<Self> {
         let boot = Arc::new(Self {
             root: root.to_owned(),
             pace,
@@ -112,29 +111,29 @@ impl Boot {
         boot
     }
 
-    pub fn lingering(&self) -> BTreeSet<u32> {
+    pub(crate) fn lingering(&self) -> BTreeSet<u32> {
         self.fake.lingering()
     }
 
-    pub fn sessions(&self) -> Arc<dyn UserSessions> {
+    pub(crate) fn sessions(&self) -> Arc<dyn UserSessions> {
         Arc::<FakeMachine>::clone(&self.fake)
     }
 
     /// Microseconds of the machine's monotonic clock.
-    pub fn monotonic(&self) -> u64 {
+    pub(crate) fn monotonic(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap() + 1_000_000
     }
 
     /// Containers that run, or may.
-    pub fn live(&self) -> Vec<String> {
-        let managers = self.managers.lock().unwrap();
+    pub(crate) fn live(&self) -> Vec<String> {
+        let managers = self.managers.lock();
         let units = managers.values().flat_map(|manager| manager.fake.live());
         units.filter(|unit| is_container(unit)).collect()
     }
 
     /// The program of a container ends badly.
-    pub async fn program_fails(&self, unit: &str) {
-        let managers: Vec<_> = self.managers.lock().unwrap().values().cloned().collect();
+    pub(crate) async fn program_fails(&self, unit: &str) {
+        let managers: Vec<_> = self.managers.lock().values().cloned().collect();
         for manager in managers {
             let status = manager.fake.status(unit).await;
             if status.is_ok_and(|status| status.active_state == "active") {
@@ -144,7 +143,7 @@ impl Boot {
     }
 
     fn manager(&self, uid: u32) -> Arc<Manager> {
-        let mut managers = self.managers.lock().unwrap();
+        let mut managers = self.managers.lock();
         let manager = managers.entry(uid).or_insert_with(|| {
             let links = self
                 .root

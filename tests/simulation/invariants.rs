@@ -5,13 +5,14 @@ use std::{
     net::Ipv4Addr,
 };
 
-use kat::{
-    api::types::{Condition, NOT_WRITABLE, NodePhase, WorkloadPhase},
-    plan::{
-        Assignment, ClusterMembers, DesiredMeta, KeptImages, NodeStatusRecord, VolumeRecord,
-        Wanted, WorkloadMeta, WorkloadStatusRecord,
-    },
-    store::{KeyValue, keys},
+use kat_plan::{ClusterMembers, KeptImages};
+use kat_types::{
+    api::{Condition, NodePhase, WorkloadPhase},
+    assignment::{Assignment, DesiredMeta, Wanted},
+    keys,
+    reason::Reason,
+    records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
+    transaction::KeyValue,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
@@ -30,9 +31,6 @@ const CROWDED: Duration = Duration::from_secs(2);
 const TRIPS: u32 = 3;
 /// However long these take.
 const MOST_CROWDED: Duration = Duration::from_secs(6);
-
-/// The reason of an instance whose data is not where it has been.
-const VOLUME_MISSING: &str = "VolumeMissing";
 
 fn read<T: DeserializeOwned>(item: &KeyValue) -> T {
     serde_json::from_slice(&item.value).unwrap()
@@ -54,7 +52,7 @@ fn assigned(world: &World) -> BTreeMap<String, (String, Assignment)> {
 
 impl World {
     /// At every moment.
-    pub fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         let leaders: Vec<&str> = self
             .machines
             .iter()
@@ -244,7 +242,7 @@ impl World {
 
     /// Why the cluster is not yet as it was asked to be, once nothing is broken any more.
     /// Of a workload that cannot be written, the status has to say so.
-    pub fn missing(&self, frozen: Option<&str>) -> Option<String> {
+    pub(crate) fn missing(&self, frozen: Option<&str>) -> Option<String> {
         let live = self.live();
         let assigned = assigned(self);
         if let Some(missing) = self.etcd.missing() {
@@ -317,7 +315,7 @@ impl World {
             if Some(&*workload) == frozen {
                 let status = status.unwrap_or_default();
                 let mut said = status.conditions.iter();
-                if !said.any(|one| one.reason == NOT_WRITABLE) {
+                if !said.any(|one| one.reason == Reason::NotWritable) {
                     return Some(format!(
                         "{workload} is not said to be what cannot be written"
                     ));
@@ -373,14 +371,14 @@ impl World {
         volumes.any(|volume| {
             conditions.iter().any(|one| {
                 // As the reason, beside the path of the very volume; or within a sentence that names none.
-                let named = one.reason == VOLUME_MISSING && one.message.contains(volume);
-                named || one.message.contains(VOLUME_MISSING)
+                let named = one.reason == Reason::VolumeMissing && one.message.contains(volume);
+                named || one.message.contains(Reason::VolumeMissing.word())
             })
         })
     }
 
     /// Why a new workload does not run where it is not in the hands of who forges, if it does not.
-    pub fn stands_still(&self, workload: &str, replicas: usize) -> Option<String> {
+    pub(crate) fn stands_still(&self, workload: &str, replicas: usize) -> Option<String> {
         let lost = self.lost();
         if let Some(machine) = lost.iter().find(|machine| !self.forges(machine)) {
             return Some(format!("{machine} is lost"));
@@ -400,7 +398,7 @@ impl World {
     }
 
     /// All that is stored of a workload but its status, with revisions.
-    pub fn keys_of(&self, workload: &str) -> BTreeMap<String, i64> {
+    pub(crate) fn keys_of(&self, workload: &str) -> BTreeMap<String, i64> {
         let (folder, instance) = (format!("/{NAMESPACE}/{workload}/"), format!("/{workload}-"));
         let items = self.store.peek(keys::ROOT).items.into_iter();
         let own = items.filter(|item| {
@@ -477,7 +475,7 @@ impl World {
         }
         let users = self.machines.iter().flat_map(|machine| machine.users());
         let left: BTreeSet<u32> = users
-            .map(|uid| uid - kat::plan::USER_BASE)
+            .map(|uid| uid - kat_types::assignment::USER_BASE)
             .filter(|index| !indexes.contains(index))
             .collect();
         (!left.is_empty()).then(|| format!("users {left:?} are left over"))

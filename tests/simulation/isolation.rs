@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use kat::{
-    api::types::NodeReport,
-    plan::{
-        Assignment, NodeStatusRecord, Observed, Plan, Snapshot, VolumeKey, Wanted, WorkloadKey,
-        WrittenObject,
-    },
-    store::{Operation, keys},
+use kat_plan::{Observed, Plan, Snapshot, WrittenObject};
+use kat_types::{
+    api::NodeReport,
+    assignment::{Assignment, Wanted},
+    keys,
+    records::NodeStatusRecord,
+    stored::WorkloadKey,
+    transaction::Operation,
+    volumes::VolumeKey,
 };
 use serde_json::Value;
 
@@ -18,9 +20,15 @@ use crate::{
 };
 
 /// Why a plan hurts another than the machine whose report is forged, if it does. `honest` is the plan that would be
-/// made had it said what is so.
-pub fn hurts_another(snapshot: &Snapshot, forged: &Plan, honest: &Plan) -> Option<String> {
-    let own = of_the_forger(snapshot);
+/// made of `honest_report`, in which it says what is so.
+pub(crate) fn hurts_another(
+    snapshot: &Snapshot,
+    forged: &Plan,
+    honest: &Plan,
+    honest_report: &NodeReport,
+) -> Option<String> {
+    let mut own = of_the_forger(snapshot);
+    own.extend(with_users_left(snapshot, honest_report));
     let (is, would_be) = (harm(snapshot, forged, &own), harm(snapshot, honest, &own));
     if let Some(harm) = is.difference(&would_be).next() {
         return Some(format!("because of a forged report {harm}"));
@@ -102,6 +110,17 @@ fn of_the_forger(snapshot: &Snapshot) -> BTreeSet<WorkloadKey> {
         own.extend(lists.into_iter().flatten().map(|key| key.workload.clone()));
     }
     own
+}
+
+/// Workloads whose user is left on the forger although no instance is: whether that user is gone there is the forger's to
+/// say, and who gets its number next meets what was left there and nowhere else.
+fn with_users_left<'s>(
+    snapshot: &'s Snapshot,
+    honest_report: &'s NodeReport,
+) -> impl Iterator<Item = WorkloadKey> + 's {
+    let indexes = honest_report.user_indexes.iter();
+    let records = indexes.filter_map(|index| snapshot.indexes.get(index));
+    records.map(|stored| WorkloadKey::new(&stored.value.namespace, &stored.value.workload))
 }
 
 /// What a plan takes from machines other than the forger, and from workloads that have nothing there.
@@ -192,7 +211,7 @@ fn puts(plan: &Plan) -> impl Iterator<Item = (&String, &Vec<u8>)> {
 }
 
 /// What the leader would have observed had the forger said what is so; nothing where it has said nothing.
-pub fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Observed> {
+pub(crate) fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Observed> {
     let mut honest = observed.clone();
     let reported = honest.reports.get_mut(forger::NAME)?;
     reported.report = forger.honest()?;
@@ -200,7 +219,7 @@ pub fn with_the_honest_report(observed: &Observed, forger: &Forger) -> Option<Ob
 }
 
 /// As if the leader believed what a machine says of others' instances: to see that this is found.
-pub fn believe(observed: &mut Observed, snapshot: &Snapshot) {
+pub(crate) fn believe(observed: &mut Observed, snapshot: &Snapshot) {
     let Some(forged) = observed.reports.get(forger::NAME) else {
         return;
     };

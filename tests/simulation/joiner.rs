@@ -6,20 +6,19 @@ use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, header};
 use jiff::Timestamp;
-use kat::{
-    api::{Joining, NewToken, NodeUsers, new_token, types::Scope},
-    pki::{
-        Authorities, Authority, AuthorityKind, CertificateRequest, create_request,
-        seal::RecoveryKey, store_recovery_key,
-    },
-    store::{Operation, StoreError, keys},
+use kat_api::{Joining, NewToken, NodeUsers, new_token};
+use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{
+    Authorities, Authority, AuthorityKind, CertificateRequest, create_request, store_recovery_key,
 };
+use kat_store::StoreError;
+use kat_types::{api::Scope, keys, transaction::Operation};
 use serde_json::json;
 
 use crate::secrets;
 
 /// The way of its request, which shows a token and no certificate.
-pub const JOIN: &str = "/v1alpha1/join";
+pub(crate) const JOIN: &str = "/v1alpha1/join";
 
 /// What is made anew for each run of the program: nothing that happens depends on it.
 struct Secrets {
@@ -62,7 +61,7 @@ impl NodeUsers for NoUsers {
 }
 
 /// What lets a machine join.
-pub fn joining() -> Joining {
+pub(crate) fn joining() -> Joining {
     Joining {
         authorities: Arc::clone(&SECRETS.authorities),
         users: Arc::new(NoUsers),
@@ -70,14 +69,14 @@ pub fn joining() -> Joining {
 }
 
 /// The token, as somebody made it before.
-pub fn token() -> Operation {
+pub(crate) fn token() -> Operation {
     let token = &SECRETS.token;
     let record = serde_json::to_vec(&token.record).unwrap();
     Operation::Put(keys::token(&token.id), record)
 }
 
 /// The hash of the key by which the cluster knows a machine.
-pub fn identity_key(node: &str) -> String {
+pub(crate) fn identity_key(node: &str) -> String {
     match node {
         "n5" => {
             let request = CertificateRequest::parse(&SECRETS.request).unwrap();
@@ -88,7 +87,7 @@ pub fn identity_key(node: &str) -> String {
 }
 
 /// The request of n5; the same each time, as a machine sends it that did not hear the answer.
-pub fn request() -> Request<Body> {
+pub(crate) fn request() -> Request<Body> {
     let body = json!({
         "name": "n5",
         "certificateRequest": SECRETS.request,

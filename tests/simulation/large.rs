@@ -9,9 +9,13 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use kat::{
-    plan::{ParsedWorkload, Plan, Snapshot, WorkloadKey, WorkloadMeta},
-    store::{MAX_BYTES, MemoryStore, Operation, keys},
+use kat_plan::{ParsedWorkload, Plan, Snapshot};
+use kat_store::MemoryStore;
+use kat_types::{
+    keys,
+    records::WorkloadMeta,
+    stored::WorkloadKey,
+    transaction::{MAX_BYTES, Operation},
 };
 
 use crate::{person::NAMESPACE, random::Random};
@@ -19,9 +23,9 @@ use crate::{person::NAMESPACE, random::Random};
 /// One that starts what is new before it stops what is old.
 const SURGES: &str = "bulk";
 /// One that stops what is old first.
-pub const IN_PLACE: &str = "heap";
+pub(crate) const IN_PLACE: &str = "heap";
 /// One that writes data.
-pub const LARGE_WRITER: &str = "hoard";
+pub(crate) const LARGE_WRITER: &str = "hoard";
 
 /// What its template's hash begins with once it has grown.
 const GROWN: &str = "grown";
@@ -30,7 +34,7 @@ const GROWN: &str = "grown";
 static FILES: LazyLock<Arc<str>> = LazyLock::new(|| "f".repeat(MAX_BYTES).into());
 
 /// The workload of a run that grows.
-pub struct Large {
+pub(crate) struct Large {
     pub workload: &'static str,
     pub random: Random,
     pub version: u64,
@@ -38,7 +42,7 @@ pub struct Large {
 
 /// What somebody does to it next.
 #[derive(Debug, Clone, Copy)]
-pub enum Step {
+pub(crate) enum Step {
     Apply { version: u64, replicas: u32 },
     Grow,
     Delete,
@@ -46,7 +50,7 @@ pub enum Step {
 
 impl Large {
     /// For the seeds of a run that have one.
-    pub fn of_seed(seed: u64) -> Option<Self> {
+    pub(crate) fn of_seed(seed: u64) -> Option<Self> {
         let has = seed % 5 == 4 || seed % 20 == 10;
         let kinds = [SURGES, IN_PLACE, LARGE_WRITER];
         let workload = kinds[usize::try_from(seed / 5 % 3).unwrap()];
@@ -58,7 +62,7 @@ impl Large {
         })
     }
 
-    pub fn step(&mut self, store: &MemoryStore) -> Option<Step> {
+    pub(crate) fn step(&mut self, store: &MemoryStore) -> Option<Step> {
         let is_there = self.meta(store).is_some();
         match self.random.below(100) {
             _ if self.version == 0 => Some(self.apply()),
@@ -88,13 +92,13 @@ impl Large {
     }
 
     /// It is there, and its instances cannot be written.
-    pub fn is_grown(&self, store: &MemoryStore) -> bool {
+    pub(crate) fn is_grown(&self, store: &MemoryStore) -> bool {
         let meta = self.meta(store);
         meta.is_some_and(|meta| meta.template_hash.starts_with(GROWN))
     }
 
     /// Its next version is one that no transaction takes; false where it is not there.
-    pub fn grow(&self, store: &MemoryStore) -> bool {
+    pub(crate) fn grow(&self, store: &MemoryStore) -> bool {
         let Some(mut meta) = self.meta(store) else {
             return false;
         };
@@ -109,7 +113,7 @@ impl Large {
 }
 
 /// The workload has grown, and is to stay.
-pub fn is_large(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
+pub(crate) fn is_large(snapshot: &Snapshot, key: &WorkloadKey) -> bool {
     snapshot.workloads.get(key).is_some_and(|entry| {
         let meta = &entry.meta.value;
         meta.template_hash.starts_with(GROWN) && !meta.deleting
@@ -143,7 +147,7 @@ fn grown(key: &WorkloadKey, read: &Arc<ParsedWorkload>) -> Arc<ParsedWorkload> {
 }
 
 /// The snapshot with the files that make it large; nothing where none is.
-pub fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
+pub(crate) fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
     let large = large_ones(snapshot);
     if large.is_empty() {
         return None;
@@ -160,14 +164,14 @@ pub fn with_its_files(snapshot: &Snapshot) -> Option<Snapshot> {
 }
 
 /// Takes out what has grown, as who drops what cannot be written: to see that this is found.
-pub fn drop_it(snapshot: &mut Snapshot) {
+pub(crate) fn drop_it(snapshot: &mut Snapshot) {
     for key in large_ones(snapshot) {
         snapshot.workloads.remove(&key);
     }
 }
 
 /// Why a plan does something with what cannot be written, if it does.
-pub fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+pub(crate) fn touched(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     large_ones(snapshot).into_iter().find_map(|key| {
         let WorkloadKey { namespace, name } = &key;

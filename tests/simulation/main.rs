@@ -41,13 +41,11 @@ mod world;
 
 use std::{
     ops::Range,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
 };
 
+use parking_lot::Mutex;
 use run::{Outcome, anew_before_its_list, data_is_lost, run, timed};
 use without::Without;
 
@@ -77,7 +75,7 @@ fn first_found(
             scope.spawn(|| {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let before = found.lock().unwrap().as_ref().map(|(seed, _)| *seed);
+                    let before = found.lock().as_ref().map(|(seed, _)| *seed);
                     if seed >= seeds.end || before.is_some_and(|before| before < seed) {
                         return;
                     }
@@ -89,7 +87,7 @@ fn first_found(
                     if outcome.violation.is_none() {
                         continue;
                     }
-                    let mut found = found.lock().unwrap();
+                    let mut found = found.lock();
                     if found.as_ref().is_none_or(|(before, _)| seed < *before) {
                         *found = Some((seed, outcome));
                     }
@@ -97,7 +95,7 @@ fn first_found(
             });
         }
     });
-    found.into_inner().unwrap()
+    found.into_inner()
 }
 
 #[test]

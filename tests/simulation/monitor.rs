@@ -1,17 +1,18 @@
 //! What happened so far, and the first thing that must not have.
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
-use kat::{
-    api::types::NodePhase,
-    plan::{Assignment, NodeRegistration, NodeStatusRecord, Plan, Snapshot},
+use parking_lot::{Mutex, MutexGuard};
+
+use kat_plan::{Plan, Snapshot};
+use kat_store::MemoryStore;
+use kat_types::{
+    api::NodePhase,
+    assignment::Assignment,
+    keys,
+    records::{NodeRegistration, NodeStatusRecord},
     resource::OnPartition,
-    store::{MemoryStore, Operation, keys},
+    transaction::Operation,
 };
 use tokio::time::Instant;
 
@@ -19,7 +20,7 @@ use crate::{large, rollouts};
 
 /// An instance that was ever assigned.
 #[derive(Debug, Clone)]
-pub struct Assigned {
+pub(crate) struct Assigned {
     pub instance: String,
     pub address: Ipv4Addr,
     /// Folders of the data that it writes; here all do that mount any.
@@ -33,7 +34,7 @@ fn writes(assignment: &Assignment) -> Vec<String> {
     volumes.filter_map(|volume| volume.folder.clone()).collect()
 }
 
-pub struct Monitor {
+pub(crate) struct Monitor {
     store: MemoryStore,
     began: Instant,
     /// How long a machine must be silent before it is said to be lost.
@@ -50,7 +51,7 @@ struct State {
 }
 
 impl Monitor {
-    pub fn new(store: &MemoryStore, silence: Duration) -> Self {
+    pub(crate) fn new(store: &MemoryStore, silence: Duration) -> Self {
         Self {
             store: store.clone(),
             began: Instant::now(),
@@ -60,36 +61,36 @@ impl Monitor {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         let at = self.began.elapsed().as_secs_f64();
         let line = format!("{at:9.3} r{} {text}", self.store.revision());
         self.lock().trace.push(line);
     }
 
     /// Something that must not be. The first one counts.
-    pub fn violated(&self, text: String) {
+    pub(crate) fn violated(&self, text: String) {
         self.note(&format!("VIOLATED: {text}"));
         self.lock().violation.get_or_insert(text);
     }
 
-    pub fn violation(&self) -> Option<String> {
+    pub(crate) fn violation(&self) -> Option<String> {
         self.lock().violation.clone()
     }
 
-    pub fn trace(&self) -> Vec<String> {
+    pub(crate) fn trace(&self) -> Vec<String> {
         self.lock().trace.clone()
     }
 
     /// What a unit was ever assigned for.
-    pub fn assigned(&self, unit: &str) -> Option<Assigned> {
+    pub(crate) fn assigned(&self, unit: &str) -> Option<Assigned> {
         self.lock().assigned.get(unit).cloned()
     }
 
     /// The process that leads, by the store.
-    pub fn leader(&self) -> Option<String> {
+    pub(crate) fn leader(&self) -> Option<String> {
         let candidates = self.store.peek(keys::ELECTION).items;
         let first = candidates
             .into_iter()
@@ -98,7 +99,7 @@ impl Monitor {
     }
 
     /// A transaction of a process took effect, just now.
-    pub fn written(&self, process: &str, operations: &[Operation]) {
+    pub(crate) fn written(&self, process: &str, operations: &[Operation]) {
         let written: Vec<&str> = operations.iter().map(key_of).collect();
         self.note(&format!("{process} wrote {}", written.join(" ")));
         let leader = self.leader();
@@ -155,18 +156,18 @@ impl Monitor {
     }
 
     /// A leader took a machine's report in.
-    pub fn heard(&self, machine: &str) {
+    pub(crate) fn heard(&self, machine: &str) {
         self.lock().heard.insert(machine.to_owned(), Instant::now());
     }
 
     /// For how long no leader has taken a report of a machine's.
-    pub fn silent(&self, machine: &str) -> Option<Duration> {
+    pub(crate) fn silent(&self, machine: &str) -> Option<Duration> {
         self.lock().heard.get(machine).map(Instant::elapsed)
     }
 
     /// A leader decided. No machine may be said to be lost that a leader heard of lately: the present
     /// one, or the one before it.
-    pub fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
+    pub(crate) fn decided(&self, process: &str, snapshot: &Snapshot, plan: &Plan) {
         if let Some(why) = rollouts::wrong(snapshot, plan) {
             self.violated(format!("{process} plans: {why}"));
         }

@@ -1,22 +1,14 @@
 //! Calls of the API from machine to machine, and from people: the real routes, without sockets and
 //! TLS. Who calls is what TLS would have proved.
 
-use std::{
-    collections::BTreeMap,
-    future::pending,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::pending, sync::Arc, time::Duration};
 
 use axum::{Router, body::Body};
 use hyper::{Request, Response, StatusCode};
-use kat::{
-    api::{
-        SocketAccess,
-        caller::{Peer, Source},
-    },
-    pki::{PeerCertificate, PeerIdentity},
-};
+use kat_api::SocketAccess;
+use kat_api::access::authentication::{Peer, Source};
+use kat_pki::{PeerCertificate, PeerIdentity};
+use parking_lot::Mutex;
 use tokio::{
     task::yield_now,
     time::{Instant, sleep, timeout},
@@ -35,13 +27,13 @@ const CALL: Duration = Duration::from_secs(10);
 
 /// A process' API, until it is closed.
 #[derive(Clone)]
-pub struct Door {
+pub(crate) struct Door {
     pub router: Router,
     pub closed: CancellationToken,
 }
 
 #[derive(Default)]
-pub struct Net {
+pub(crate) struct Net {
     doors: Mutex<BTreeMap<String, Door>>,
     ways: BTreeMap<String, Arc<Way>>,
     /// Who sends volumes.
@@ -59,7 +51,7 @@ fn certificate(node: &str) -> PeerCertificate {
 }
 
 impl Net {
-    pub fn new(ways: BTreeMap<String, Arc<Way>>) -> Self {
+    pub(crate) fn new(ways: BTreeMap<String, Arc<Way>>) -> Self {
         Self {
             doors: Mutex::default(),
             ways,
@@ -68,13 +60,13 @@ impl Net {
         }
     }
 
-    pub fn open(&self, machine: &str, door: Door) {
-        self.doors.lock().unwrap().insert(machine.to_owned(), door);
+    pub(crate) fn open(&self, machine: &str, door: Door) {
+        self.doors.lock().insert(machine.to_owned(), door);
     }
 
     /// One call to a machine: by another machine, or by a person near the one that is called.
     /// `served` is called where it succeeds, whatever becomes of the answer.
-    pub async fn call(
+    pub(crate) async fn call(
         &self,
         from: Option<&str>,
         to: &str,
@@ -86,7 +78,7 @@ impl Net {
     }
 
     /// [`Self::call`] with the whole answer.
-    pub async fn ask(
+    pub(crate) async fn ask(
         &self,
         from: Option<&str>,
         to: &str,
@@ -119,7 +111,7 @@ impl Net {
             certificate,
         });
         self.travel(from, to).await;
-        let door = self.doors.lock().unwrap().get(to).cloned();
+        let door = self.doors.lock().get(to).cloned();
         let door = door.filter(|door| !door.closed.is_cancelled());
         let Some(door) = door else {
             return Err("connection refused".to_owned());
@@ -143,7 +135,7 @@ impl Net {
     }
 
     /// The time that a call between two machines takes before it is answered.
-    pub async fn reach(&self, from: &str, to: &str) -> Result<(), String> {
+    pub(crate) async fn reach(&self, from: &str, to: &str) -> Result<(), String> {
         let way = timeout(CALL, self.travel(Some(from), to)).await;
         way.map_err(|_| "no answer in time".to_owned())
     }
@@ -153,7 +145,7 @@ impl Net {
     async fn alone(&self) {
         loop {
             let now = Instant::now();
-            if self.archive.lock().unwrap().replace(now) != Some(now) {
+            if self.archive.lock().replace(now) != Some(now) {
                 break;
             }
             sleep(Duration::from_millis(1)).await;

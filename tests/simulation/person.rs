@@ -1,18 +1,13 @@
 //! Somebody who applies and deletes workloads, and remembers what was promised.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
-use kat::{
-    bundle::{SourceFile, pack},
-    plan::WorkloadMeta,
-    store::{MemoryStore, keys},
-};
+use kat_bundle::{SourceFile, pack};
+use kat_store::MemoryStore;
+use kat_types::{keys, records::WorkloadMeta};
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -25,32 +20,32 @@ use crate::{
     secrets,
 };
 
-pub const NAMESPACE: &str = "default";
+pub(crate) const NAMESPACE: &str = "default";
 /// The workload that has `onPartition: stop`.
-pub const FENCED: &str = "db";
+pub(crate) const FENCED: &str = "db";
 /// A workload that writes data of its own, which stays when it goes.
-pub const WRITER: &str = "store";
+pub(crate) const WRITER: &str = "store";
 /// Another, which has `onPartition: stop` too, and whose data goes with it.
-pub const FENCED_WRITER: &str = "vault";
+pub(crate) const FENCED_WRITER: &str = "vault";
 
 /// It writes data of its own.
-pub fn writes(workload: &str) -> bool {
+pub(crate) fn writes(workload: &str) -> bool {
     [WRITER, FENCED_WRITER, LARGE_WRITER].contains(&workload)
 }
 
 /// What was sent can't take effect later than this after its caller gave up.
-pub const AT_LAST: Duration = Duration::from_secs(45);
+pub(crate) const AT_LAST: Duration = Duration::from_secs(45);
 
 /// What a workload is to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wish {
+pub(crate) enum Wish {
     Absent,
     Present { version: u64, replicas: u32 },
 }
 
 impl Wish {
     /// `workload.kat` of it.
-    pub fn file(&self, workload: &str) -> Option<String> {
+    pub(crate) fn file(&self, workload: &str) -> Option<String> {
         let Self::Present { version, replicas } = self else {
             return None;
         };
@@ -112,7 +107,7 @@ struct Memory {
 }
 
 #[derive(Clone)]
-pub struct Person {
+pub(crate) struct Person {
     net: Arc<Net>,
     store: MemoryStore,
     monitor: Arc<Monitor>,
@@ -124,7 +119,7 @@ pub struct Person {
 
 /// What is known of the machine that joins.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Join {
+pub(crate) struct Join {
     /// It was asked for.
     pub begun: bool,
     /// It was told that it is in.
@@ -134,7 +129,7 @@ pub struct Join {
 
 /// What is known of a machine that was ever drained.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Drain {
+pub(crate) struct Drain {
     /// It is to be empty, as was acknowledged last.
     pub promised: bool,
     /// Something with an unknown outcome was asked since then.
@@ -143,7 +138,7 @@ pub struct Drain {
 }
 
 impl Person {
-    pub fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
+    pub(crate) fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
         Self {
             net: Arc::clone(net),
             store: store.clone(),
@@ -156,26 +151,25 @@ impl Person {
     }
 
     fn with<T>(&self, workload: &str, change: impl FnOnce(&mut Memory) -> T) -> T {
-        let mut known = self.known.lock().unwrap();
+        let mut known = self.known.lock();
         change(known.entry(workload.to_owned()).or_default())
     }
 
     /// How many answers came so far.
-    pub fn answers(&self) -> u64 {
+    pub(crate) fn answers(&self) -> u64 {
         self.known
             .lock()
-            .unwrap()
             .values()
             .map(|memory| memory.answers)
             .sum()
     }
 
-    pub fn workloads(&self) -> Vec<String> {
-        self.known.lock().unwrap().keys().cloned().collect()
+    pub(crate) fn workloads(&self) -> Vec<String> {
+        self.known.lock().keys().cloned().collect()
     }
 
     /// The last acknowledged wish, and that nothing else may have come since.
-    pub fn promised(&self, workload: &str) -> (Wish, bool) {
+    pub(crate) fn promised(&self, workload: &str) -> (Wish, bool) {
         self.with(workload, |memory| {
             let promised = memory.promised.clone().unwrap_or(Wish::Absent);
             (promised, memory.perhaps.is_empty())
@@ -183,7 +177,7 @@ impl Person {
     }
 
     /// Sends a wish to a machine, unless the one before is still under way.
-    pub fn wish(&self, to: &str, workload: &str, wish: Wish) -> bool {
+    pub(crate) fn wish(&self, to: &str, workload: &str, wish: Wish) -> bool {
         let free = self.with(workload, |memory| {
             if memory.busy {
                 return false;
@@ -239,14 +233,14 @@ impl Person {
     }
 
     /// How far the machine is that joins.
-    pub fn join_state(&self) -> Join {
-        *self.joins.lock().unwrap()
+    pub(crate) fn join_state(&self) -> Join {
+        *self.joins.lock()
     }
 
     /// The machine that joins asks a machine to be let in, unless it still waits for an answer.
-    pub fn join(&self, to: &str) {
+    pub(crate) fn join(&self, to: &str) {
         {
-            let mut joins = self.joins.lock().unwrap();
+            let mut joins = self.joins.lock();
             if joins.busy || joins.done {
                 return;
             }
@@ -261,21 +255,21 @@ impl Person {
             person
                 .monitor
                 .note(&format!("{to} answers n5, which joins: {answer:?}"));
-            let mut joins = person.joins.lock().unwrap();
+            let mut joins = person.joins.lock();
             joins.busy = false;
             joins.done = answer.is_ok_and(|status| status.is_success());
         });
     }
 
     /// The machines that were ever drained.
-    pub fn drains(&self) -> BTreeMap<String, Drain> {
-        self.drains.lock().unwrap().clone()
+    pub(crate) fn drains(&self) -> BTreeMap<String, Drain> {
+        self.drains.lock().clone()
     }
 
     /// Asks a machine to drain another, or to end that, unless the one before is still under way.
-    pub fn drain(&self, to: &str, machine: &str, empty: bool) {
+    pub(crate) fn drain(&self, to: &str, machine: &str, empty: bool) {
         {
-            let mut drains = self.drains.lock().unwrap();
+            let mut drains = self.drains.lock();
             let drain = drains.entry(machine.to_owned()).or_default();
             if drain.busy {
                 return;
@@ -295,7 +289,7 @@ impl Person {
             person.monitor.note(&format!(
                 "{to} answers drain of {machine} {empty}: {answer:?}"
             ));
-            let mut drains = person.drains.lock().unwrap();
+            let mut drains = person.drains.lock();
             let drain = drains.entry(machine).or_default();
             drain.busy = false;
             if answer.is_ok_and(|status| status.is_success()) {
@@ -305,20 +299,14 @@ impl Person {
     }
 
     /// Workloads that may be paused.
-    pub fn paused(&self) -> Vec<String> {
-        self.pauses
-            .lock()
-            .unwrap()
-            .perhaps
-            .iter()
-            .cloned()
-            .collect()
+    pub(crate) fn paused(&self) -> Vec<String> {
+        self.pauses.lock().perhaps.iter().cloned().collect()
     }
 
     /// Pauses the rollouts of a workload, or lets them go on, unless the one before is under way.
-    pub fn pause(&self, to: &str, workload: &str, paused: bool) {
+    pub(crate) fn pause(&self, to: &str, workload: &str, paused: bool) {
         {
-            let mut pauses = self.pauses.lock().unwrap();
+            let mut pauses = self.pauses.lock();
             if !pauses.busy.insert(workload.to_owned()) {
                 return;
             }
@@ -337,7 +325,7 @@ impl Person {
             person.monitor.note(&format!(
                 "{to} answers pause of {workload} {paused}: {answer:?}"
             ));
-            let mut pauses = person.pauses.lock().unwrap();
+            let mut pauses = person.pauses.lock();
             pauses.busy.remove(&workload);
             // One that is not there is not paused when it is made anew.
             let done =
@@ -349,7 +337,7 @@ impl Person {
     }
 
     /// What is stored is what was promised last, or what may have come since.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         for workload in self.workloads() {
             let (promised, perhaps) = self.with(&workload, |memory| {
                 let perhaps: Vec<Wish> = memory

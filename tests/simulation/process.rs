@@ -3,28 +3,30 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use kat::{
-    agent::{
-        NetworkFiles, Reporter, Statuses,
-        fence::{Fence, Memory},
-        follow_desired,
-        identity::Identity,
-        image_care::ImageCare,
-        moves::{Moves, OwnVolumes},
-        options::MachineOptions,
-        removals::Removals,
-        secrets::Secrets,
-        supervisor::{Listed, Supervisor},
-        volumes::Volumes,
-        worker::Tools,
-    },
-    api::{Api, ApiConfig, Limits, routes::router},
-    leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with},
-    pulse::Pulses,
-    render::{RenderSettings, Renderer},
-    resource::AgentConfig,
-    store::{MemoryStore, Mirror, StateStore, keys},
+use kat_agent::{
+    NetworkFiles, Reporter, Statuses,
+    fence::{Fence, Memory},
+    follow_desired,
+    secrets::Secrets,
+    supervisor::{Listed, Supervisor},
+    volumes::Volumes,
+    worker::Tools,
 };
+use kat_agent::{
+    cluster::identity::Identity,
+    images::unused::ImageCare,
+    volumes::{
+        moves::{Moves, OwnVolumes},
+        removals::Removals,
+    },
+    worker::machine_options::MachineOptions,
+};
+use kat_api::{Api, ApiConfig, Limits, routes::router};
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderConfig, LeaderHandle, MembersConfig, Planner, keep_members, start_with};
+use kat_render::{RenderSettings, Renderer};
+use kat_store::{MemoryStore, Mirror, StateStore};
+use kat_types::{keys, resource::AgentConfig};
 use tokio::{sync::watch, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
@@ -44,7 +46,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(5);
 
 /// What a process finds on its machine and around it.
-pub struct Place {
+pub(crate) struct Place {
     pub identity: Arc<Identity>,
     pub root: std::path::PathBuf,
     pub boot: Arc<Boot>,
@@ -67,7 +69,7 @@ pub struct Place {
 }
 
 /// A running process.
-pub struct Process {
+pub(crate) struct Process {
     name: String,
     cancel: CancellationToken,
     closed: CancellationToken,
@@ -78,7 +80,7 @@ pub struct Process {
 
 impl Process {
     /// `name` is the machine's and the number of the process on it.
-    pub fn start(place: &Place, name: &str) -> Self {
+    pub(crate) fn start(place: &Place, name: &str) -> Self {
         let mut process = Self {
             name: name.to_owned(),
             cancel: CancellationToken::new(),
@@ -304,7 +306,7 @@ impl Process {
     }
 
     /// SIGKILL, or the end of its machine.
-    pub fn kill(self) {
+    pub(crate) fn kill(self) {
         for wire in &self.wires {
             wire.reads.set_partitioned(true);
         }
@@ -316,26 +318,26 @@ impl Process {
     }
 
     /// SIGTERM.
-    pub fn stop(self) {
+    pub(crate) fn stop(self) {
         self.closed.cancel();
         self.cancel.cancel();
     }
 
     /// The machine's way is another than before.
-    pub fn follow_way(&self) {
+    pub(crate) fn follow_way(&self) {
         for wire in &self.wires {
             wire.follow_way();
         }
     }
 
-    pub fn drop_watches(&self) {
+    pub(crate) fn drop_watches(&self) {
         for wire in &self.wires {
             wire.reads.drop_watches();
         }
     }
 
     /// It believes that it leads.
-    pub fn leads(&self) -> bool {
+    pub(crate) fn leads(&self) -> bool {
         self.leader.as_ref().is_some_and(|handle| {
             let leadership = handle.leadership.borrow();
             leadership

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-pub struct Random(u64);
+pub(crate) struct Random(u64);
 
 impl Random {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -18,19 +18,19 @@ impl Random {
     }
 
     /// From 0 to `end`, without it.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    pub fn chance(&mut self, percent: u64) -> bool {
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    pub fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
+    pub(crate) fn milliseconds(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least + self.below(most - least + 1))
     }
 
-    pub fn index(&mut self, length: usize) -> usize {
+    pub(crate) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).unwrap()
     }
 }

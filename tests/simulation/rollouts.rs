@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kat::{
-    api::types::{Health, InstancePhase, NodePhase},
-    plan::{Assignment, NodeStatusRecord, Plan, Snapshot, Wanted, WorkloadEntry},
+use kat_plan::{Plan, Snapshot, WorkloadEntry};
+use kat_types::{
+    api::{Health, InstancePhase, NodePhase},
+    assignment::{Assignment, Wanted},
+    keys,
+    records::NodeStatusRecord,
     resource::{MaxSurge, UpdateStrategyType},
-    store::{Operation, keys},
+    transaction::Operation,
 };
 
 /// What of a workload's instances there is, by the statuses that the plan goes by.
@@ -20,7 +23,7 @@ struct Counts {
 }
 
 /// Why a plan is wrong, if it is.
-pub fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
+pub(crate) fn wrong(snapshot: &Snapshot, plan: &Plan) -> Option<String> {
     let operations = || plan.changes.iter().flat_map(|change| &change.operations);
     let mut statuses: BTreeMap<String, NodeStatusRecord> = snapshot
         .nodes
@@ -138,7 +141,7 @@ fn instance(key: &str) -> Option<(&str, &str)> {
 
 /// Workloads whose rollouts somebody paused, or may have.
 #[derive(Debug, Default)]
-pub struct Pauses {
+pub(crate) struct Pauses {
     pub perhaps: BTreeSet<String>,
     pub busy: BTreeSet<String>,
 }

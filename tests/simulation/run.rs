@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use kat::store::keys;
+use kat_types::keys;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
@@ -27,17 +27,17 @@ const HEALED_WITHIN: Duration = Duration::from_secs(900);
 const REST: Duration = Duration::from_secs(60);
 /// A workload that is new once all is healed.
 const PROBE: &str = "probe";
-pub const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
+pub(crate) const WORKLOADS: [&str; 5] = ["web", FENCED, "queue", WRITER, FENCED_WRITER];
 
 /// What came of a run.
-pub struct Outcome {
+pub(crate) struct Outcome {
     pub violation: Option<String>,
     pub trace: Vec<String>,
 }
 
 /// What is to be mended, or started again.
 #[derive(Debug, Clone, Copy)]
-pub enum Repair {
+pub(crate) enum Repair {
     Start(usize),
     PowerOn(usize),
     Way(usize),
@@ -45,7 +45,7 @@ pub enum Repair {
 }
 
 /// Runs a seed to its end, or to the first thing that must not be.
-pub fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
+pub(crate) fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
     play(seed, without, async |scenario| {
         scenario.world.addresses_only = addresses_only;
         scenario.play().await;
@@ -54,14 +54,14 @@ pub fn run(seed: u64, without: Without, addresses_only: bool) -> Outcome {
 
 /// A machine with [`FENCED`] is cut off until that was moved; then it reaches the leader and not yet the
 /// store, and its agent starts anew. It must not run there too.
-pub fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
+pub(crate) fn anew_before_its_list(seed: u64, without: Without) -> Outcome {
     play(seed, without, async |scenario| {
         scenario.anew_before_its_list().await
     })
 }
 
 /// A disk forgets what a program wrote.
-pub fn data_is_lost(seed: u64) -> Outcome {
+pub(crate) fn data_is_lost(seed: u64) -> Outcome {
     play(seed, Without::Nothing, async |scenario| {
         scenario.data_is_lost().await
     })
@@ -99,7 +99,7 @@ fn scratch() -> PathBuf {
     }
 }
 
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub world: World,
     repairs: Vec<(Instant, Repair)>,
     pub version: u64,
@@ -255,7 +255,7 @@ impl Scenario {
         }
     }
 
-    pub fn later(&mut self, least: u64, most: u64, repair: Repair) {
+    pub(crate) fn later(&mut self, least: u64, most: u64, repair: Repair) {
         let at = Instant::now() + self.world.random.milliseconds(least, most);
         self.repairs.push((at, repair));
     }
@@ -443,7 +443,7 @@ impl Scenario {
 }
 
 /// How long something took on the real clock.
-pub fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let began = SystemTime::now();
     let done = work();
     (done, began.elapsed().unwrap_or_default())

@@ -3,29 +3,29 @@
 use std::{
     collections::BTreeSet,
     path::Path,
-    sync::{Arc, LazyLock, Mutex},
+    sync::{Arc, LazyLock},
 };
 
 use axum::body::Body;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use hyper::{Request, header};
-use kat::{
-    leader::SnapshotBuilder,
-    network::wireguard::PrivateKey,
-    pki::seal::RecoveryKey,
-    plan::{Sealing, SealingKeyRecord, SecretKey, Snapshot},
-    store::{MemoryStore, Operation, keys},
-};
+use kat_leader::SnapshotBuilder;
+use kat_network::overlay::wireguard::PrivateKey;
+use kat_pki::recovery_key::RecoveryKey;
+use kat_plan::{Sealing, SecretKey, Snapshot};
+use kat_store::MemoryStore;
+use kat_types::{keys, secrets::SealingKeyRecord, transaction::Operation};
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::{monitor::Monitor, net::Net, person::NAMESPACE};
 
 /// The workload that uses it.
-pub const USER: &str = "web";
+pub(crate) const USER: &str = "web";
 /// Its name, key, and the variable that has it.
 const NAME: &str = "login";
 const KEY: &str = "PASSWORD";
-pub const VARIABLE: &str = "LOGIN";
+pub(crate) const VARIABLE: &str = "LOGIN";
 
 /// What is made anew for each run of the program: nothing that happens depends on it.
 static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
@@ -36,23 +36,23 @@ static MADE: LazyLock<(RecoveryKey, SealingKeyRecord)> = LazyLock::new(|| {
 });
 
 /// How members open and seal.
-pub fn sealing() -> Sealing {
+pub(crate) fn sealing() -> Sealing {
     Sealing::With(MADE.0.clone())
 }
 
 /// The key that seals, as it was made with the first secret.
-pub fn sealing_key() -> Operation {
+pub(crate) fn sealing_key() -> Operation {
     Operation::Put(keys::sealing_key(1), serde_json::to_vec(&MADE.1).unwrap())
 }
 
 /// WireGuard's key of a machine, `n3` say.
-pub fn private_key(machine: &str) -> PrivateKey {
+pub(crate) fn private_key(machine: &str) -> PrivateKey {
     let number: u8 = machine.trim_start_matches('n').parse().unwrap();
     PrivateKey::from_bytes([number; 32])
 }
 
 /// The variable in `workload.kat`.
-pub fn variables(workload: &str) -> serde_json::Value {
+pub(crate) fn variables(workload: &str) -> serde_json::Value {
     match workload {
         USER => json!([{"name": VARIABLE, "valueFrom": {"secret": {"name": NAME, "key": KEY}}}]),
         _ => json!([]),
@@ -61,7 +61,7 @@ pub fn variables(workload: &str) -> serde_json::Value {
 
 /// Who sets it.
 #[derive(Clone)]
-pub struct Secrets {
+pub(crate) struct Secrets {
     net: Arc<Net>,
     store: MemoryStore,
     monitor: Arc<Monitor>,
@@ -77,7 +77,7 @@ struct Known {
 }
 
 impl Secrets {
-    pub fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
+    pub(crate) fn new(net: &Arc<Net>, store: &MemoryStore, monitor: &Arc<Monitor>) -> Self {
         Self {
             net: Arc::clone(net),
             store: store.clone(),
@@ -86,14 +86,14 @@ impl Secrets {
         }
     }
 
-    pub fn is_set(&self) -> bool {
-        self.known.lock().unwrap().promised.is_some()
+    pub(crate) fn is_set(&self) -> bool {
+        self.known.lock().promised.is_some()
     }
 
     /// Asks a machine to set it, unless the one before is still under way.
-    pub fn set(&self, to: &str, value: &str) {
+    pub(crate) fn set(&self, to: &str, value: &str) {
         {
-            let mut known = self.known.lock().unwrap();
+            let mut known = self.known.lock();
             if known.busy {
                 return;
             }
@@ -109,7 +109,7 @@ impl Secrets {
             let answer = secrets.net.call(None, &to, request.unwrap(), || ()).await;
             let note = format!("{to} answers secret {value}: {answer:?}");
             secrets.monitor.note(&note);
-            let mut known = secrets.known.lock().unwrap();
+            let mut known = secrets.known.lock();
             known.busy = false;
             if answer.is_ok_and(|status| status.is_success()) {
                 known.perhaps.remove(&value);
@@ -126,7 +126,7 @@ impl Secrets {
     }
 
     /// The value that is stored is one that was asked for.
-    pub fn stored(&self) -> Option<String> {
+    pub(crate) fn stored(&self) -> Option<String> {
         let snapshot = self.snapshot();
         let key = SecretKey::new(NAMESPACE, NAME);
         let record = snapshot.secrets.get(&key)?;
@@ -135,7 +135,7 @@ impl Secrets {
             .open(&snapshot, &key, &record.value)
             .unwrap();
         let value = String::from_utf8(values.0[KEY].clone()).unwrap();
-        let known = self.known.lock().unwrap();
+        let known = self.known.lock();
         if known.promised.as_ref() != Some(&value) && !known.perhaps.contains(&value) {
             let promised = &known.promised;
             let text = format!("the secret was promised to be {promised:?}, and is {value}");
@@ -145,7 +145,7 @@ impl Secrets {
     }
 
     /// What is written for the instances of [`USER`] on a machine is the newest value; why not, otherwise.
-    pub fn is_behind(&self, root: &Path, units: &[String], value: &str) -> Option<String> {
+    pub(crate) fn is_behind(&self, root: &Path, units: &[String], value: &str) -> Option<String> {
         let text = format!("{VARIABLE}={value}\n");
         let folder = root.join("var/lib/kat/units");
         for unit in units {

@@ -7,11 +7,13 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kat::{
-    agent::identity::Identity,
-    plan::{DesiredMeta, NamespaceRecord, NodeRegistration},
+use kat_agent::cluster::identity::Identity;
+use kat_types::{
+    assignment::DesiredMeta,
+    keys,
+    records::{NamespaceRecord, NodeRegistration},
     resource::ClusterConfiguration,
-    store::{Operation, keys},
+    transaction::Operation,
 };
 
 use crate::{
@@ -24,7 +26,7 @@ use crate::{
     world::{LOST_AFTER, Machine, THERE, TICK},
 };
 
-pub fn machine(
+pub(crate) fn machine(
     number: usize,
     name: &str,
     etcd: bool,
@@ -80,7 +82,7 @@ fn cluster() -> ClusterConfiguration {
 }
 
 /// What `init` and the joins wrote.
-pub fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
+pub(crate) fn seed_operations(machines: &[Machine]) -> Vec<Operation> {
     fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
         Operation::Put(key, serde_json::to_vec(value).unwrap())
     }

@@ -17,7 +17,7 @@ impl Scenario {
         }
     }
 
-    pub async fn step(&mut self) {
+    pub(crate) async fn step(&mut self) {
         let number = self.target();
         let name = self.world.machines[number].name.clone();
         let what = self.world.random.below(115);
@@ -124,7 +124,7 @@ impl Scenario {
     }
 
     /// What grows is applied, grows, or is deleted.
-    pub fn step_of_the_large(&mut self) {
+    pub(crate) fn step_of_the_large(&mut self) {
         let Some(large) = &mut self.world.large else {
             return;
         };
@@ -157,7 +157,7 @@ impl Scenario {
     }
 
     /// Another machine joins, or asks again.
-    pub fn join(&mut self) {
+    pub(crate) fn join(&mut self) {
         let any = self.world.random.index(3);
         let asked = self.world.leader().unwrap_or(any);
         let to = self.world.machines[asked].name.clone();

@@ -1,15 +1,17 @@
 //! What lies between a machine and the rest: how long it takes, and what is cut.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use kat::store::{
-    Committed, Compare, KeyValue, Leadership, Listing, MemoryStore, Operation, StateStore,
-    StoreError, WatchStream, keys, memory::CALL_TIMEOUT,
+use kat_store::{
+    Committed, Leadership, Listing, MemoryStore, StateStore, StoreError, WatchStream,
+    memory::CALL_TIMEOUT,
 };
+use kat_types::{
+    keys,
+    transaction::{Compare, KeyValue, Operation},
+};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, timeout_at},
@@ -22,13 +24,13 @@ const SENT_AGAIN: Duration = Duration::from_secs(30);
 
 /// One machine's ways.
 #[derive(Default)]
-pub struct Way {
+pub(crate) struct Way {
     state: Mutex<Conditions>,
     changed: Notify,
 }
 
 #[derive(Debug, Clone, Default)]
-pub struct Conditions {
+pub(crate) struct Conditions {
     /// Nothing comes to the store or from it.
     pub store_cut: bool,
     /// Nothing comes to other machines or from them.
@@ -43,14 +45,14 @@ pub struct Conditions {
 
 impl Way {
     fn lock(&self) -> MutexGuard<'_, Conditions> {
-        self.state.lock().unwrap()
+        self.state.lock()
     }
 
-    pub fn now(&self) -> Conditions {
+    pub(crate) fn now(&self) -> Conditions {
         self.lock().clone()
     }
 
-    pub fn change(&self, change: impl FnOnce(&mut Conditions)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Conditions)) {
         change(&mut self.lock());
         self.changed.notify_waiters();
     }
@@ -94,7 +96,7 @@ impl Way {
 /// A process' store. Transactions travel on their own: a process that has given up, or is gone, can't
 /// take back what it sent.
 #[derive(Clone)]
-pub struct Wire {
+pub(crate) struct Wire {
     /// Reads, watches and the election; cut off with its machine, for good with its process.
     pub reads: MemoryStore,
     writes: MemoryStore,
@@ -106,7 +108,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    pub fn new(
+    pub(crate) fn new(
         store: &MemoryStore,
         way: &Arc<Way>,
         process: &str,
@@ -126,7 +128,7 @@ impl Wire {
     }
 
     /// Takes over what the machine's way is like now.
-    pub fn follow_way(&self) {
+    pub(crate) fn follow_way(&self) {
         let now = self.way.now();
         self.reads.set_partitioned(now.store_cut);
         self.reads.set_delay(now.latency);

@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
-use kat::{
-    plan::{self, Plan, Wanted, WorkloadEntry},
+use kat_plan::{Plan, WorkloadEntry};
+use kat_types::{
+    assignment::Wanted,
+    keys,
     resource::{Container, UpdateStrategyType},
-    store::{Operation, keys},
+    transaction::Operation,
 };
 
 /// A safeguard that is taken out, to see that its absence is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Without {
+pub(crate) enum Without {
     Nothing,
     /// Transactions do not compare the leader's election key.
     Fence,
@@ -34,13 +36,13 @@ pub enum Without {
     Freezing,
 }
 
-pub fn only_reads(container: &mut Container) {
+pub(crate) fn only_reads(container: &mut Container) {
     for mount in &mut container.volume_mounts {
         mount.read_only = true;
     }
 }
 
-pub fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
+pub(crate) fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
     if without == Without::Pause {
         entry.meta.value.paused = false;
     } else if let Ok(parsed) = &mut entry.parsed {
@@ -50,14 +52,15 @@ pub fn roll_out_badly(entry: &mut WorkloadEntry, without: Without) {
 }
 
 /// An instance that is to stop loses its address at once.
-pub fn give_back_early(plan: &mut Plan) {
+pub(crate) fn give_back_early(plan: &mut Plan) {
     for change in &mut plan.changes {
         let stopping = change.operations.iter().filter_map(|operation| {
             let Operation::Put(key, value) = operation else {
                 return None;
             };
             key.starts_with(keys::NODE_DESIRED).then_some(())?;
-            let assignment: plan::Assignment = serde_json::from_slice(value).ok()?;
+            let assignment: kat_types::assignment::Assignment =
+                serde_json::from_slice(value).ok()?;
             (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
         });
         let early: Vec<_> = stopping

@@ -12,13 +12,13 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use kat::{
-    agent::{accounts::UserAccounts, identity::Identity},
-    leader::Planner,
-    plan::{self, NodeRegistration, Observed, Snapshot},
-    render::Renderer,
-    store::{MemoryStore, keys},
-};
+use kat_agent::{cluster::identity::Identity, worker::accounts::UserAccounts};
+use kat_leader::Planner;
+use kat_plan as plan;
+use kat_plan::{Observed, Snapshot};
+use kat_render::Renderer;
+use kat_store::MemoryStore;
+use kat_types::{keys, records::NodeRegistration};
 use tokio::time::Instant;
 
 use crate::{
@@ -48,17 +48,17 @@ const MACHINES: [(&str, bool); 5] = [
     ("n5", false),
 ];
 /// How many of them are there from the beginning; the last one joins.
-pub const THERE: usize = 4;
+pub(crate) const THERE: usize = 4;
 /// How many of them are members of etcd at first. The last one may take the place of another.
 const MEMBERS: usize = 3;
 /// Seconds without a heartbeat after which a machine is lost.
-pub const LOST_AFTER: u32 = 10;
+pub(crate) const LOST_AFTER: u32 = 10;
 /// Seconds between heartbeats.
-pub const TICK: u32 = 3;
+pub(crate) const TICK: u32 = 3;
 
 static RENDERER: LazyLock<Arc<Renderer>> = LazyLock::new(|| Arc::new(Renderer::new(None).unwrap()));
 
-pub struct Machine {
+pub(crate) struct Machine {
     pub name: String,
     pub identity: Arc<Identity>,
     pub way: Arc<Way>,
@@ -78,7 +78,7 @@ pub struct Machine {
 
 impl Machine {
     /// Its agent has worked for long enough, and programs end within two seconds.
-    pub fn ends_in_time(&self) -> bool {
+    pub(crate) fn ends_in_time(&self) -> bool {
         let works = self.process.is_some() && self.boot.is_some();
         let for_long = self
             .started
@@ -87,17 +87,17 @@ impl Machine {
     }
 
     /// How long a start may take.
-    pub fn longest_start(&self) -> Duration {
+    pub(crate) fn longest_start(&self) -> Duration {
         self.pace.starts + Duration::from_secs(1)
     }
 
     /// Users of workloads that are on it.
-    pub fn users(&self) -> Vec<u32> {
+    pub(crate) fn users(&self) -> Vec<u32> {
         self.accounts.all()
     }
 }
 
-pub struct World {
+pub(crate) struct World {
     pub store: MemoryStore,
     pub monitor: Arc<Monitor>,
     pub net: Arc<Net>,
@@ -129,7 +129,7 @@ pub struct World {
 
 impl World {
     /// All machines are on and nothing is broken.
-    pub async fn new(seed: u64, without: Without, folder: &Path) -> Self {
+    pub(crate) async fn new(seed: u64, without: Without, folder: &Path) -> Self {
         let mut random = Random::new(seed);
         let store = MemoryStore::new();
         let silence = Duration::from_secs(u64::from(LOST_AFTER));
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Containers that run, or may, each with its machine.
-    pub fn live(&self) -> BTreeMap<String, String> {
+    pub(crate) fn live(&self) -> BTreeMap<String, String> {
         let live = self.machines.iter().flat_map(|machine| {
             let units = machine.boot.as_ref().map(|boot| boot.live());
             let units = units.into_iter().flatten();
@@ -206,7 +206,7 @@ impl World {
     }
 
     /// Why the newest value of the secret is not everywhere.
-    pub fn secret_behind(&self) -> Option<String> {
+    pub(crate) fn secret_behind(&self) -> Option<String> {
         let live = self.live();
         let users = live.iter();
         let begins = format!("kat-{NAMESPACE}-{}-", secrets::USER);
@@ -224,7 +224,7 @@ impl World {
     }
 
     /// The machine that leads, by the store.
-    pub fn leader(&self) -> Option<usize> {
+    pub(crate) fn leader(&self) -> Option<usize> {
         let process = self.monitor.leader()?;
         let name = process.split('.').next()?;
         self.machines
@@ -233,7 +233,7 @@ impl World {
     }
 
     /// Somebody leads, runs, and reaches the store.
-    pub fn leader_can_write(&self) -> bool {
+    pub(crate) fn leader_can_write(&self) -> bool {
         let leader = self.leader().map(|number| &self.machines[number]);
         let reaches =
             leader.is_some_and(|leader| leader.process.is_some() && !leader.way.now().store_cut);
@@ -241,18 +241,18 @@ impl World {
     }
 
     /// How long a message of the leader takes now.
-    pub fn leader_latency(&self) -> Duration {
+    pub(crate) fn leader_latency(&self) -> Duration {
         let leader = self.leader().map(|number| &self.machines[number]);
         leader.map_or(Duration::ZERO, |leader| leader.way.now().latency)
     }
 
     /// What is on this machine is in the hands of who forges its reports.
-    pub fn forges(&self, machine: &str) -> bool {
+    pub(crate) fn forges(&self, machine: &str) -> bool {
         self.forger.is_some() && machine == forger::NAME
     }
 
     /// Starts `kat-agent` on a machine that is on.
-    pub fn start(&mut self, number: usize) {
+    pub(crate) fn start(&mut self, number: usize) {
         let planner = self.planner(number);
         let (began, uids) = (self.began, Arc::clone(&self.uids));
         let (store, net, monitor) = (
@@ -348,8 +348,9 @@ impl World {
             let honest = honest
                 .and_then(|forger| isolation::with_the_honest_report(observed_before, forger));
             if let Some(honest) = honest {
-                let honest = plan::plan(&seen, &honest, now, seed);
-                if let Some(why) = isolation::hurts_another(snapshot, &plan, &honest) {
+                let report = &honest.reports[forger::NAME].report;
+                let planned = plan::plan(&seen, &honest, now, seed);
+                if let Some(why) = isolation::hurts_another(snapshot, &plan, &planned, report) {
                     monitor.violated(format!("{name} plans: {why}"));
                 }
             }
@@ -358,21 +359,21 @@ impl World {
     }
 
     /// SIGKILL to `kat-agent`.
-    pub fn kill(&mut self, number: usize) {
+    pub(crate) fn kill(&mut self, number: usize) {
         if let Some(process) = self.machines[number].process.take() {
             process.kill();
         }
     }
 
     /// SIGTERM to `kat-agent`.
-    pub fn stop(&mut self, number: usize) {
+    pub(crate) fn stop(&mut self, number: usize) {
         if let Some(process) = self.machines[number].process.take() {
             process.stop();
         }
     }
 
     /// Pulls the plug.
-    pub fn power_off(&mut self, number: usize) {
+    pub(crate) fn power_off(&mut self, number: usize) {
         self.kill(number);
         let machine = &mut self.machines[number];
         machine.way.change(|way| way.power += 1);
@@ -384,7 +385,7 @@ impl World {
     }
 
     /// The machine boots, and `kat-agent` starts.
-    pub async fn power_on(&mut self, number: usize) {
+    pub(crate) async fn power_on(&mut self, number: usize) {
         let machine = &mut self.machines[number];
         if !machine.joined {
             return;
@@ -398,12 +399,12 @@ impl World {
     }
 
     /// Machines of the cluster.
-    pub fn joined(&self) -> impl Iterator<Item = &Machine> {
+    pub(crate) fn joined(&self) -> impl Iterator<Item = &Machine> {
         self.machines.iter().filter(|machine| machine.joined)
     }
 
     /// The machine that joins has heard that it was let in, and begins.
-    pub async fn let_in(&mut self) {
+    pub(crate) async fn let_in(&mut self) {
         let machine = &mut self.machines[THERE];
         if machine.joined {
             return;
@@ -426,7 +427,7 @@ impl World {
     }
 
     /// Changes what a machine's ways are like.
-    pub fn change_way(&mut self, number: usize, change: impl FnOnce(&mut Conditions)) {
+    pub(crate) fn change_way(&mut self, number: usize, change: impl FnOnce(&mut Conditions)) {
         let machine = &self.machines[number];
         machine.way.change(change);
         if let Some(process) = &machine.process {

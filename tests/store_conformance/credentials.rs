@@ -7,10 +7,9 @@ use etcd_client::{
     TlsOptions,
 };
 use jiff::Timestamp;
-use kat::{
-    pki::LeafKind,
-    store::{etcd_admin, keys},
-};
+use kat_pki::LeafKind;
+use kat_store::etcd_admin;
+use kat_types::keys;
 
 use crate::{
     etcd::EtcdServer,

@@ -10,10 +10,8 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kat::{
-    pki::LeafKind,
-    store::{Committed, EtcdStore, StateStore},
-};
+use kat_pki::LeafKind;
+use kat_store::{Committed, EtcdStore, StateStore};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{

@@ -7,10 +7,9 @@ use std::{
 
 use futures_util::StreamExt;
 use jiff::Timestamp;
-use kat::{
-    pki::{Authority, AuthorityKind, LeafKind},
-    store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin, keys},
-};
+use kat_pki::{Authority, AuthorityKind, LeafKind};
+use kat_store::{Committed, EtcdStore, Mirror, StateStore, StoreError, etcd, etcd_admin};
+use kat_types::keys;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +19,7 @@ use crate::{
 };
 
 /// Compacts with a client of the test's own.
-pub async fn compact(server: &EtcdServer, revision: i64) {
+pub(crate) async fn compact(server: &EtcdServer, revision: i64) {
     let kind = LeafKind::Leader {
         name: "alpha".into(),
     };

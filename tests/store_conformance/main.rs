@@ -1,4 +1,4 @@
-//! One suite for every [`kat::store::StateStore`]: the store in memory, and a real etcd.
+//! One suite for every [`kat_store::StateStore`]: the store in memory, and a real etcd.
 //!
 //! It needs an etcd (see `support/etcd.rs`) and no privileges.
 
@@ -20,7 +20,7 @@ mod suite;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat::store::{MemoryStore, StateStore};
+use kat_store::{MemoryStore, StateStore};
 
 use self::{etcd::EtcdServer, suite::Backend};
 

@@ -3,31 +3,32 @@
 
 mod doubles;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
-pub use doubles::{Echo, SaidLogs, SeenUsers};
+use parking_lot::Mutex;
+
+pub(crate) use doubles::{Echo, SaidLogs, SeenUsers};
 use jiff::Timestamp;
-use kat::{
-    api::{
-        ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers,
-        SocketAccess, SocketListener, TlsListener, new_token, random_uid, serve,
-        types::{MemberKeys, Scope},
-    },
-    bundle::{SourceFile, pack},
-    leader::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth},
-    pki::{
-        Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, seal::RecoveryKey,
-        store_recovery_key, tls,
-    },
-    plan::{NamespaceRecord, NodeRegistration, Sealing},
-    pulse::Pulses,
-    registry::ImageSource,
-    store::{Leadership, MemoryStore, Mirror, Operation, StateStore, keys},
+use kat_api::{
+    ApiConfig, InstanceLogs, InstanceSessions, Joining, Limits, Listeners, NodeUsers, SocketAccess,
+    SocketListener, TlsListener, new_token, random_uid, serve,
+};
+use kat_bundle::{SourceFile, pack};
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderHandle, PlanningHealth, Reports, SnapshotBuilder, StoreHealth};
+use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{
+    Authorities, Authority, AuthorityKind, Identity, LeafKind, cluster_name, store_recovery_key,
+    tls,
+};
+use kat_plan::Sealing;
+use kat_registry::ImageSource;
+use kat_store::{Leadership, MemoryStore, Mirror, StateStore};
+use kat_types::{
+    api::{MemberKeys, Scope},
+    keys,
+    records::{NamespaceRecord, NodeRegistration},
+    transaction::Operation,
 };
 use reqwest::{Client, Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -38,14 +39,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-pub const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
-pub const NODE_UID: &str = "node-uid-1";
+pub(crate) const CLUSTER_UID: &str = "3f0c9a52-7a7e-4a43-9a0b-0d5a7f6f4f11";
+pub(crate) const NODE_UID: &str = "node-uid-1";
 
 /// Longest wait for anything.
-pub const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A running API.
-pub struct Server {
+pub(crate) struct Server {
     pub port: u16,
     pub store: MemoryStore,
     /// The API's own client of the store.
@@ -73,16 +74,19 @@ pub struct Server {
 }
 
 impl Server {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::start_with(Limits::default()).await
     }
 
-    pub async fn start_with(limits: Limits) -> Self {
+    pub(crate) async fn start_with(limits: Limits) -> Self {
         Self::start_knowing(limits, None).await
     }
 
     /// With somebody who knows what images are.
-    pub async fn start_knowing(limits: Limits, images: Option<Arc<dyn ImageSource>>) -> Self {
+    pub(crate) async fn start_knowing(
+        limits: Limits,
+        images: Option<Arc<dyn ImageSource>>,
+    ) -> Self {
         let now = Timestamp::now();
         let authority = Authority::generate(AuthorityKind::Cluster, CLUSTER_UID, now).unwrap();
         let leaf = issue_node(&authority, "n1", now);
@@ -243,16 +247,16 @@ impl Server {
         }
     }
 
-    pub fn socket(&self, name: &str) -> PathBuf {
+    pub(crate) fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
 
     /// A client that trusts the cluster and shows this certificate.
-    pub fn client(&self, identity: Option<&Identity>) -> Client {
+    pub(crate) fn client(&self, identity: Option<&Identity>) -> Client {
         let authority = reqwest::Certificate::from_pem(self.authority.certificate_pem().as_bytes());
         let mut builder = Client::builder()
             .tls_certs_only([authority.unwrap()])
@@ -266,8 +270,8 @@ impl Server {
     }
 
     /// The same for the same name each time. The cluster knows those of n1.
-    pub fn leaf(&self, kind: &LeafKind) -> Identity {
-        let mut leaves = self.leaves.lock().unwrap();
+    pub(crate) fn leaf(&self, kind: &LeafKind) -> Identity {
+        let mut leaves = self.leaves.lock();
         let issue = || self.authority.issue(kind, Timestamp::now()).unwrap();
         leaves
             .entry(kind.common_name())
@@ -275,12 +279,12 @@ impl Server {
             .clone()
     }
 
-    pub fn node_leaf(&self, name: &str) -> Identity {
+    pub(crate) fn node_leaf(&self, name: &str) -> Identity {
         self.leaf(&node_kind(name))
     }
 
     /// One call with a token.
-    pub async fn call(&self, token: &str, method: Method, path: &str) -> Response {
+    pub(crate) async fn call(&self, token: &str, method: Method, path: &str) -> Response {
         let request = self.client(None).request(method, self.url(path));
         let request = if token.is_empty() {
             request
@@ -290,12 +294,12 @@ impl Server {
         request.send().await.unwrap()
     }
 
-    pub async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
+    pub(crate) async fn get(&self, token: &str, path: &str) -> (StatusCode, Value) {
         read(self.call(token, Method::GET, path).await).await
     }
 
     /// Applies as an administrator.
-    pub async fn put(
+    pub(crate) async fn put(
         &self,
         namespace: &str,
         name: &str,
@@ -305,7 +309,7 @@ impl Server {
         read(self.send(&self.admin, Method::PUT, &path, files, &[]).await).await
     }
 
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         token: &str,
         method: Method,
@@ -325,7 +329,7 @@ impl Server {
         request.send().await.unwrap()
     }
 
-    pub async fn send_json(
+    pub(crate) async fn send_json(
         &self,
         token: &str,
         method: Method,
@@ -340,7 +344,7 @@ impl Server {
     }
 
     /// Every key with its value, but for the election.
-    pub fn stored(&self) -> Vec<(String, Vec<u8>)> {
+    pub(crate) fn stored(&self) -> Vec<(String, Vec<u8>)> {
         let items = self.store.peek(keys::ROOT).items.into_iter();
         items
             .filter(|item| !item.key.starts_with(keys::ELECTION))
@@ -349,7 +353,7 @@ impl Server {
     }
 
     /// Writes as the leader's loop would, and waits until it is shown.
-    pub async fn write(&self, operations: &[Operation]) {
+    pub(crate) async fn write(&self, operations: &[Operation]) {
         self.store.write_now(operations);
         assert!(
             self.handle
@@ -358,7 +362,7 @@ impl Server {
         );
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.cancel.cancel();
         tokio::time::timeout(DEADLINE, self.running)
             .await
@@ -367,14 +371,14 @@ impl Server {
     }
 }
 
-pub async fn read(response: Response) -> (StatusCode, Value) {
+pub(crate) async fn read(response: Response) -> (StatusCode, Value) {
     let status = response.status();
     let text = response.text().await.unwrap();
     let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
     (status, value)
 }
 
-pub fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> Identity {
+pub(crate) fn issue_node(authority: &Authority, name: &str, now: Timestamp) -> Identity {
     authority.issue(&node_kind(name), now).unwrap()
 }
 
@@ -387,20 +391,20 @@ fn node_kind(name: &str) -> LeafKind {
 }
 
 /// By which the cluster knows a certificate's key.
-pub fn key_hash(leaf: &Identity) -> String {
+pub(crate) fn key_hash(leaf: &Identity) -> String {
     tls::public_key_hash(&leaf.certificate_pem).unwrap()
 }
 
-pub fn server_name() -> String {
+pub(crate) fn server_name() -> String {
     cluster_name(CLUSTER_UID)
 }
 
-pub fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
-    let value = kat::json::bytes(&key, value).unwrap();
+pub(crate) fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
+    let value = kat_types::json::bytes(&key, value).unwrap();
     Operation::Put(key, value)
 }
 
-pub fn namespace(now: Timestamp) -> NamespaceRecord {
+pub(crate) fn namespace(now: Timestamp) -> NamespaceRecord {
     NamespaceRecord {
         schema: 1,
         uid: "namespace-uid".to_owned(),
@@ -411,7 +415,7 @@ pub fn namespace(now: Timestamp) -> NamespaceRecord {
     }
 }
 
-pub fn registration() -> NodeRegistration {
+pub(crate) fn registration() -> NodeRegistration {
     serde_json::from_value(json!({
         "schema": 1, "uid": NODE_UID, "identityKey": "", "architecture": "amd64", "etcd": true,
         "created": "2026-01-01T00:00:00Z"
@@ -419,7 +423,7 @@ pub fn registration() -> NodeRegistration {
     .unwrap()
 }
 
-pub fn archive(files: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn archive(files: &[(&str, &str)]) -> Vec<u8> {
     let files: Vec<_> = files
         .iter()
         .map(|(name, text)| SourceFile {
@@ -431,7 +435,7 @@ pub fn archive(files: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// `workload.kat` of a Service.
-pub fn web(namespace: &str, name: &str, replicas: u32) -> String {
+pub(crate) fn web(namespace: &str, name: &str, replicas: u32) -> String {
     format!(
         "apiVersion: kat.dws.rip/v1alpha1
 kind: Workload
@@ -454,13 +458,13 @@ spec:
 }
 
 /// Reads JSON lines of a stream one by one.
-pub struct LinesOf {
+pub(crate) struct LinesOf {
     response: Response,
     buffer: Vec<u8>,
 }
 
 impl LinesOf {
-    pub fn new(response: Response) -> Self {
+    pub(crate) fn new(response: Response) -> Self {
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "application/x-ndjson");
         Self {
@@ -470,7 +474,7 @@ impl LinesOf {
     }
 
     /// The next line; nothing at the end.
-    pub async fn next(&mut self) -> Option<Value> {
+    pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
@@ -484,7 +488,7 @@ impl LinesOf {
 }
 
 /// An instance of `shop/web` on n1.
-pub fn assignment() -> Value {
+pub(crate) fn assignment() -> Value {
     json!({
         "schema": 1, "instance": "web-abcde", "namespace": "shop", "workload": "web",
         "workloadUid": "u", "workloadType": "Service", "slot": 0, "generation": 1,
@@ -496,7 +500,7 @@ pub fn assignment() -> Value {
 }
 
 /// Stores it, and its workload.
-pub async fn with_instance(server: &Server) {
+pub(crate) async fn with_instance(server: &Server) {
     let meta = json!({"schema": 1, "revision": 1, "count": 1});
     server
         .put("shop", "web", &[("workload.kat", &web("shop", "web", 1))])

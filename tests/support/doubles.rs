@@ -3,34 +3,33 @@
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
 use async_trait::async_trait;
-use kat::{
-    api::{
-        Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers, Outputs,
-        SessionError, SessionRequest,
-        frames::{Input, Output},
-        types::{InstanceUsage, LogLine, NodeUsage},
-    },
-    plan::InstanceEntry,
-    store::StoreError,
+use kat_api::{
+    Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, NodeUsers, Outputs,
+    SessionError, SessionRequest,
 };
+use kat_plan::InstanceEntry;
+use kat_store::StoreError;
+use kat_types::api::{InstanceUsage, LogLine, NodeUsage};
+use kat_types::frames::{Input, Output};
+use parking_lot::Mutex;
 
 /// Logs that say what they were asked for.
 #[derive(Default)]
-pub struct SaidLogs {
+pub(crate) struct SaidLogs {
     pub asked: Mutex<Vec<LogQuery>>,
     away: Mutex<Option<(String, usize)>>,
 }
 
 impl SaidLogs {
     /// From now on the machine goes away after so many lines.
-    pub fn break_off(&self, reason: &str, after: usize) {
-        *self.away.lock().unwrap() = Some((reason.to_owned(), after));
+    pub(crate) fn break_off(&self, reason: &str, after: usize) {
+        *self.away.lock() = Some((reason.to_owned(), after));
     }
 }
 
@@ -43,7 +42,7 @@ impl InstanceLogs for SaidLogs {
     ) -> Result<LogStream, LogsError> {
         use futures_util::StreamExt;
         let follow = query.follow;
-        self.asked.lock().unwrap().push(query);
+        self.asked.lock().push(query);
         let name = instance.assignment.value.instance.clone();
         let lines = (0..3).map(move |number| {
             Ok(LogLine {
@@ -54,7 +53,7 @@ impl InstanceLogs for SaidLogs {
             })
         });
         let mut lines: Vec<_> = lines.collect();
-        if let Some((reason, after)) = self.away.lock().unwrap().clone() {
+        if let Some((reason, after)) = self.away.lock().clone() {
             let away = LogsError::Away(reason);
             if after == 0 {
                 return Err(away);
@@ -73,7 +72,7 @@ impl InstanceLogs for SaidLogs {
 
 /// Sessions that say back what they hear, and end with the exit code 7.
 #[derive(Default)]
-pub struct Echo {
+pub(crate) struct Echo {
     pub begun: Mutex<Vec<SessionRequest>>,
     /// For whom.
     pub callers: Mutex<Vec<Option<String>>>,
@@ -108,9 +107,9 @@ impl InstanceSessions for Echo {
                 "nothing answers on port 81".to_owned(),
             ));
         }
-        self.begun.lock().unwrap().push(request);
+        self.begun.lock().push(request);
         let caller = caller.map(str::to_owned);
-        self.callers.lock().unwrap().push(caller);
+        self.callers.lock().push(caller);
         self.open.fetch_add(1, Ordering::SeqCst);
         let open = Open(Arc::clone(&self.open));
         let name = instance.assignment.value.instance.clone();
@@ -140,7 +139,7 @@ impl InstanceSessions for Echo {
         node: &str,
         instances: &[InstanceEntry],
     ) -> Result<NodeUsage, SessionError> {
-        if let Some(reason) = self.away.lock().unwrap().clone() {
+        if let Some(reason) = self.away.lock().clone() {
             return Err(SessionError::Away(format!("the machine `{node}` {reason}")));
         }
         let second = self.counted.fetch_add(1, Ordering::SeqCst) as u64;
@@ -163,19 +162,19 @@ impl InstanceSessions for Echo {
 
 /// The store's users, by name.
 #[derive(Default)]
-pub struct SeenUsers {
+pub(crate) struct SeenUsers {
     pub names: Mutex<BTreeSet<String>>,
 }
 
 #[async_trait]
 impl NodeUsers for SeenUsers {
     async fn admit(&self, node: &str) -> Result<(), StoreError> {
-        self.names.lock().unwrap().insert(node.to_owned());
+        self.names.lock().insert(node.to_owned());
         Ok(())
     }
 
     async fn remove(&self, node: &str) -> Result<(), StoreError> {
-        self.names.lock().unwrap().remove(node);
+        self.names.lock().remove(node);
         Ok(())
     }
 }

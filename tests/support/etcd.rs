@@ -15,17 +15,15 @@ use std::{
 };
 
 use jiff::Timestamp;
-use kat::{
-    pki::{Authority, AuthorityKind, Identity, LeafKind},
-    store::{EtcdOptions, EtcdStore, EtcdTls},
-};
+use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
+use kat_store::{EtcdOptions, EtcdStore, EtcdTls};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
 /// A running etcd; it ends with this value.
-pub struct EtcdServer {
+pub(crate) struct EtcdServer {
     child: Option<Child>,
     folder: tempfile::TempDir,
     client_port: u16,
@@ -35,7 +33,7 @@ pub struct EtcdServer {
 }
 
 /// The program to test against.
-pub fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     if let Some(named) = std::env::var_os("KAT_ETCD") {
         return PathBuf::from(named);
     }
@@ -74,7 +72,7 @@ fn write_identity(folder: &Path, name: &str, identity: &Identity) {
 
 impl EtcdServer {
     /// Starts one member and waits until it serves.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let now = Timestamp::now();
         let folder = tempfile::tempdir().expect("a folder");
         let authority = |kind| Authority::generate(kind, "test", now).expect("an authority");
@@ -181,12 +179,12 @@ impl EtcdServer {
     }
 
     /// What it wrote.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
     /// Options for a client with this identity.
-    pub fn options(&self, identity: &Identity) -> EtcdOptions {
+    pub(crate) fn options(&self, identity: &Identity) -> EtcdOptions {
         let tls = EtcdTls {
             authority: self.clients.certificate_pem().to_owned(),
             certificate: identity.certificate_pem.clone(),
@@ -196,17 +194,17 @@ impl EtcdServer {
     }
 
     /// Where clients reach it.
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("https://127.0.0.1:{}", self.client_port)
     }
 
     /// The same, as an address.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.client_port))
     }
 
     /// A new client with a certificate of this kind.
-    pub async fn client(&self, kind: &LeafKind) -> EtcdStore {
+    pub(crate) async fn client(&self, kind: &LeafKind) -> EtcdStore {
         let identity = self
             .clients
             .issue(kind, Timestamp::now())
@@ -217,12 +215,12 @@ impl EtcdServer {
     }
 
     /// A new client as the leader on a machine.
-    pub async fn leader(&self, name: &str) -> EtcdStore {
+    pub(crate) async fn leader(&self, name: &str) -> EtcdStore {
         self.client(&LeafKind::Leader { name: name.into() }).await
     }
 
     /// A new client as a machine.
-    pub async fn node(&self, name: &str) -> EtcdStore {
+    pub(crate) async fn node(&self, name: &str) -> EtcdStore {
         self.client(&LeafKind::EtcdNode { name: name.into() }).await
     }
 
@@ -233,17 +231,17 @@ impl EtcdServer {
     }
 
     /// Stops it in its tracks: connections stay, nothing answers.
-    pub fn freeze(&self) {
+    pub(crate) fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
     /// Lets it go on.
-    pub fn thaw(&self) {
+    pub(crate) fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
 
     /// Kills it.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -251,7 +249,7 @@ impl EtcdServer {
     }
 
     /// Starts it again, on the same ports and data.
-    pub async fn restart(&mut self) {
+    pub(crate) async fn restart(&mut self) {
         self.kill();
         self.spawn();
         assert!(

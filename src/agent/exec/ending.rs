@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::Command;
-use crate::systemd::{Ended, JobResult, SystemdError};
+use kat_systemd::{Ended, JobResult, SystemdError};
 
 /// For a command to end after its caller has gone.
 const STOP: Duration = Duration::from_secs(20);

@@ -15,7 +15,7 @@ use rustix::{
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, unix::AsyncFd};
 
-use crate::api::frames::TerminalSize;
+use kat_types::frames::TerminalSize;
 
 /// The agent's end.
 #[derive(Clone)]

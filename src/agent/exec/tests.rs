@@ -3,10 +3,8 @@ use std::path::Path;
 use rustix::process::{Pid, test_kill_process};
 
 use super::{unit::command, *};
-use crate::{
-    plan::Assignment,
-    systemd::fake::{Behaviour, FakeMachine, FakeManager},
-};
+use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_types::assignment::Assignment;
 
 mod machine;
 

@@ -8,15 +8,14 @@ use std::{
 use tokio::time::timeout;
 
 use super::{LONGEST, LocalSessions};
-use crate::{
-    agent::inside::{Group, Inside},
-    api::{ExecRequest, SessionError},
-    plan::Assignment,
-    systemd::{TransientUnit, UnitManager},
-};
+use crate::exec::cgroup::{Group, Inside};
+use kat_api::SessionError;
+use kat_systemd::{TransientUnit, UnitManager};
+use kat_types::api::ExecRequest;
+use kat_types::assignment::Assignment;
 
 /// Names of the units begin so.
-pub(in crate::agent) const PREFIX: &str = "kat-exec-";
+pub(crate) const PREFIX: &str = "kat-exec-";
 /// And with this those of this process of the agent.
 static OWN_PREFIX: LazyLock<String> =
     LazyLock::new(|| format!("{PREFIX}{:08x}-", rand::random::<u32>()));
@@ -106,7 +105,7 @@ pub(super) fn command(unit: &str, request: &ExecRequest) -> Vec<String> {
 
 /// Of these units, those of commands that an earlier process of the agent began. Nobody is at their other
 /// end any more.
-pub(in crate::agent) fn without_caller(units: Vec<String>) -> impl Iterator<Item = String> {
+pub(crate) fn without_caller(units: Vec<String>) -> impl Iterator<Item = String> {
     let own = |unit: &String| unit.starts_with(OWN_PREFIX.as_str());
     units.into_iter().filter(move |unit| !own(unit))
 }

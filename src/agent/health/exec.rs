@@ -9,10 +9,8 @@ use std::{path::Path, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{
-    agent::inside::Inside,
-    systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager},
-};
+use crate::exec::cgroup::Inside;
+use kat_systemd::{JobResult, SystemdError, TransientEnd, TransientUnit, UnitManager};
 
 /// Names of the units begin so.
 pub const PREFIX: &str = "health-";

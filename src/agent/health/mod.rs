@@ -9,13 +9,9 @@ pub mod progress;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     task::JoinHandle,
@@ -26,7 +22,9 @@ use self::{
     probe::{Network, Target},
     progress::Progress,
 };
-use crate::{agent::inside::Inside, resource::HealthCheck, systemd::UnitManager};
+use crate::exec::cgroup::Inside;
+use kat_systemd::UnitManager;
+use kat_types::{backoff::Backoff, resource::HealthCheck};
 
 /// Pause after the first failed probe of a container that has just begun; it doubles, until the next
 /// probe is due anyway.
@@ -125,8 +123,7 @@ impl Probes {
     /// How it is with an instance that is probed.
     pub fn of(&self, instance: &str) -> Option<Progress> {
         let running = self.running.get(instance)?;
-        let progress = running.progress.lock();
-        Some(progress.unwrap_or_else(PoisonError::into_inner).clone())
+        Some(running.progress.lock().clone())
     }
 
     /// Waits until something is otherwise than at the last wait.
@@ -149,27 +146,26 @@ impl Prober {
         sleep(seconds(check.initial_delay_seconds).saturating_sub(*up)).await;
         let period = seconds(check.period_seconds.max(1));
         let mut turn = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut pauses = Backoff::new(FIRST_PAUSE, period).pauses();
         loop {
             let in_turn = Instant::now() >= turn;
             if in_turn {
                 turn = Instant::now() + period;
             }
             let result = self.ask().await;
+            let pause = pauses.next_pause();
             let next = match self.record(result, in_turn) {
                 // It may be ready any moment.
                 true => (Instant::now() + pause).min(turn),
                 false => turn,
             };
-            pause = pause.saturating_mul(2);
             sleep_until(next).await;
         }
     }
 
     /// Takes the result of a probe in. True where the next one is worth making before its turn.
     fn record(&self, result: Result<(), String>, in_turn: bool) -> bool {
-        let progress = self.progress.lock();
-        let mut progress = progress.unwrap_or_else(PoisonError::into_inner);
+        let mut progress = self.progress.lock();
         let before = progress.clone();
         progress.record(&self.subject.check, result, in_turn);
         if (before.health, &before.error) != (progress.health, &progress.error) {

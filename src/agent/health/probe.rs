@@ -16,9 +16,9 @@ use hyper::{
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::{
+use kat_types::{
     VERSION,
-    plan::Assignment,
+    assignment::Assignment,
     resource::{Port, PortRef, Protocol},
 };
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    api::types::{Health, newer},
+use kat_types::{
+    api::{Health, newer},
     resource::HealthCheck,
 };
 

@@ -3,10 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{
-    api::types::Health,
-    systemd::{SystemdError, fake::FakeManager},
-};
+use kat_systemd::SystemdError;
+use kat_testing::systemd::fake::FakeManager;
+use kat_types::api::Health;
 
 /// An instance that answers as it is told to, and remembers when it was asked.
 struct Answers {
@@ -24,9 +23,9 @@ impl Network for Answers {
 
     async fn get(&self, _: std::net::SocketAddrV4, _: &str) -> Result<u16, String> {
         let at = u64::try_from(self.began.elapsed().as_millis()).unwrap();
-        self.asked.lock().unwrap().push(at);
+        self.asked.lock().push(at);
         sleep(Duration::from_millis(self.takes.load(Ordering::Relaxed))).await;
-        self.answer.lock().unwrap().clone()
+        self.answer.lock().clone()
     }
 }
 
@@ -90,11 +89,11 @@ impl Bench {
     }
 
     fn answer(&self, answer: Result<u16, &str>) {
-        *self.answers.answer.lock().unwrap() = answer.map_err(str::to_owned);
+        *self.answers.answer.lock() = answer.map_err(str::to_owned);
     }
 
     fn asked(&self) -> Vec<u64> {
-        self.answers.asked.lock().unwrap().clone()
+        self.answers.asked.lock().clone()
     }
 
     fn now(&self) -> (Health, String) {
@@ -268,8 +267,8 @@ async fn a_command_runs_in_a_unit_of_its_own_in_the_container() {
 
 #[test]
 fn what_is_asked_follows_from_the_files() {
-    use crate::resource::{ExecProbe, HttpProbe, Port, PortRef, Protocol, TcpProbe};
-    let mut assignment = crate::agent::tests::assignment(0, "web");
+    use kat_types::resource::{ExecProbe, HttpProbe, Port, PortRef, Protocol, TcpProbe};
+    let mut assignment = crate::tests::assignment(0, "web");
     let port = |name: Option<&str>, container_port, protocol| Port {
         name: name.map(str::to_owned),
         container_port,

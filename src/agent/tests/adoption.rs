@@ -1,7 +1,7 @@
 //! What runs is taken over by the next process of the agent.
 
 use super::*;
-use crate::systemd::UnitManager;
+use kat_systemd::UnitManager;
 
 #[tokio::test(start_paused = true)]
 async fn what_runs_is_neither_started_nor_stopped_nor_reloaded() {

@@ -1,7 +1,8 @@
 //! Containers beside the main one: their files and units come and go with the instance.
 
 use super::*;
-use crate::{api::types::Health, systemd::UnitManager};
+use kat_systemd::UnitManager;
+use kat_types::api::Health;
 
 /// `web` with an init container and a sidecar of another image.
 fn with_others() -> Assignment {
@@ -114,6 +115,6 @@ fn units_of_one_instance_are_no_others() {
     assert_eq!(units(&web).len(), 4);
     assert!(units(&web).is_disjoint(&units(&tricky)));
     for unit in units(&web) {
-        assert_eq!(crate::plan::main_unit(&unit), web.unit());
+        assert_eq!(kat_types::assignment::main_unit(&unit), web.unit());
     }
 }

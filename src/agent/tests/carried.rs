@@ -7,10 +7,8 @@ use std::{
 };
 
 use super::*;
-use crate::{
-    agent::carried::{forget, prepare, tidy},
-    bundle::{CarriedFile, pack_carried},
-};
+use crate::volumes::carried_files::{forget, prepare, tidy};
+use kat_bundle::{CarriedFile, pack_carried};
 
 fn carrying(text: &str) -> Assignment {
     let files = [

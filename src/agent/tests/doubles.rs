@@ -26,14 +26,14 @@ impl UserAccounts for Accounts {
                 missing: "its uid is taken by dora".to_owned(),
             });
         }
-        self.users.lock().unwrap().insert(user.uid, user.clone());
+        self.users.lock().insert(user.uid, user.clone());
         Ok(())
     }
 
     async fn remove(&self, user: &WorkloadUser) -> Result<(), UserError> {
-        let going = *self.going.lock().unwrap();
+        let going = *self.going.lock();
         tokio::time::sleep(going).await;
-        self.users.lock().unwrap().remove(&user.uid);
+        self.users.lock().remove(&user.uid);
         Ok(())
     }
 
@@ -42,17 +42,17 @@ impl UserAccounts for Accounts {
     }
 
     fn find(&self, uid: u32) -> Option<WorkloadUser> {
-        self.users.lock().unwrap().get(&uid).cloned()
+        self.users.lock().get(&uid).cloned()
     }
 
     fn all(&self) -> Vec<u32> {
-        self.users.lock().unwrap().keys().copied().collect()
+        self.users.lock().keys().copied().collect()
     }
 
     fn groups(&self, user: &WorkloadUser) -> Result<MachineGroups, UserError> {
-        let groups = self.groups.lock().unwrap();
+        let groups = self.groups.lock();
         Ok(MachineGroups {
-            all: self.known.lock().unwrap().clone(),
+            all: self.known.lock().clone(),
             of_user: groups.get(&user.uid).cloned().unwrap_or_default(),
         })
     }
@@ -62,7 +62,7 @@ impl UserAccounts for Accounts {
         user: &WorkloadUser,
         groups: &BTreeSet<String>,
     ) -> Result<(), UserError> {
-        let mut all = self.groups.lock().unwrap();
+        let mut all = self.groups.lock();
         all.insert(user.uid, groups.clone());
         Ok(())
     }
@@ -109,7 +109,6 @@ impl Logs {
         };
         self.entries
             .lock()
-            .unwrap()
             .entry(unit.to_owned())
             .or_default()
             .push(entry);
@@ -117,7 +116,7 @@ impl Logs {
 
     /// From now on the hook fails in every run of the unit, or it does no more.
     pub(super) fn refuse(&self, unit: &str, text: Option<&str>) {
-        let mut refusals = self.refusals.lock().unwrap();
+        let mut refusals = self.refusals.lock();
         match text {
             Some(text) => refusals.insert(unit.to_owned(), text.to_owned()),
             None => refusals.remove(unit),
@@ -128,11 +127,11 @@ impl Logs {
 impl LogSource for Logs {
     fn entries(&self, query: &LogQuery) -> LogEntries {
         // A run is asked about when it has ended: its hook has spoken by then.
-        let refusal = self.refusals.lock().unwrap().get(&query.unit).cloned();
+        let refusal = self.refusals.lock().get(&query.unit).cloned();
         if let Some(refusal) = refusal {
             self.say(&query.unit, &refusal, true);
         }
-        let entries = self.entries.lock().unwrap();
+        let entries = self.entries.lock();
         let found = entries.get(&query.unit).cloned().unwrap_or_default();
         Box::pin(futures_util::stream::iter(found.into_iter().map(Ok)))
     }
@@ -144,10 +143,10 @@ pub(super) struct Answers(pub(super) Mutex<Result<u16, String>>);
 #[async_trait]
 impl Network for Answers {
     async fn connect(&self, _: SocketAddrV4) -> Result<(), String> {
-        self.0.lock().unwrap().clone().map(drop)
+        self.0.lock().clone().map(drop)
     }
 
     async fn get(&self, _: SocketAddrV4, _: &str) -> Result<u16, String> {
-        self.0.lock().unwrap().clone()
+        self.0.lock().clone()
     }
 }

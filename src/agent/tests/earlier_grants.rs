@@ -1,11 +1,12 @@
 //! What an upgrade takes away by a smaller default, workloads of before keep where they are.
 
 use super::*;
-use crate::{
-    agent::earlier_grants::{self, EarlierGrants, OwnersSetting},
-    host::check::Level,
-    resource::{HostPort, Port, Protocol},
+use crate::volumes::{
+    earlier_grants,
+    earlier_grants::{EarlierGrants, OwnersSetting},
 };
+use kat_host::check::Level;
+use kat_types::resource::{HostPort, Port, Protocol};
 
 const DESIRED: &str = "var/lib/kat/desired.json";
 
@@ -39,7 +40,7 @@ fn with_unit(root: &Path, assignment: &Assignment) {
 fn may(root: &Path, config: &AgentConfig, assignment: &Assignment) -> Result<(), &'static str> {
     let options = MachineOptions::new(root, config);
     let checked = options.check(assignment, &MachineGroups::default());
-    checked.map_err(|trouble| trouble.reason)
+    checked.map_err(|trouble| trouble.reason.word())
 }
 
 #[test]
@@ -155,7 +156,7 @@ fn check_prints_the_line_for_agent_yaml() {
     let (_, line) = line.split_once('`').unwrap();
     let (line, _) = line.split_once('`').unwrap();
     assert_eq!(line, r#"securityAllow: ["SYS_ADMIN","unmask"]"#);
-    let written = crate::bundle::parse_agent_config(line, "agent.yaml").unwrap();
+    let written = kat_bundle::parse_agent_config(line, "agent.yaml").unwrap();
     assert_eq!(may(root, &written, &old), Ok(()));
     assert!(earlier_grants::findings(root, &written).is_empty());
     // Of a workload that has left the machine nothing is said.
@@ -202,7 +203,7 @@ fn host_ports_of_before_an_upgrade_go_on_leading_where_they_led() {
             "hostPortLoopback: true"
         ]
     );
-    let written = crate::bundle::parse_agent_config(&lines.join("\n"), "agent.yaml").unwrap();
+    let written = kat_bundle::parse_agent_config(&lines.join("\n"), "agent.yaml").unwrap();
     assert_eq!(may(root, &written, &mail), Ok(()));
 }
 
@@ -235,7 +236,7 @@ fn groups_and_devices_of_before_an_upgrade_stay_and_nobody_else_gets_any() {
     let said = |one: &Assignment| {
         options
             .check(one, &groups)
-            .map_err(|trouble| trouble.reason)
+            .map_err(|trouble| trouble.reason.word())
     };
     assert_eq!(said(&asking(0, "old", &["dialout"])), Ok(()));
     assert_eq!(said(&old), Err("GroupNotAllowed"), "sudo");

@@ -1,7 +1,8 @@
 //! Instances that must not run because a disk runs full.
 
 use super::*;
-use crate::{agent::eviction::Evicted, api::types::EVICTED};
+use crate::disk::eviction::Evicted;
+use kat_types::reason::Reason;
 
 fn evicted(assignments: &[&Assignment]) -> Evicted {
     let told = assignments
@@ -23,7 +24,7 @@ async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() 
         bench.said(&filler.instance),
         (
             InstancePhase::Scheduled,
-            EVICTED.to_owned(),
+            Reason::Evicted.into(),
             "the disk ran full".to_owned()
         )
     );
@@ -43,7 +44,7 @@ async fn an_evicted_instance_is_stopped_says_why_and_starts_again_when_it_may() 
     bench.restart().await;
     bench.list(true, &[filler.clone(), web.clone()]);
     bench.later(Duration::from_secs(60)).await;
-    assert_eq!(bench.said(&filler.instance).1, EVICTED);
+    assert_eq!(bench.said(&filler.instance).1, Reason::Evicted);
     assert_eq!(
         bench.calls(&filler, "start kat-default-filler-aaaaa.service"),
         1

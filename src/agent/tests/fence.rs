@@ -1,11 +1,9 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
 use super::*;
-use crate::{
-    agent::fence::{Fence, Memory},
-    plan::fence_after,
-    resource::OnPartition,
-};
+use crate::fence::{Fence, Memory};
+use kat_plan::fence_after;
+use kat_types::resource::OnPartition;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -1,10 +1,10 @@
 //! Health checks of what runs.
 
 use super::*;
-use crate::{
-    api::types::Health,
+use kat_systemd::UnitManager;
+use kat_types::{
+    api::Health,
     resource::{HealthCheck, HttpProbe, Port, PortRef, Protocol},
-    systemd::UnitManager,
 };
 
 /// With a health check by http, each 10 s, of which three failures count.

@@ -2,15 +2,12 @@
 
 use super::*;
 use crate::{
-    agent::{
-        disks::{Disks, Room},
-        image_care::ImageCare,
-        image_collector::Collector,
-    },
-    plan::{KeptImages, KeptOfUser},
-    pulse::Pulses,
-    resource::AgentConfig,
+    disk::pressure::{Disks, Room},
+    images::{collector::Collector, unused::ImageCare},
 };
+use kat_daemon::watchdog::Pulses;
+use kat_plan::{KeptImages, KeptOfUser};
+use kat_types::resource::AgentConfig;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -194,7 +191,7 @@ async fn what_podman_does_not_remove_is_not_tried_each_minute() {
         &[(0, &["registry.lab:5000/web:1"])],
     );
     bench.soon().await;
-    let refused = crate::systemd::SystemdError::NoSuchUnit("images-kat".to_owned());
+    let refused = kat_systemd::SystemdError::NoSuchUnit("images-kat".to_owned());
     bench.manager(&web).fail_next("run_transient", refused);
     let short = bench.collect();
     short.store(true, Ordering::Relaxed);

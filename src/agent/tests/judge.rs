@@ -1,10 +1,9 @@
 //! States of a unit, by the policy of its workload.
 
 use super::*;
-use crate::{
-    agent::judge::{Action, Circumstances, Fault, judge},
-    systemd::UnitStatus,
-};
+use crate::worker::judge::{Action, Circumstances, Fault, judge};
+use kat_systemd::UnitStatus;
+use kat_types::reason::Reason;
 
 fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
     UnitStatus {
@@ -257,7 +256,11 @@ fn every_state_by_every_policy() {
             },
         );
         assert_eq!(
-            (verdict.phase, verdict.reason, verdict.action),
+            (
+                verdict.phase,
+                Reason::word_or_empty(verdict.reason),
+                verdict.action
+            ),
             (phase, reason, action),
             "{active} {sub} {policy:?}"
         );

@@ -6,11 +6,9 @@ use super::{
     secrets::{access, keyed, private},
     *,
 };
-use crate::{
-    pki::vault::DataKey,
-    plan::{AssignedSecrets, Purpose, SecretVersion},
-    resource::secret::SecretValues,
-};
+use kat_pki::secret_sealing::DataKey;
+use kat_plan::{Purpose, seal_for};
+use kat_types::{resource::secret::SecretValues, secrets::SecretVersion};
 
 const PASSWORD: &str = "hunter2-hunter2";
 /// `me:hunter2-hunter2`
@@ -31,7 +29,7 @@ fn with(one: Assignment, passwords: &[(&str, &str)], version: u64) -> Assignment
         let values = values.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
         ((*registry).to_owned(), SecretValues(values.into()))
     });
-    let sealed = AssignedSecrets::seal(
+    let sealed = seal_for(
         Purpose::Logins,
         &DataKey::from_bytes([1; 32]),
         ("n1", &private(7).public().0),
@@ -196,7 +194,7 @@ async fn a_refused_pull_names_the_way_out_and_goes_on_with_it_at_once() {
         "{message}"
     );
     assert!(!message.contains("wrong"));
-    bench.behaviours.lock().unwrap().clear();
+    bench.behaviours.lock().clear();
     let works = Behaviour {
         exits: Some(0),
         ..refuses()

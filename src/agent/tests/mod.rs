@@ -34,13 +34,14 @@ use std::{
     net::{Ipv4Addr, SocketAddrV4},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tokio_util::sync::CancellationToken;
 
@@ -50,29 +51,31 @@ use self::{
 };
 use super::{
     NetworkFiles, Statuses,
-    accounts::{MachineGroups, UserAccounts},
     desired::Desired,
-    eviction::Evicted,
     health::probe::Network,
-    image_care::ImageCare,
-    options::MachineOptions,
     secrets::Secrets,
     supervisor::{Listed, Supervisor},
     volumes::Volumes,
     worker::Tools,
 };
 use crate::{
-    api::types::{InstancePhase, InstanceReport},
-    host::users::UserError,
-    plan::{Assignment, Wanted, WorkloadUser},
-    render::{RenderSettings, Renderer},
+    disk::eviction::Evicted,
+    images::unused::ImageCare,
+    worker::{
+        accounts::{MachineGroups, UserAccounts},
+        machine_options::MachineOptions,
+    },
+};
+use kat_host::users::UserError;
+use kat_render::{RenderSettings, Renderer};
+use kat_systemd::{LogEntries, LogEntry, LogQuery, LogSource, LogStream};
+use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
+use kat_types::{
+    api::{InstancePhase, InstanceReport},
+    assignment::{Assignment, Wanted, WorkloadUser},
     resource::{
         AgentConfig, Container, DEVICE_GROUPS, OnPartition, RestartCondition, RestartPolicy,
         WorkloadType,
-    },
-    systemd::{
-        LogEntries, LogEntry, LogQuery, LogSource, LogStream,
-        fake::{Behaviour, FakeMachine, FakeManager},
     },
 };
 
@@ -265,14 +268,11 @@ impl Bench {
 
     /// What every instance answers from now on that is asked for its health.
     fn answer(&self, answer: Result<u16, &str>) {
-        *self.answers.0.lock().unwrap() = answer.map_err(str::to_owned);
+        *self.answers.0.lock() = answer.map_err(str::to_owned);
     }
 
     fn behave(&self, unit: &str, behaviour: Option<Behaviour>) {
-        self.behaviours
-            .lock()
-            .unwrap()
-            .insert(unit.to_owned(), behaviour);
+        self.behaviours.lock().insert(unit.to_owned(), behaviour);
     }
 
     /// What is in the user's storage.
@@ -318,7 +318,7 @@ fn generate(folder: &Path, behaviours: &Behaviours) -> BTreeMap<String, Behaviou
             text,
             ..Behaviour::default()
         };
-        let behaviours = behaviours.lock().unwrap();
+        let behaviours = behaviours.lock();
         match behaviours.get(&unit) {
             Some(None) => {}
             Some(Some(other)) => {

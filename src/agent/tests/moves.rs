@@ -11,15 +11,14 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 
 use super::*;
-use crate::{
-    agent::moves::{CopySource, Moves, OwnVolumes, Pieces},
-    api::{
-        ApiError, CopyStream, VolumeCopies,
-        types::{VolumeMovePhase as Phase, VolumeMoveReport},
-    },
-    plan::{AssignedVolume, MoveRecord, RemovalRecord},
-    pulse::Pulses,
+use crate::volumes::moves::{CopySource, Moves, OwnVolumes, Pieces};
+use kat_api::{ApiError, CopyStream, VolumeCopies};
+use kat_daemon::watchdog::Pulses;
+use kat_types::{
+    api::{VolumeMovePhase as Phase, VolumeMoveReport},
+    assignment::AssignedVolume,
     resource::AgentConfig,
+    volumes::{MoveRecord, RemovalRecord},
 };
 
 const VOLUME: &str = "default/db/data";
@@ -73,8 +72,8 @@ impl OneMachine {
         (tokio::spawn(moves.run(cancel.clone())), cancel)
     }
 
-    fn list(&self, wish: Option<&MoveRecord>, used: bool) {
-        let wishes = wish.map(|wish| (VOLUME.to_owned(), wish.clone()));
+    fn list(&self, desired: Option<&MoveRecord>, used: bool) {
+        let wishes = desired.map(|desired| (VOLUME.to_owned(), desired.clone()));
         let user = database();
         let listed = Listed {
             known: true,
@@ -132,8 +131,8 @@ struct Way {
 
 #[async_trait]
 impl CopySource for Line {
-    async fn open(&self, volume: &str, wish: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
-        let stream = self.from.open(self.to, volume, &wish.id);
+    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+        let stream = self.from.open(self.to, volume, &desired.id);
         let stream = stream.map_err(|error| error.to_string())?;
         let less = |left: usize| Some(left.saturating_sub(1));
         let breaks = self
@@ -171,7 +170,7 @@ fn database() -> Assignment {
     one
 }
 
-fn wish(id: &str) -> MoveRecord {
+fn desired(id: &str) -> MoveRecord {
     MoveRecord {
         schema: 1,
         id: id.to_owned(),
@@ -200,8 +199,8 @@ fn machines() -> (OneMachine, OneMachine) {
 async fn a_copy_is_taken_and_put_in_its_place_when_it_is_the_data() {
     let (one, two) = machines();
     let (running, cancel) = two.take(&one, 1);
-    one.list(Some(&wish("a")), false);
-    two.list(Some(&wish("a")), false);
+    one.list(Some(&desired("a")), false);
+    two.list(Some(&desired("a")), false);
     two.until("a break is told", |_, message| message == "the line is cut")
         .await;
     two.until("a copy", |phase, _| phase == Phase::Copied).await;
@@ -219,7 +218,7 @@ async fn a_copy_is_taken_and_put_in_its_place_when_it_is_the_data() {
         .await;
     let place = MoveRecord {
         place: true,
-        ..wish("a")
+        ..desired("a")
     };
     two.list(Some(&place), false);
     two.until("its place", |phase, _| phase == Phase::Placed)
@@ -253,8 +252,8 @@ async fn a_copy_is_taken_and_put_in_its_place_when_it_is_the_data() {
 async fn a_copy_that_nobody_wants_goes_and_only_a_confirmed_list_says_so() {
     let (one, two) = machines();
     let (running, cancel) = two.take(&one, 0);
-    one.list(Some(&wish("a")), false);
-    two.list(Some(&wish("a")), false);
+    one.list(Some(&desired("a")), false);
+    two.list(Some(&desired("a")), false);
     two.until("a copy", |phase, _| phase == Phase::Copied).await;
     two.lists.send_replace(Listed {
         known: true,
@@ -283,9 +282,9 @@ async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
     let uid = assignment(0, "db").user.uid;
     chown(two.folder(), Some(uid), Some(uid)).unwrap();
     let (running, cancel) = two.take(&one, 0);
-    one.list(Some(&wish("a")), false);
+    one.list(Some(&desired("a")), false);
     // It is said before the copy is told, and so before that is the data.
-    two.list(Some(&wish("a")), false);
+    two.list(Some(&desired("a")), false);
     two.until("a refusal", |phase, message| {
         assert_ne!(phase, Phase::Copied);
         message.contains("a folder is there already, which KAT has not kept")
@@ -296,7 +295,7 @@ async fn what_lies_in_its_place_goes_only_where_the_leader_knows_of_it() {
     fs::rename(two.base().join("aside"), two.folder()).unwrap();
     let mut place = MoveRecord {
         place: true,
-        ..wish("a")
+        ..desired("a")
     };
     two.list(Some(&place), false);
     two.until("a refusal", |_, message| {
@@ -319,14 +318,17 @@ async fn a_copy_that_nothing_has_run_with_makes_room_and_goes_when_that_is_asked
     let (one, two) = machines();
     let (running, cancel) = two.take(&one, 0);
     for id in ["a", "b"] {
-        one.list(Some(&wish(id)), false);
-        two.list(Some(&wish(id)), false);
+        one.list(Some(&desired(id)), false);
+        two.list(Some(&desired(id)), false);
         let of_this = |said: &[VolumeMoveReport], phase| {
             said.iter().any(|one| one.id == id && one.phase == phase)
         };
         for (place, phase) in [(false, Phase::Copied), (true, Phase::Placed)] {
-            let wish = MoveRecord { place, ..wish(id) };
-            two.list(Some(&wish), false);
+            let desired = MoveRecord {
+                place,
+                ..desired(id)
+            };
+            two.list(Some(&desired), false);
             for _ in 0..1000 {
                 if of_this(&two.statuses.moves(), phase) {
                     break;
@@ -368,7 +370,7 @@ async fn a_copy_that_was_to_be_placed_and_is_lost_is_told() {
     let (running, cancel) = two.take(&one, 0);
     let place = MoveRecord {
         place: true,
-        ..wish("a")
+        ..desired("a")
     };
     two.list(Some(&place), false);
     two.until("a loss", |phase, message| {
@@ -398,13 +400,13 @@ async fn a_machine_sends_a_volume_to_whom_its_list_says_and_when_it_is_free() {
         refused("n2", VOLUME, "a"),
         ApiError::Forbidden { .. }
     ));
-    one.list(Some(&wish("a")), true);
+    one.list(Some(&desired("a")), true);
     let error = refused("n2", VOLUME, "a").to_string();
     assert!(
         error.contains("may still write to volume default/db/data"),
         "{error}"
     );
-    one.list(Some(&wish("a")), false);
+    one.list(Some(&desired("a")), false);
     for (machine, volume, id) in [
         ("n3", VOLUME, "a"),
         ("n2", VOLUME, "b"),
@@ -417,10 +419,10 @@ async fn a_machine_sends_a_volume_to_whom_its_list_says_and_when_it_is_free() {
     }
     let elsewhere = MoveRecord {
         from: "n3".to_owned(),
-        ..wish("a")
+        ..desired("a")
     };
     one.list(Some(&elsewhere), false);
     refused("n2", VOLUME, "a");
-    one.list(Some(&wish("a")), false);
+    one.list(Some(&desired("a")), false);
     assert!(sender.open("n2", VOLUME, "a").is_ok());
 }

@@ -3,10 +3,11 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::{
-    agent::network_files::instances,
-    host::files,
+use crate::network_files::instances;
+use kat_host::files;
+use kat_types::{
     resource::{HostPort, Port, Protocol},
+    root::Root,
 };
 
 fn with_groups(name: &str, groups: &[&str]) -> Assignment {
@@ -17,7 +18,7 @@ fn with_groups(name: &str, groups: &[&str]) -> Assignment {
 
 impl Bench {
     fn groups(&self, assignment: &Assignment) -> Vec<String> {
-        let groups = self.accounts.groups.lock().unwrap();
+        let groups = self.accounts.groups.lock();
         let of_user = groups
             .get(&assignment.user.uid)
             .cloned()
@@ -39,7 +40,7 @@ impl Bench {
 
     /// A device on the machine that everybody may open.
     fn plug(&self, name: &str) {
-        let path = self.root.path().join(name.trim_start_matches('/'));
+        let path = Root::new(self.root.path()).below(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         symlink("/dev/null", path).unwrap();
     }
@@ -183,12 +184,7 @@ async fn no_group_is_joined_that_is_not_allowed_and_none_is_left_by_a_list_of_th
     }
     // Somebody made the group.
     let stick = with_groups("stick", &["spi"]);
-    bench
-        .accounts
-        .known
-        .lock()
-        .unwrap()
-        .insert("spi".to_owned(), 999);
+    bench.accounts.known.lock().insert("spi".to_owned(), 999);
     bench.later(Duration::from_secs(10)).await;
     assert_eq!(bench.said(&stick.instance).0, InstancePhase::Running);
     assert_eq!(bench.groups(&stick), ["spi"]);
@@ -267,7 +263,7 @@ fn only_what_the_owner_allows_and_is_a_device() {
         one.container.devices = vec![device.to_owned()];
         let options = MachineOptions::new(root, &config);
         let checked = options.check(&one, &MachineGroups::default());
-        checked.map_err(|trouble| trouble.reason)
+        checked.map_err(|trouble| trouble.reason.word())
     };
     assert_eq!(said("/dev/ttyUSB0", &["/dev"]), Ok(()));
     assert_eq!(said("/dev/ttyUSB0", &["/dev/ttyUSB0"]), Ok(()));
@@ -352,7 +348,7 @@ fn a_profile_of_a_path_of_the_machine_is_not_allowed_by_any_word() {
     let said = |profile: &str| {
         let one = loose("loose", "SeccompProfile", profile);
         let checked = options.check(&one, &MachineGroups::default());
-        checked.map_err(|trouble| trouble.reason)
+        checked.map_err(|trouble| trouble.reason.word())
     };
     assert_eq!(said("unconfined"), Ok(()));
     assert_eq!(said("/usr/share/containers/own.json"), Ok(()));
@@ -402,14 +398,14 @@ async fn ports_of_the_machine_below_1024_but_the_webs_are_its_owners_to_give() {
 async fn a_port_that_is_kept_for_a_program_that_ended_is_waited_for() {
     let bench = Bench::new();
     let web = with_host_port("web", 80);
-    bench.others.1.lock().unwrap().push((Protocol::Tcp, 80));
+    bench.others.1.lock().push((Protocol::Tcp, 80));
     bench.list(true, std::slice::from_ref(&web));
     bench.later(Duration::from_secs(20)).await;
     let (_, reason, message) = bench.said(&web.instance);
     assert_eq!(reason, "HostPortInUse");
     assert!(message.contains("in the last ten minutes"), "{message}");
     assert_eq!(bench.calls(&web, "start kat-default"), 0);
-    bench.others.1.lock().unwrap().clear();
+    bench.others.1.lock().clear();
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }
@@ -418,11 +414,11 @@ async fn a_port_that_is_kept_for_a_program_that_ended_is_waited_for() {
 fn the_owner_says_which_ports_lead_to_workloads_and_for_whom() {
     let folder = tempfile::tempdir().unwrap();
     let text = "hostPortsAllow: [22, 8000-8010]\nhostPortLoopback: true\n";
-    let config = crate::bundle::parse_agent_config(text, "agent.yaml").unwrap();
+    let config = kat_bundle::parse_agent_config(text, "agent.yaml").unwrap();
     let options = MachineOptions::new(folder.path(), &config);
     let said = |number| {
         let checked = options.check(&with_host_port("web", number), &MachineGroups::default());
-        checked.map_err(|trouble| trouble.reason)
+        checked.map_err(|trouble| trouble.reason.word())
     };
     for (number, expected) in [
         (22, Ok(())),

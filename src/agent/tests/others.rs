@@ -1,12 +1,10 @@
 //! Programs of the machine itself.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
-use crate::{
-    agent::host_ports::HostListeners,
-    host::facts::network::{self as facts, Listener},
-    resource::Protocol,
-};
+use crate::host_ports::HostListeners;
+use kat_host::facts::network::{self as facts, Listener};
+use kat_types::resource::Protocol;
 
 /// Who else listens on ports of the machine.
 #[derive(Default)]
@@ -18,7 +16,7 @@ pub(super) struct Others(
 
 impl HostListeners for Others {
     fn on(&self, ports: &[(Protocol, u16)]) -> Vec<Listener> {
-        let mut found = self.0.lock().unwrap().clone();
+        let mut found = self.0.lock().clone();
         found.retain(|one| {
             let protocol = match one.protocol {
                 facts::Protocol::Tcp => Protocol::Tcp,
@@ -30,7 +28,7 @@ impl HostListeners for Others {
     }
 
     fn kept(&self, ports: &[(Protocol, u16)]) -> Option<(Protocol, u16)> {
-        let kept = self.1.lock().unwrap();
+        let kept = self.1.lock();
         ports.iter().copied().find(|port| kept.contains(port))
     }
 }

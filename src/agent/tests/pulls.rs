@@ -34,7 +34,7 @@ async fn a_failed_pull_has_podmans_words_and_grows_rarer() {
     // At 0, 1, 3, 7, 15 and 31 s.
     assert_eq!(bench.calls(&web, &format!("start {unit}")), 6);
     assert_eq!(bench.calls(&web, "start kat-default-web-"), 0);
-    bench.behaviours.lock().unwrap().clear();
+    bench.behaviours.lock().clear();
     bench.manager(&web).define(
         &unit,
         Behaviour {

@@ -186,10 +186,7 @@ async fn failures_of_the_hook_that_the_agent_did_not_see_are_not_the_programs() 
     bench.logs.say(&unit, "kat-net does not answer", true);
     bench.later(Duration::from_secs(1)).await;
     manager.exits(&unit, 126);
-    manager.define(
-        &unit,
-        bench.behaviours.lock().unwrap()[&unit].clone().unwrap(),
-    );
+    manager.define(&unit, bench.behaviours.lock()[&unit].clone().unwrap());
     manager.restart_due(&unit);
     bench.begin();
     bench.later(Duration::from_secs(20)).await;

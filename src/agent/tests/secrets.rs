@@ -3,11 +3,13 @@
 use std::{fs, os::unix::fs::MetadataExt};
 
 use super::*;
-use crate::{
-    network::wireguard::PrivateKey,
-    pki::vault::DataKey,
-    plan::{AssignedSecrets, AssignedVolume, Purpose, SecretVersion},
+use kat_network::overlay::wireguard::PrivateKey;
+use kat_pki::secret_sealing::DataKey;
+use kat_plan::{Purpose, seal_for};
+use kat_types::{
+    assignment::AssignedVolume,
     resource::{VolumeMount, secret::SecretValues},
+    secrets::SecretVersion,
 };
 
 const VALUE: &str = "hunter2-hunter2";
@@ -54,7 +56,7 @@ fn user(index: u32, values: &[(&str, &[u8])]) -> Assignment {
         uid: "u".to_owned(),
         version: 1,
     };
-    let sealed = AssignedSecrets::seal(
+    let sealed = seal_for(
         Purpose::Secrets,
         &DataKey::from_bytes([1; 32]),
         ("n1", &private(7).public().0),

@@ -90,7 +90,7 @@ async fn a_missing_unit_is_no_endless_reload() {
         (InstancePhase::Starting, "StartFailed")
     );
     assert!(message.contains("does not exist"), "{message}");
-    bench.behaviours.lock().unwrap().clear();
+    bench.behaviours.lock().clear();
     bench.later(Duration::from_secs(200)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
 }

@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::{
-    agent::{
-        files::{UnitFolder, remove_every_users},
-        paths::UserFolders,
-    },
-    systemd::{UnitManager, UnitStatus, UserSessions},
+    paths::UserFolders,
+    worker::unit_files::{UnitFolder, remove_every_users},
 };
+use kat_systemd::{UnitManager, UnitStatus, UserSessions};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_said_of_what_is_gone() {

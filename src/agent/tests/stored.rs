@@ -4,9 +4,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{desired::Desired, identity::Identity, known::Known},
-    network::state::{DnsRecords, Gate, Instances, NodeNetwork, Peers},
+    cluster::{cluster_cache::Known, identity::Identity},
+    desired::Desired,
 };
+use kat_network::state::{DnsRecords, Gate, Instances, NodeNetwork, Peers};
 
 macro_rules! stored {
     ($name:literal) => {
@@ -45,7 +46,7 @@ fn the_files_of_a_machine_are_read() {
         desired
             .assignments
             .values()
-            .all(crate::plan::Assignment::is_run)
+            .all(kat_types::assignment::Assignment::is_run)
     );
     let peers: Peers = read(stored!("network/peers.json"));
     assert!(peers.peers.values().all(|peer| !peer.endpoints.is_empty()));
@@ -118,7 +119,7 @@ fn the_files_of_a_later_version_are_read() {
         assignment["wanted"] = json!("Hibernating");
     }
     let desired: Desired = serde_json::from_value(desired).unwrap();
-    let understood = |one: &crate::plan::Assignment| one.not_understood.is_none();
+    let understood = |one: &kat_types::assignment::Assignment| one.not_understood.is_none();
     assert!(!desired.assignments.is_empty());
     assert!(!desired.assignments.values().any(understood));
 }

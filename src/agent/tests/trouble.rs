@@ -1,11 +1,9 @@
 //! Whoever waits has a reason.
 
 use super::*;
-use crate::{
-    host::facts::network::{self as facts, Listener},
-    resource::{HostPort, Port, Protocol},
-    systemd::fake::Away,
-};
+use kat_host::facts::network::{self as facts, Listener};
+use kat_testing::systemd::fake::Away;
+use kat_types::resource::{HostPort, Port, Protocol};
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_comes_while_the_user_waits_has_the_reason_at_once() {
@@ -96,7 +94,7 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
         unit: None,
         manager: None,
     };
-    bench.others.0.lock().unwrap().push(nginx.clone());
+    bench.others.0.lock().push(nginx.clone());
     bench.list(true, std::slice::from_ref(&web));
     bench.soon().await;
     let (phase, reason, message) = bench.said(&web.instance);
@@ -109,17 +107,17 @@ async fn a_port_that_a_program_of_the_machine_has_is_waited_for() {
         "host port 80/TCP is in use by nginx (pid 812); it starts when that ends"
     );
     assert_eq!(bench.calls(&web, "start kat-default-web-aaaaa"), 0);
-    bench.others.0.lock().unwrap().clear();
+    bench.others.0.lock().clear();
     bench.later(Duration::from_secs(6)).await;
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     assert_eq!(bench.report(&web.instance).unwrap().conditions, []);
     // It comes back: what runs is left alone, and says so.
-    bench.others.0.lock().unwrap().push(nginx);
+    bench.others.0.lock().push(nginx);
     bench.later(Duration::from_secs(31)).await;
     let report = bench.report(&web.instance).unwrap();
     assert_eq!(report.phase, InstancePhase::Running);
     assert_eq!(report.conditions[0].reason, "HostPortInUse");
-    bench.others.0.lock().unwrap().clear();
+    bench.others.0.lock().clear();
     bench.later(Duration::from_secs(31)).await;
     assert_eq!(bench.report(&web.instance).unwrap().conditions, []);
 }
@@ -149,7 +147,7 @@ async fn files_that_cant_be_written_are_told_of_new_instances_and_not_of_running
 
 #[tokio::test(start_paused = true)]
 async fn a_container_that_runs_without_its_link_is_told_of_and_is_sent_nobody() {
-    use crate::network::attach::host_link_name;
+    use kat_network::containers::attach::host_link_name;
     let bench = Bench::new();
     let web = assignment(0, "web");
     let links = bench.root.path().join("sys/class/net");

@@ -9,15 +9,16 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    agent::{
-        earlier_grants,
-        fence::{Fence, Memory},
-        removals::Removals,
-    },
-    plan::{AssignedVolume, RemovalRecord, removal_id},
-    pulse::Pulses,
+    fence::{Fence, Memory},
+    volumes::{earlier_grants, removals::Removals},
+};
+use kat_daemon::watchdog::Pulses;
+use kat_systemd::UnitManager;
+use kat_types::{
+    assignment::AssignedVolume,
+    reason::Reason,
     resource::{EnsureType, HostMount, SimpleClusterStorage, Volume, VolumeMount},
-    systemd::UnitManager,
+    volumes::{RemovalRecord, removal_id},
 };
 
 fn volume(name: &str) -> Volume {
@@ -157,7 +158,10 @@ fn this_machine_remembers_what_it_made_over_a_restart_of_the_agent() {
     volumes(root.path(), &[]).prepare(&db).unwrap();
     fs::remove_dir_all(root.path().join("var/lib/kat/volumes/default")).unwrap();
     let again = volumes(root.path(), &[]);
-    assert_eq!(again.prepare(&db).unwrap_err().reason, "VolumeMissing");
+    assert_eq!(
+        again.prepare(&db).unwrap_err().reason,
+        Reason::VolumeMissing
+    );
     // Asked for, its removal ends that.
     let wish = |index| RemovalRecord {
         schema: 1,
@@ -210,7 +214,7 @@ fn data_of_somebody_else_is_not_taken() {
     let folder = root.path().join("var/lib/kat/volumes/default/db/data");
     fs::create_dir_all(&folder).unwrap();
     let trouble = volumes.prepare(&database(false)).unwrap_err();
-    assert_eq!(trouble.reason, "VolumeForeign");
+    assert_eq!(trouble.reason, Reason::VolumeForeign);
     assert!(
         trouble.message.contains("belongs to uid 0"),
         "{}",
@@ -219,7 +223,7 @@ fn data_of_somebody_else_is_not_taken() {
     fs::remove_dir(&folder).unwrap();
     symlink("/etc", &folder).unwrap();
     let trouble = volumes.prepare(&database(false)).unwrap_err();
-    assert_eq!(trouble.reason, "HostPathIsLink");
+    assert_eq!(trouble.reason, Reason::HostPathIsLink);
 }
 
 #[test]
@@ -231,7 +235,7 @@ fn a_new_folder_belongs_to_the_containers_user_as_the_machine_sees_it() {
             user: written.map(str::to_owned),
             ..Container::default()
         };
-        let owner = crate::agent::volumes::owner_of(user, &container);
+        let owner = crate::volumes::owner_of(user, &container);
         (owner.uid, owner.gid, owner.mode)
     };
     let first = user.subordinate_start;
@@ -256,7 +260,7 @@ fn folders_within_a_volume_are_made_and_links_in_it_are_not_followed() {
     fs::remove_dir_all(folder.join("a")).unwrap();
     symlink("/", folder.join("a")).unwrap();
     let trouble = volumes.prepare(&db).unwrap_err();
-    assert_eq!(trouble.reason, "HostPathIsLink");
+    assert_eq!(trouble.reason, Reason::HostPathIsLink);
 }
 
 #[test]
@@ -267,7 +271,7 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         volumes
             .prepare(&hosted(path, kind))
             .map(drop)
-            .map_err(|one| one.reason)
+            .map_err(|one| one.reason.word())
     };
     for path in ["/etc/passwd", "/srvx", "/", "/mnt", "/mnt/nasty/a"] {
         assert_eq!(reason(path, None), Err("HostPathNotAllowed"), "{path}");
@@ -308,7 +312,11 @@ fn paths_of_the_machine_are_those_that_its_owner_allows() {
         "/mnt",
     ] {
         let refused = nested.prepare(&hosted(path, Some(DirectoryOrCreate)));
-        assert_eq!(refused.unwrap_err().reason, "HostPathNotAllowed", "{path}");
+        assert_eq!(
+            refused.unwrap_err().reason,
+            Reason::HostPathNotAllowed,
+            "{path}"
+        );
     }
     assert!(!root.path().join("mnt/nas/kat").exists());
     assert_eq!(look(root.path().join("srv/web/app.ini")), (uid, uid, 0o600));
@@ -335,7 +343,7 @@ fn a_host_path_below_a_folder_that_others_may_change_is_mounted_and_not_made() {
     let bind = |path: &str, sub_path, kind| {
         let mut one = hosted(path, kind);
         one.container.volume_mounts = vec![mount("conf", sub_path)];
-        volumes.prepare(&one).map_err(|one| one.reason)
+        volumes.prepare(&one).map_err(|one| one.reason.word())
     };
     let reason = |path: &str, sub_path| bind(path, sub_path, None).map(drop);
     put_folder(&srv, 0o755, 0);
@@ -414,7 +422,7 @@ fn paths_are_made_in_the_namespaces_own_folder_and_nowhere_else() {
     let uid = assignment(0, "db").user.uid;
     let prepare = |path: &str, kind| {
         let prepared = volumes.prepare(&hosted(path, Some(kind)));
-        prepared.map(drop).map_err(|trouble| trouble.reason)
+        prepared.map(drop).map_err(|trouble| trouble.reason.word())
     };
     let host = root.path().join("var/lib/kat/host");
     for kind in [EnsureType::DirectoryOrCreate, EnsureType::FileOrCreate] {
@@ -459,7 +467,7 @@ fn no_container_gets_sessions_of_users_or_kats_own_state() {
         volumes
             .prepare(&hosted(path, None))
             .map(drop)
-            .map_err(|one| one.reason)
+            .map_err(|one| one.reason.word())
     };
     for path in [
         "/run/user/20000",
@@ -508,7 +516,7 @@ fn a_workload_of_before_an_upgrade_keeps_the_paths_that_were_made_for_it() {
         volumes
             .prepare(one)
             .map(drop)
-            .map_err(|trouble| trouble.reason)
+            .map_err(|trouble| trouble.reason.word())
     };
     // The control: without the record they are mounted as they are.
     assert_eq!(reason(&old), Ok(()));

@@ -4,18 +4,18 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::{
-    agent::desired,
-    api::types::{NodeReport, NodeResources, WorkloadPhase},
-    leader::{LeaderConfig, LeaderHandle, start},
-    plan::{
-        DesiredMeta, IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta,
-        WorkloadStatusRecord,
-    },
-    pulse::Pulses,
+use crate::desired;
+use kat_daemon::watchdog::Pulses;
+use kat_leader::{LeaderConfig, LeaderHandle, start};
+use kat_store::{MemoryStore, StateStore, fenced, mirror::Entries};
+use kat_systemd::UnitManager;
+use kat_types::{
+    api::{NodeReport, NodeResources, WorkloadPhase},
+    assignment::DesiredMeta,
+    keys,
+    records::{IndexRecord, NamespaceRecord, NodeRegistration, WorkloadMeta, WorkloadStatusRecord},
     resource::{Bytes, MilliCpu, ResourceList},
-    store::{MemoryStore, Operation, StateStore, fenced, keys, mirror::Entries},
-    systemd::UnitManager,
+    transaction::Operation,
 };
 
 fn put<T: serde::Serialize>(key: String, value: &T) -> Operation {
@@ -123,7 +123,7 @@ fn candidate(store: &MemoryStore, name: &str, cancel: &CancellationToken) -> Lea
                 .unwrap_or(Timestamp::UNIX_EPOCH)
         }),
         pulses: Pulses::default(),
-        sealing: crate::plan::Sealing::None,
+        sealing: kat_plan::Sealing::None,
     };
     start(Arc::new(store.client()), config, cancel.clone())
 }
@@ -243,7 +243,7 @@ async fn an_agent_that_is_killed_while_a_workload_goes_frees_no_index_early() {
     let mut halfway = 0;
     for milliseconds in (0..600).step_by(30) {
         let mut bench = Bench::new();
-        *bench.accounts.going.lock().unwrap() = Duration::from_millis(300);
+        *bench.accounts.going.lock() = Duration::from_millis(300);
         let (store, cancel) = (MemoryStore::new(), CancellationToken::new());
         seed(&store);
         let leader = candidate(&store, "n1", &cancel);
@@ -298,7 +298,7 @@ async fn the_watchdog_sees_the_loops_and_none_that_only_waits_as_hung() {
         endpoint: endpoint("n1"),
         clock: Arc::new(|| Timestamp::UNIX_EPOCH),
         pulses: pulses.clone(),
-        sealing: crate::plan::Sealing::None,
+        sealing: kat_plan::Sealing::None,
     };
     let leader = start(Arc::new(store.client()), config, cancel.clone());
     // One that does not lead has no loop that could hang.
@@ -378,7 +378,7 @@ async fn a_leader_that_is_cut_off_in_the_middle_of_a_change_is_succeeded() {
             endpoint: endpoint("n1"),
             clock: Arc::new(|| Timestamp::UNIX_EPOCH),
             pulses: Pulses::default(),
-            sealing: crate::plan::Sealing::None,
+            sealing: kat_plan::Sealing::None,
         },
         cancel.clone(),
     );

@@ -11,17 +11,16 @@ use super::{
     units::{ended_by_podman, not_started},
 };
 use crate::{
-    agent::{
-        beside::{Beside, Other},
-        image,
+    images::pull as image,
+    worker::{
         judge::{Action, Verdict},
-        log_tail::{self, Runs},
+        log_tail,
+        log_tail::Runs,
+        sidecars::{Beside, Other},
     },
-    api::types::InstancePhase,
-    plan::Assignment,
-    resource::OtherKind,
-    systemd::{JobResult, SystemdError, UnitManager, UnitStatus},
 };
+use kat_systemd::{JobResult, SystemdError, UnitManager, UnitStatus};
+use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind};
 
 /// What a container said before its last end.
 #[derive(Debug, Clone, Default)]
@@ -199,12 +198,12 @@ impl Worker {
             .memories
             .entry(assignment.instance.clone())
             .or_default();
-        let backoff = memory.others.entry(unit.to_owned()).or_default();
-        if let Some(wait) = backoff.remaining(Instant::now()) {
+        let delay = memory.others.entry(unit.to_owned()).or_default();
+        if let Some(wait) = delay.remaining(Instant::now()) {
             self.wake = self.wake.min(wait);
             return;
         }
-        backoff.failed(Instant::now());
+        delay.failed(Instant::now());
         let manager = std::sync::Arc::clone(&self.manager);
         let limit = self.start_limit();
         let unit = unit.to_owned();
@@ -240,7 +239,7 @@ impl Worker {
 /// Stops the other containers after the main one, as [`UnitFolder::others`] has them: all sidecars at once, so that none
 /// has to wait for another. The first failure is told.
 ///
-/// [`UnitFolder::others`]: crate::agent::files::UnitFolder::others
+/// [`UnitFolder::others`]: crate::worker::unit_files::UnitFolder::others
 pub(super) async fn stop(
     manager: &dyn UnitManager,
     main: Result<JobResult, SystemdError>,

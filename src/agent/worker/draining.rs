@@ -4,10 +4,8 @@
 use std::time::Duration;
 
 use super::Worker;
-use crate::{api::types::InstancePhase, plan::Assignment, systemd::UnitStatus};
-
-/// Why it still runs.
-const DRAINING: &str = "ConnectionDraining";
+use kat_systemd::UnitStatus;
+use kat_types::{api::InstancePhase, assignment::Assignment, reason::Reason};
 
 impl Worker {
     /// Whether the instance is to run on for a while before it is stopped; says so.
@@ -40,7 +38,7 @@ impl Worker {
             assignment,
             status,
             InstancePhase::Stopping,
-            DRAINING,
+            Reason::ConnectionDraining,
             message,
         );
         true

@@ -6,23 +6,16 @@ use tokio::time::Instant;
 
 use super::{Worker, units::window};
 use crate::{
-    agent::{
-        backoff::Backoff,
-        health::{Subject, probe::Target, progress::Progress},
-        inside::Inside,
-        judge::Verdict,
-    },
-    api::types::{Health, InstancePhase},
-    plan::Assignment,
-    systemd::UnitStatus,
+    exec::cgroup::Inside,
+    health::{Subject, probe::Target, progress::Progress},
+    worker::{judge::Verdict, start_backoff::RetryDelay},
 };
-
-/// It runs, and its health check fails.
-const UNHEALTHY: &str = "Unhealthy";
-/// It runs, and its health check has not succeeded yet.
-const PENDING: &str = "HealthCheckPending";
-/// It is being started again because its health check failed.
-const RESTARTED: &str = "RestartedUnhealthy";
+use kat_systemd::UnitStatus;
+use kat_types::{
+    api::{Health, InstancePhase},
+    assignment::Assignment,
+    reason::Reason,
+};
 
 impl Worker {
     /// Sees to it that an instance is probed while its container runs.
@@ -69,7 +62,7 @@ impl Worker {
         }
         if progress.health == Health::Healthy {
             let memory = self.memories.entry(instance.clone()).or_default();
-            memory.heals = Backoff::default();
+            memory.heals = RetryDelay::default();
             memory.healed = None;
         }
     }
@@ -79,17 +72,17 @@ impl Worker {
         &self,
         assignment: &Assignment,
         verdict: &Verdict,
-        reason: &'static str,
+        reason: Option<Reason>,
         message: String,
-    ) -> (Health, &'static str, String) {
+    ) -> (Health, Option<Reason>, String) {
         let Some(check) = &assignment.health_check else {
             return (Health::NotApplicable, reason, message);
         };
         let memory = self.memories.get(&assignment.instance);
         let healed = memory.and_then(|memory| memory.healed.clone());
         if verdict.phase != InstancePhase::Running {
-            return match healed.filter(|_| reason.is_empty()) {
-                Some(why) => (Health::PendingCheck, RESTARTED, why),
+            return match healed.filter(|_| reason.is_none()) {
+                Some(why) => (Health::PendingCheck, Some(Reason::RestartedUnhealthy), why),
                 None => (Health::PendingCheck, reason, message),
             };
         }
@@ -102,7 +95,7 @@ impl Worker {
         match progress.health {
             Health::Unhealthy => (
                 Health::Unhealthy,
-                UNHEALTHY,
+                Some(Reason::Unhealthy),
                 format!("its health check fails: {failed}"),
             ),
             Health::PendingCheck => {
@@ -115,7 +108,11 @@ impl Worker {
                     Some(why) => format!("{waits}; {why}"),
                     None => waits,
                 };
-                (Health::PendingCheck, PENDING, message)
+                (
+                    Health::PendingCheck,
+                    Some(Reason::HealthCheckPending),
+                    message,
+                )
             }
             health @ (Health::Healthy | Health::NotApplicable) => (health, reason, message),
         }

@@ -4,13 +4,13 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{ImageMemory, JOB_MARGIN, Worker, containers, ignore_missing, logins};
+use super::{ImageMemory, JOB_MARGIN, Worker, containers, ignore_missing};
 use crate::{
-    agent::{eviction, files::FilesError, host_binds, image},
-    api::types::InstancePhase,
-    plan::Assignment,
-    resource::ImagePullPolicy,
-    systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus},
+    disk::eviction, images::pull as image, volumes::host_binds, worker::unit_files::FilesError,
+};
+use kat_systemd::{JobResult, SystemdError, TransientUnit, UnitManager, UnitStatus};
+use kat_types::{
+    api::InstancePhase, assignment::Assignment, reason::Reason, resource::ImagePullPolicy,
 };
 
 /// The programs of an instance that fills the disk are killed when they have not ended by then, however long its file says
@@ -63,7 +63,7 @@ impl Worker {
         assignment: &Assignment,
         (whole, status): (&Assignment, &UnitStatus),
     ) -> bool {
-        let policy = crate::render::pull_policy(assignment);
+        let policy = kat_render::pull_policy(assignment);
         let memory = self
             .memories
             .entry(assignment.instance.clone())
@@ -89,9 +89,12 @@ impl Worker {
         let sealed = self.sealed_logins.get(&assignment.instance);
         let (reason, message) = match (sealed, &failure) {
             // Without what its registry wants to see nothing would come of it.
-            (Some(why), _) => (logins::UNREADABLE, why.clone()),
-            (None, Some(words)) => self.pull_failure(assignment, words),
-            (None, None) => ("", String::new()),
+            (Some(why), _) => (Some(Reason::CredentialsUnreadable), why.clone()),
+            (None, Some(words)) => {
+                let (reason, message) = self.pull_failure(assignment, words);
+                (Some(reason), message)
+            }
+            (None, None) => (None, String::new()),
         };
         let waits = sealed.is_some();
         self.report(whole, status, InstancePhase::Pulling, reason, message);

@@ -1,15 +1,9 @@
 //! What a worker does with credentials for registries: one file for all pulls of its user.
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
-use crate::{
-    agent::{backoff::Backoff, logins::Opened},
-    plan::Assignment,
-};
-
-/// Why an image is not pulled: a registry wants a name and a password, or others.
-pub(super) const REFUSED: &str = "ImagePullUnauthorized";
-/// Why an image is not pulled: what its registry wants to see is sealed for somebody else.
-pub(super) const UNREADABLE: &str = "CredentialsUnreadable";
+use crate::{images::logins::Opened, worker::start_backoff::RetryDelay};
+use kat_types::assignment::Assignment;
+use kat_types::reason::Reason;
 
 /// What Podman says where a registry refuses who asks; in lower case. Some say so of what is not there too.
 const REFUSALS: [&str; 9] = [
@@ -47,7 +41,7 @@ impl Worker {
             // What was refused may be taken now.
             for image in self.images.values_mut() {
                 image.failure = None;
-                image.attempts = Backoff::default();
+                image.attempts = RetryDelay::default();
             }
         }
         self.has_logins = true;
@@ -64,18 +58,14 @@ impl Worker {
     }
 
     /// The reason and message of a pull that failed with these words.
-    pub(super) fn pull_failure(
-        &self,
-        assignment: &Assignment,
-        words: &str,
-    ) -> (&'static str, String) {
+    pub(super) fn pull_failure(&self, assignment: &Assignment, words: &str) -> (Reason, String) {
         if !is_refusal(words) {
-            return ("ImagePullFailed", words.to_owned());
+            return (Reason::ImagePullFailed, words.to_owned());
         }
         let Assignment {
             namespace, image, ..
         } = assignment;
-        let host = crate::registry::login_host(image);
+        let host = kat_types::registry::login_host(image);
         let of_host = |key: &String| {
             let key = key.strip_prefix(&host);
             key.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -87,7 +77,7 @@ impl Worker {
             None => "gives this namespace a name and password for it",
         };
         let message = format!("{words}; `katcall registry login {host} -n {namespace}` {means}");
-        (REFUSED, message)
+        (Reason::ImagePullUnauthorized, message)
     }
 }
 

@@ -3,13 +3,26 @@
 //! Passes are serial, slow work is not: pulls, starts and stops run as jobs, each instance has at
 //! most one, and every finished job makes a new pass.
 
+pub mod accounts;
 mod containers;
 mod draining;
 mod health;
 mod jobs;
+pub mod judge;
+pub(crate) mod limits;
+pub(crate) mod links;
+pub(crate) mod log_tail;
 mod logins;
+pub mod machine_options;
+pub(crate) mod network_holder;
 mod options;
 mod reporting;
+pub(crate) mod restarts;
+pub(crate) mod saved_state;
+pub(crate) mod sidecars;
+pub(crate) mod start_backoff;
+pub(crate) mod statuses;
+pub(crate) mod unit_files;
 mod units;
 mod user;
 
@@ -32,29 +45,34 @@ use self::{
 };
 use super::{
     Statuses,
-    backoff::Backoff,
-    carried::CarriedError,
-    files::{FilesError, UnitFolder},
     health::{Means, Probes, probe::Network, progress::Progress},
     host_ports::HostListeners,
-    image_care::ImageCare,
-    judge::Fault,
-    notes::Notes,
-    options::MachineOptions,
     paths::UserFolders,
-    restarts::RestartCounts,
     secrets::Secrets,
     volumes::Volumes,
 };
+use crate::worker::accounts::UserAccounts;
 use crate::{
-    agent::accounts::UserAccounts,
-    api::types::ContainerStatus,
-    host::files::FileError,
-    host::users::UserError,
-    plan::{Assignment, KeptOfUser, Wanted, WorkloadUser},
-    pulse::{Pulse, Pulses},
-    render::{RenderError, RenderSettings, Renderer},
-    systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions},
+    images::unused::ImageCare,
+    volumes::carried_files::CarriedError,
+    worker::{
+        judge::Fault,
+        machine_options::MachineOptions,
+        restarts::RestartCounts,
+        saved_state::Notes,
+        start_backoff::RetryDelay,
+        unit_files::{FilesError, UnitFolder},
+    },
+};
+use kat_daemon::watchdog::{Pulse, Pulses};
+use kat_host::{files::FileError, users::UserError};
+use kat_plan::KeptOfUser;
+use kat_render::{RenderError, RenderSettings, Renderer};
+use kat_systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions};
+use kat_types::{
+    api::ContainerStatus,
+    assignment::{Assignment, Wanted, WorkloadUser},
+    reason::Reason,
 };
 
 /// A pass at least this often, even when nothing says that anything changed.
@@ -164,8 +182,8 @@ pub enum WorkerError {
 /// What is remembered of an instance from pass to pass. Everything can be found out again.
 #[derive(Debug, Default)]
 struct Memory {
-    starts: Backoff,
-    reloads: Backoff,
+    starts: RetryDelay,
+    reloads: RetryDelay,
     ended: bool,
     /// Images that were pulled for it.
     pulled: BTreeSet<String>,
@@ -177,13 +195,13 @@ struct Memory {
     /// Why what it mounts of the machine was not bound at the last try.
     not_bound: Option<String>,
     /// Binds of that beside its starts.
-    binds: Backoff,
+    binds: RetryDelay,
     /// It was last told to be where it can be sent to; nothing before it was judged.
     serves: Option<bool>,
     /// Since when its container runs without its link.
     unlinked: Option<tokio::time::Instant>,
     /// Restarts because it was unhealthy, until it is healthy.
-    heals: Backoff,
+    heals: RetryDelay,
     /// Why it was last restarted so.
     healed: Option<String>,
     /// Its containers, where it has several, as they were last reported.
@@ -191,7 +209,7 @@ struct Memory {
     /// What those beside the main one said last, by their units.
     words: BTreeMap<String, Words>,
     /// Their starts by the agent, by their units.
-    others: BTreeMap<String, Backoff>,
+    others: BTreeMap<String, RetryDelay>,
 }
 
 /// What the next process of the agent has to know of an instance.
@@ -210,7 +228,7 @@ struct Note {
 struct ImageMemory {
     present: bool,
     failure: Option<String>,
-    attempts: Backoff,
+    attempts: RetryDelay,
 }
 
 /// Keeps one user's instances as they should be.
@@ -226,7 +244,7 @@ pub struct Worker {
     parked: bool,
     /// What an earlier process of the agent left was asked to end.
     cleared: bool,
-    readiness: Backoff,
+    readiness: RetryDelay,
     /// Its user was seen to be in no group but its own, as nothing asks for one.
     has_no_groups: bool,
     events: Option<UnitEvents>,
@@ -244,7 +262,7 @@ pub struct Worker {
     /// Instances of which something was reported.
     reported: BTreeSet<String>,
     /// Why the last pass was cut short.
-    trouble: Option<(&'static str, String)>,
+    trouble: Option<(Reason, String)>,
     wake: Duration,
     /// Where the loop is seen by the watchdog.
     pub pulses: Pulses,
@@ -278,7 +296,7 @@ impl Worker {
             ready: false,
             parked: false,
             cleared: false,
-            readiness: Backoff::default(),
+            readiness: RetryDelay::default(),
             has_no_groups: false,
             events: None,
             jobs: JoinSet::new(),

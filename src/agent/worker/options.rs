@@ -6,11 +6,13 @@
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 use super::{UserDesired, Worker, WorkerError, jobs::JobKey};
-use crate::{
-    api::types::InstancePhase,
-    host::files::{self, Access, FileError},
-    plan::{Assignment, Wanted, host_port_statuses},
-    systemd::UnitStatus,
+use kat_host::files::{self, Access, FileError};
+use kat_plan::host_port_statuses;
+use kat_systemd::UnitStatus;
+use kat_types::{
+    api::InstancePhase,
+    assignment::{Assignment, Wanted},
+    reason::Reason,
 };
 
 /// Longest time in which a user's manager without instances ends and starts.
@@ -18,7 +20,6 @@ const RESTART_LIMIT: Duration = Duration::from_secs(60);
 /// Pause until devices and groups are looked at again that were not as they should be.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Why an instance is stopped and started.
-const REGROUPED: &str = "GroupsChanged";
 const REGROUPED_MEANS: &str = "started anew: the groups that its user has on this machine change, which its manager takes over at its start";
 
 impl Worker {
@@ -104,7 +105,12 @@ impl Worker {
         for (unit, instance, status) in live {
             let assignment = desired.assignments.get(&instance);
             if let Some(assignment) = assignment {
-                self.told(assignment, &status, REGROUPED, REGROUPED_MEANS.to_owned());
+                self.told(
+                    assignment,
+                    &status,
+                    Reason::GroupsChanged,
+                    REGROUPED_MEANS.to_owned(),
+                );
             }
             self.spawn_stop(JobKey::Instance(instance), unit, assignment, false)?;
         }
@@ -135,7 +141,7 @@ impl Worker {
         &mut self,
         assignment: &Assignment,
         status: &UnitStatus,
-        reason: &'static str,
+        reason: Reason,
         message: String,
     ) {
         let phase = InstancePhase::Starting;

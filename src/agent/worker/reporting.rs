@@ -9,16 +9,20 @@ use tokio::time::Instant;
 
 use super::{UserDesired, Worker, WorkerError};
 use crate::{
-    agent::{host_binds, host_ports, image, judge::Verdict, limits, links},
-    api::types::{FILES_NOT_WRITTEN, Health, InstancePhase, InstanceReport},
-    plan::Assignment,
-    systemd::{SystemdError, UnitStatus},
+    host_ports,
+    images::pull as image,
+    worker::{judge::Verdict, limits, links},
+};
+use kat_systemd::{SystemdError, UnitStatus};
+use kat_types::{
+    api::{Health, InstancePhase, InstanceReport},
+    assignment::Assignment,
+    reason::Reason,
 };
 
 /// Pause after a user's manager has gone, until it is looked after.
 const AFTER_LOSS: Duration = Duration::from_millis(200);
 /// Its container runs and is on no network.
-const LINK_MISSING: &str = "NetworkLinkMissing";
 const LINK_MISSING_MEANS: &str =
     "its container runs without its link to the network, so that nobody reaches it";
 /// While a container ends, its link is gone before its unit is over.
@@ -55,7 +59,7 @@ impl Worker {
     ) {
         let memory = self.memories.get(&assignment.instance);
         let mut message = verdict.message.clone();
-        let troubled = !verdict.reason.is_empty();
+        let troubled = verdict.reason.is_some();
         if let Some(trouble) = memory
             .map(|memory| memory.trouble.as_str())
             .filter(|text| troubled && !text.is_empty())
@@ -70,15 +74,15 @@ impl Worker {
         let not_bound = starting.and_then(|memory| memory.not_bound.clone());
         let start_error = starting.and_then(|memory| memory.start_error.clone());
         let (reason, message) = match (not_bound, start_error) {
-            (Some(why), _) => (host_binds::NOT_BOUND, why),
-            (None, Some(error)) if verdict.reason.is_empty() => ("StartFailed", error),
+            (Some(why), _) => (Some(Reason::HostPathNotBound), why),
+            (None, Some(error)) if verdict.reason.is_none() => (Some(Reason::StartFailed), error),
             _ => (verdict.reason, message),
         };
         let (health, reason, message) = self.with_health(assignment, verdict, reason, message);
         let (health, reason, message) = match verdict.beside {
             // What it serves with is not whole, whatever its own check says.
             Some(trouble) if verdict.phase == InstancePhase::Running => {
-                (Health::Unhealthy, trouble, verdict.message.clone())
+                (Health::Unhealthy, Some(trouble), verdict.message.clone())
             }
             _ => (health, reason, message),
         };
@@ -86,7 +90,7 @@ impl Worker {
         let (health, reason, message) = match unlinked {
             true => (
                 Health::Unhealthy,
-                LINK_MISSING,
+                Some(Reason::NetworkLinkMissing),
                 LINK_MISSING_MEANS.to_owned(),
             ),
             false => (health, reason, message),
@@ -132,7 +136,7 @@ impl Worker {
         assignment: &Assignment,
         status: &UnitStatus,
         phase: InstancePhase,
-        reason: &str,
+        reason: impl Into<Option<Reason>>,
         message: String,
     ) {
         let report = self.base_report(assignment, status, phase, reason, message);
@@ -145,7 +149,7 @@ impl Worker {
         assignment: &Assignment,
         status: &UnitStatus,
         phase: InstancePhase,
-        reason: &str,
+        reason: impl Into<Option<Reason>>,
         message: String,
     ) -> InstanceReport {
         let state = match phase {
@@ -166,7 +170,7 @@ impl Worker {
                 .unwrap_or_default(),
             state: state.to_owned(),
             phase,
-            reason: reason.to_owned(),
+            reason: Reason::word_or_empty(reason.into()).to_owned(),
             message,
             template_hash: assignment.template_hash.clone(),
             memory: status.memory_current,
@@ -197,12 +201,12 @@ impl Worker {
         }
         self.wake = self.wake.min(Duration::from_secs(5));
         let reason = match error {
-            WorkerError::User(_) => "UserNotReady",
-            WorkerError::Systemd(_) => "SystemdRefused",
+            WorkerError::User(_) => Reason::UserNotReady,
+            WorkerError::Systemd(_) => Reason::SystemdRefused,
             WorkerError::Files(_) | WorkerError::File(_) | WorkerError::Carried(_) => {
-                FILES_NOT_WRITTEN
+                Reason::FilesNotWritten
             }
-            WorkerError::Render(_) => "NotRenderable",
+            WorkerError::Render(_) => Reason::NotRenderable,
         };
         self.trouble = Some((reason, error.to_string()));
         self.repeat_trouble(desired);

@@ -6,31 +6,34 @@ use tokio::time::Instant;
 
 use super::{UserDesired, Worker, WorkerError, ignore_missing, jobs::JobKey};
 use crate::{
-    agent::{
-        backoff::Backoff,
-        carried,
-        files::FilesError,
-        holder, host_binds, host_ports, image,
+    host_ports,
+    images::pull as image,
+    volumes::{VolumeTrouble, carried_files as carried, host_binds},
+    worker::{
         judge::{Action, CONDITION, Circumstances, Fault, PODMANS, PROTOCOL, exit_code, judge},
-        log_tail::{self, Runs},
+        log_tail,
+        log_tail::Runs,
+        network_holder as holder,
         restarts::News,
-        volumes::VolumeTrouble,
+        start_backoff::RetryDelay,
+        unit_files::FilesError,
     },
-    api::types::{EVICTED, HOST_PORT_IN_USE, InstancePhase},
-    host::bound_paths::Bind,
-    plan::{Assignment, Wanted},
-    render::UnitFile,
+};
+use kat_host::bound_paths::Bind;
+use kat_render::UnitFile;
+use kat_systemd::UnitStatus;
+use kat_types::{
+    api::InstancePhase,
+    assignment::{Assignment, Wanted},
+    reason::Reason,
     resource::OnPartition,
-    systemd::UnitStatus,
 };
 
 /// Pause until volumes are looked at again that were not as they should be.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 /// Why an instance is stopped that a cut-off machine must not run.
-const CUT_OFF: &str = "CutOff";
 const CUT_OFF_MEANS: &str = "stopped, as its file asks: its machine reaches no leader, which may replace it; it starts again when that is over";
 /// Why an instance is not started yet that has data of its own.
-const UNCONFIRMED: &str = "Unconfirmed";
 const UNCONFIRMED_MEANS: &str =
     "it writes data: since its machine started no leader has confirmed that it belongs there";
 
@@ -84,7 +87,7 @@ impl Worker {
                         assignment,
                         &status,
                         InstancePhase::Stopping,
-                        "",
+                        None,
                         String::new(),
                     );
                 }
@@ -111,12 +114,22 @@ impl Worker {
             // One that may start again has not stopped for good, which would give its address back.
             let evicted = desired.evicted.get(&assignment.instance);
             let (phase, reason, message) = match (assignment.wanted, evicted) {
-                (Wanted::Stopped, _) => (InstancePhase::Stopped, "", ""),
-                (Wanted::Running, Some(why)) => (InstancePhase::Scheduled, EVICTED, why.as_str()),
-                (Wanted::Running, None) if assignment.on_partition == OnPartition::Keep => {
-                    (InstancePhase::Scheduled, UNCONFIRMED, UNCONFIRMED_MEANS)
-                }
-                (Wanted::Running, None) => (InstancePhase::Scheduled, CUT_OFF, CUT_OFF_MEANS),
+                (Wanted::Stopped, _) => (InstancePhase::Stopped, None, ""),
+                (Wanted::Running, Some(why)) => (
+                    InstancePhase::Scheduled,
+                    Some(Reason::Evicted),
+                    why.as_str(),
+                ),
+                (Wanted::Running, None) if assignment.on_partition == OnPartition::Keep => (
+                    InstancePhase::Scheduled,
+                    Some(Reason::Unconfirmed),
+                    UNCONFIRMED_MEANS,
+                ),
+                (Wanted::Running, None) => (
+                    InstancePhase::Scheduled,
+                    Some(Reason::CutOff),
+                    CUT_OFF_MEANS,
+                ),
             };
             self.report(assignment, &status, phase, reason, message.to_owned());
         }
@@ -185,7 +198,7 @@ impl Worker {
                 _ => InstancePhase::Scheduled,
             };
             let message = format!("this machine's KAT is too old for it: {why}");
-            self.report(assignment, &status, phase, "NotUnderstood", message);
+            self.report(assignment, &status, phase, Reason::NotUnderstood, message);
         }
         Ok(())
     }
@@ -248,7 +261,7 @@ impl Worker {
             self.wake = self.wake.min(again);
         }
         if verdict.phase == InstancePhase::Running {
-            memory.starts = Backoff::default();
+            memory.starts = RetryDelay::default();
             memory.start_error = None;
             memory.not_bound = None;
             memory.fault = None;
@@ -332,7 +345,7 @@ impl Worker {
     fn volumes_ready(&mut self, assignment: &Assignment, status: &UnitStatus) -> Option<Vec<Bind>> {
         let carried =
             carried::prepare(&self.tools.root, assignment).map_err(|error| VolumeTrouble {
-                reason: "FilesFailed",
+                reason: Reason::FilesFailed,
                 message: format!("the files of its workload's folder can't be laid out: {error}"),
             });
         let trouble = match carried.and_then(|()| self.tools.volumes.prepare(assignment)) {
@@ -356,7 +369,7 @@ impl Worker {
         if host_binds::is_bound(root, assignment) && !status.is_between_runs() {
             let memory = self.memories.get_mut(&assignment.instance);
             if let Some(memory) = memory {
-                memory.binds = Backoff::default();
+                memory.binds = RetryDelay::default();
             }
             return;
         }
@@ -425,7 +438,7 @@ impl Worker {
         };
         let message = format!("{message}; it starts when that ends");
         let phase = InstancePhase::Starting;
-        self.report(assignment, status, phase, HOST_PORT_IN_USE, message);
+        self.report(assignment, status, phase, Reason::HostPortInUse, message);
         self.wake = self.wake.min(LOOK_AGAIN);
         false
     }

@@ -10,9 +10,12 @@ use tokio::time::Instant;
 
 use super::{USER_LIMIT, UserDesired, Worker, WorkerError, jobs::JobKey};
 use crate::{
-    agent::{backoff::Backoff, carried, exec, files::FilesError, health, image},
-    systemd::{SystemdError, UnitManager},
+    exec, health,
+    images::pull as image,
+    volumes::carried_files as carried,
+    worker::{start_backoff::RetryDelay, unit_files::FilesError},
 };
+use kat_systemd::{SystemdError, UnitManager};
 
 impl Worker {
     /// The user exists, lingers, and its manager answers. False while it must be waited for.
@@ -33,7 +36,7 @@ impl Worker {
         match &made {
             Ok(()) => {
                 self.ready = true;
-                self.readiness = Backoff::default();
+                self.readiness = RetryDelay::default();
             }
             Err(_) => {
                 self.wake = self.wake.min(self.readiness.failed(Instant::now()));

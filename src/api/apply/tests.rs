@@ -1,10 +1,9 @@
 use std::{collections::BTreeSet, sync::Arc};
 
-use super::{super::removal::Removal, *};
-use crate::{
-    api::types::Scope,
-    plan::{Archived, NamespaceRecord},
-};
+use super::*;
+use crate::apply::removal::Removal;
+use kat_plan::Archived;
+use kat_types::{api::Scope, records::NamespaceRecord};
 
 fn submission(replicas: &str) -> Submission {
     Submission {

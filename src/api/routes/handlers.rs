@@ -5,10 +5,13 @@ use std::sync::Arc;
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use super::Operation;
-use crate::api::{
-    config, context::Api, events, instances, joining, logins, membership, metrics, namespaces,
-    node_settings, nodes, registries, rollouts, secrets, sessions, tokens, usage, volume_moves,
-    volumes, workloads,
+use crate::{
+    context::Api,
+    handlers::{
+        config, events, instances, joining, logins, membership, metrics, namespaces, node_settings,
+        nodes, registries, rollouts, secrets, sessions, tokens, usage, volume_moves, volumes,
+        workloads,
+    },
 };
 
 pub(super) fn of(operation: Operation, filter: MethodFilter) -> MethodRouter<Arc<Api>> {

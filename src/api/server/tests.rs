@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::*;
-use crate::api::bind;
+use crate::server::bind::bind;
 
 /// In a network namespace of its own, so this test needs root.
 #[test]
@@ -61,6 +61,6 @@ fn the_answer_to_plain_http_says_its_length() {
         "{}",
         body.len()
     );
-    let body: crate::api::types::ErrorBody = serde_json::from_str(body).unwrap();
+    let body: kat_types::api::ErrorBody = serde_json::from_str(body).unwrap();
     assert_eq!(body.error, "TlsRequired");
 }

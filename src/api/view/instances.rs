@@ -1,19 +1,18 @@
 //! Instances as users see them.
 
 use super::{View, time};
-use crate::{
-    api::types::{
-        InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase,
-    },
-    plan::{
-        Assignment, InstanceEntry, InstanceRecord, NodeStatusRecord, Wanted, host_port_statuses,
-    },
+use kat_plan::{InstanceEntry, host_port_statuses};
+use kat_types::{
+    api::{InstanceItem, InstancePhase, InstanceSpec, InstanceStatus, Item, Metadata, NodePhase},
+    assignment::{Assignment, Wanted},
+    reason::Reason,
+    records::{InstanceRecord, NodeStatusRecord},
     resource::OnPartition,
 };
 
 impl View<'_> {
     /// Instances that `wanted` lets through, by id.
-    pub fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
+    pub(crate) fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
         let instances = self.snapshot.instances.values();
         instances
             .filter(|entry| wanted(entry))
@@ -22,7 +21,7 @@ impl View<'_> {
     }
 
     /// One instance.
-    pub fn instance(&self, namespace: &str, id: &str) -> Option<InstanceItem> {
+    pub(crate) fn instance(&self, namespace: &str, id: &str) -> Option<InstanceItem> {
         let entry = self.snapshot.instances.get(id)?;
         (entry.assignment.value.namespace == namespace).then(|| self.instance_item(entry))
     }
@@ -40,10 +39,10 @@ impl View<'_> {
         let lost = node_status.is_some_and(|status| status.value.phase == NodePhase::NotReady);
         let (phase, mut reason, mut message) =
             instance_phase(assignment.wanted, record, lost, &entry.node);
-        if reason == "NodeNotReady"
+        if reason == Reason::NodeNotReady
             && waits_for_data(assignment, node_status.map(|status| &status.value))
         {
-            reason = "WaitsForItsData".to_owned();
+            reason = Reason::WaitsForItsData.into();
             message.push_str("; it has data of its own, and waits for its machine");
         }
         let report = self.observed.reports.get(&entry.node).and_then(|reported| {
@@ -128,7 +127,7 @@ fn instance_phase(
     if node_lost && !over {
         return (
             InstancePhase::Unknown,
-            "NodeNotReady".to_owned(),
+            Reason::NodeNotReady.into(),
             format!("its machine {node} does not answer"),
         );
     }
@@ -136,7 +135,7 @@ fn instance_phase(
         Some(record) => (phase, record.reason.clone(), record.message.clone()),
         None => (
             phase,
-            "WaitingForAgent".to_owned(),
+            Reason::WaitingForAgent.into(),
             format!("the agent of {node} has not reported it yet"),
         ),
     }

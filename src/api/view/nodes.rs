@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{View, node_metadata, time};
-use crate::{
-    api::types::{Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
-    plan::{NodeEntry, node_address},
+use kat_plan::{NodeEntry, node_address};
+use kat_types::{
+    api::{Condition, ETCD_CONDITION, Item, NodeItem, NodeRole, NodeSpec, NodeStatus},
+    reason::Reason,
     resource::Bytes,
 };
 
@@ -14,7 +15,7 @@ const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
 impl View<'_> {
     /// Machines, by name.
-    pub fn nodes(&self) -> Vec<NodeItem> {
+    pub(crate) fn nodes(&self) -> Vec<NodeItem> {
         let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
         for entry in self.snapshot.instances.values() {
             let count = counts.entry(entry.node.as_str()).or_default();
@@ -27,7 +28,7 @@ impl View<'_> {
     }
 
     /// One machine.
-    pub fn node(&self, name: &str) -> Option<NodeItem> {
+    pub(crate) fn node(&self, name: &str) -> Option<NodeItem> {
         let entry = self.snapshot.nodes.get(name)?;
         let instances = self.snapshot.instances.values();
         let count = instances.filter(|entry| entry.node == name).count();
@@ -133,10 +134,13 @@ impl View<'_> {
         let members = self.snapshot.members.as_ref()?;
         let member = members.value.members.get(name)?;
         let (reason, message) = match (member.healthy, member.voting) {
-            (true, true) => ("Votes", "its etcd answers and has a vote"),
-            (true, false) => ("CatchesUp", "its etcd answers and has no vote yet"),
-            (false, true) => ("NoAnswer", "its etcd does not answer"),
-            (false, false) => ("Starts", "its etcd has no vote and does not answer yet"),
+            (true, true) => (Reason::Votes, "its etcd answers and has a vote"),
+            (true, false) => (Reason::CatchesUp, "its etcd answers and has no vote yet"),
+            (false, true) => (Reason::NoAnswer, "its etcd does not answer"),
+            (false, false) => (
+                Reason::Starts,
+                "its etcd has no vote and does not answer yet",
+            ),
         };
         let file = self.store.as_ref().and_then(|store| store.files.get(name));
         let message = match file {
@@ -150,7 +154,7 @@ impl View<'_> {
         Some(Condition {
             kind: ETCD_CONDITION.to_owned(),
             status: member.healthy && member.voting,
-            reason: reason.to_owned(),
+            reason: reason.into(),
             message,
             since: String::new(),
         })

@@ -1,14 +1,16 @@
 //! Secrets as users see them: no values.
 
 use super::View;
-use crate::{
-    api::types::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
-    plan::{SecretKey, SecretRecord, Stored, behind_secret, users_of_secret},
+use kat_plan::{SecretKey, behind_secret, users_of_secret};
+use kat_types::{
+    api::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
+    secrets::SecretRecord,
+    stored::Stored,
 };
 
 impl View<'_> {
     /// Secrets of one namespace, or of all, by namespace and name.
-    pub fn secrets(&self, namespace: Option<&str>) -> Vec<SecretItem> {
+    pub(crate) fn secrets(&self, namespace: Option<&str>) -> Vec<SecretItem> {
         let keys = self.snapshot.secrets.keys();
         keys.filter(|key| namespace.is_none_or(|namespace| key.namespace == namespace))
             .filter_map(|key| self.secret(key))
@@ -16,7 +18,7 @@ impl View<'_> {
     }
 
     /// One secret.
-    pub fn secret(&self, key: &SecretKey) -> Option<SecretItem> {
+    pub(crate) fn secret(&self, key: &SecretKey) -> Option<SecretItem> {
         let stored = self.snapshot.secrets.get(key)?;
         let record = stored.value.as_ref();
         let keys = record.keys.iter().map(|(name, known)| SecretKeyView {
@@ -40,7 +42,7 @@ impl View<'_> {
 }
 
 /// Identity of a secret.
-pub fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: i64) -> Metadata {
+pub(crate) fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: i64) -> Metadata {
     Metadata {
         name: key.name.clone(),
         namespace: Some(key.namespace.clone()),
@@ -53,7 +55,7 @@ pub fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: i64) ->
 }
 
 /// The same of what is stored.
-pub fn stored_secret_metadata(
+pub(crate) fn stored_secret_metadata(
     key: &SecretKey,
     stored: &Stored<std::sync::Arc<SecretRecord>>,
 ) -> Metadata {

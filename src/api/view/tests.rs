@@ -1,13 +1,13 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::{
-    api::types::{InstancePhase, NodePhase, NodeRole},
-    plan::{
-        Assignment, InstanceEntry, InstanceRecord, NodeEntry, ParsedWorkload, Stored, WorkloadMeta,
-        WorkloadUser,
-    },
+use kat_plan::{InstanceEntry, NodeEntry, ParsedWorkload};
+use kat_types::{
+    api::{InstancePhase, NodePhase, NodeRole},
+    assignment::{Assignment, WorkloadUser},
+    records::{InstanceRecord, WorkloadMeta},
     resource::{EnvVar, Workload},
+    stored::Stored,
 };
 
 fn workload(variables: &[(&str, &str)]) -> Workload {
@@ -146,7 +146,7 @@ fn with_instance(record: Option<InstanceRecord>, node_phase: NodePhase) -> Snaps
         "schema": 1, "uid": "n", "identityKey": "", "architecture": "amd64", "etcd": true,
         "created": "2026-01-01T00:00:00Z"
     });
-    let status = crate::plan::NodeStatusRecord {
+    let status = kat_types::records::NodeStatusRecord {
         phase: node_phase,
         addresses: vec!["192.0.2.7".to_owned()],
         instances: record

@@ -1,17 +1,20 @@
 //! Volumes as users see them.
 
 use super::View;
-use crate::{
-    api::types::{
+use kat_plan::users_of;
+use kat_types::{
+    api::{
         Item, KeptCopyView, Metadata, VolumeItem, VolumeMovePhase, VolumeMoveReport,
         VolumeMoveStatus, VolumePhase, VolumeSpec, VolumeStatus,
     },
-    plan::{KeptCopy, Stored, VolumeKey, VolumeMove, VolumeRecord, users_of},
+    records::VolumeRecord,
+    stored::Stored,
+    volumes::{KeptCopy, VolumeKey, VolumeMove},
 };
 
 impl View<'_> {
     /// Volumes of one namespace, or of all, by namespace, workload and name.
-    pub fn volumes(&self, namespace: Option<&str>) -> Vec<VolumeItem> {
+    pub(crate) fn volumes(&self, namespace: Option<&str>) -> Vec<VolumeItem> {
         let volumes = self.snapshot.volumes.iter();
         volumes
             .filter(|(key, _)| {
@@ -22,7 +25,7 @@ impl View<'_> {
     }
 
     /// One volume.
-    pub fn volume(&self, key: &VolumeKey) -> Option<VolumeItem> {
+    pub(crate) fn volume(&self, key: &VolumeKey) -> Option<VolumeItem> {
         let stored = self.snapshot.volumes.get(key)?;
         Some(self.volume_item(key, stored))
     }
@@ -127,7 +130,7 @@ fn kept(copy: &KeptCopy) -> KeptCopyView {
 }
 
 /// Identity of a volume: one that is made anew under the same name is another.
-pub fn volume_metadata(key: &VolumeKey, stored: &Stored<VolumeRecord>) -> Metadata {
+pub(crate) fn volume_metadata(key: &VolumeKey, stored: &Stored<VolumeRecord>) -> Metadata {
     let created = stored.value.created;
     Metadata {
         name: key.volume.clone(),

@@ -1,7 +1,7 @@
 //! Cron expressions of five fields (crontab(5)).
 
 use super::{Check, value_error};
-use crate::bundle::diagnostic::quote;
+use crate::diagnostic::quote;
 
 struct Part {
     name: &'static str,
@@ -47,7 +47,7 @@ const PARTS: [Part; 5] = [
 
 /// Accepts minute, hour, day of the month, month and day of the week: `*`, numbers, names of
 /// months and days, ranges, lists and steps.
-pub(in crate::bundle) fn cron(text: &str) -> Check {
+pub(crate) fn cron(text: &str) -> Check {
     let written: Vec<&str> = text.split_ascii_whitespace().collect();
     if written.len() != PARTS.len() {
         return Err(value_error(format!(

@@ -3,7 +3,7 @@
 use super::{Check, Complaint, not};
 
 /// An image: `[host[:port]/]path[:tag][@sha256:digest]`.
-pub(in crate::bundle) fn image(text: &str) -> Check {
+pub(crate) fn image(text: &str) -> Check {
     let (rest, digest) = match text.split_once('@') {
         Some((rest, digest)) => (rest, Some(digest)),
         None => (text, None),
@@ -48,7 +48,7 @@ fn explain(text: &str, name: &str, tag: Option<&str>, complaint: Complaint) -> C
 }
 
 /// A repository without a tag or digest: `[host[:port]/]path`.
-pub(in crate::bundle) fn repository(text: &str) -> Check {
+pub(crate) fn repository(text: &str) -> Check {
     if text.len() <= 512 && is_repository(text) {
         return Ok(());
     }
@@ -59,7 +59,7 @@ pub(in crate::bundle) fn repository(text: &str) -> Check {
 }
 
 /// A registry, or a mirror of one: `host[:port][/path]`.
-pub(in crate::bundle) fn registry(text: &str) -> Check {
+pub(crate) fn registry(text: &str) -> Check {
     let (host, path) = match text.split_once('/') {
         Some((host, path)) => (host, Some(path)),
         None => (text, None),
@@ -137,7 +137,7 @@ fn is_digest(text: &str) -> bool {
 }
 
 /// `system/architecture`, or with a variant.
-pub(in crate::bundle) fn platform(text: &str) -> Check {
+pub(crate) fn platform(text: &str) -> Check {
     let part = |part: &str| {
         !part.is_empty()
             && part
@@ -151,7 +151,7 @@ pub(in crate::bundle) fn platform(text: &str) -> Check {
 }
 
 /// The name of a stage of a build.
-pub(in crate::bundle) fn stage(text: &str) -> Check {
+pub(crate) fn stage(text: &str) -> Check {
     let fits = text.starts_with(|letter: char| letter.is_ascii_alphanumeric())
         && text.len() <= 128
         && text

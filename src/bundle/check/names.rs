@@ -2,15 +2,13 @@
 
 use super::{Check, Complaint, name_error, value_error};
 use crate::{
-    bundle::{
-        diagnostic::{Class, quote},
-        suggest::nearest,
-    },
-    resource::{
-        name::{NameError, check_label, check_namespace},
-        secret::check_key,
-        security::SECURITY_WORDS,
-    },
+    diagnostic::{Class, quote},
+    suggest::nearest,
+};
+use kat_types::resource::{
+    name::{NameError, check_label, check_namespace},
+    secret::check_key,
+    security::SECURITY_WORDS,
 };
 
 fn named(result: Result<(), NameError>, text: &str) -> Check {
@@ -37,17 +35,17 @@ fn named(result: Result<(), NameError>, text: &str) -> Check {
 }
 
 /// A DNS-1123 label of at most 40 characters.
-pub(in crate::bundle) fn label(text: &str) -> Check {
+pub(crate) fn label(text: &str) -> Check {
     named(check_label(text), text)
 }
 
 /// The name of a namespace.
-pub(in crate::bundle) fn namespace(text: &str) -> Check {
+pub(crate) fn namespace(text: &str) -> Check {
     named(check_namespace(text), text)
 }
 
 /// The name of a port: a label with a letter, so that it is not taken for a number.
-pub(in crate::bundle) fn port_name(text: &str) -> Check {
+pub(crate) fn port_name(text: &str) -> Check {
     label(text)?;
     if text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return Ok(());
@@ -58,7 +56,7 @@ pub(in crate::bundle) fn port_name(text: &str) -> Check {
 }
 
 /// The name of an environment variable: letters, digits and `_`, not a digit first.
-pub(in crate::bundle) fn variable(text: &str) -> Check {
+pub(crate) fn variable(text: &str) -> Check {
     let mut bytes = text.bytes();
     let first = bytes
         .next()
@@ -87,7 +85,7 @@ fn label_part(text: &str) -> bool {
 }
 
 /// The key of a label, as Kubernetes has it: `[dns-name/]name`.
-pub(in crate::bundle) fn label_key(text: &str) -> Check {
+pub(crate) fn label_key(text: &str) -> Check {
     let (prefix, name) = match text.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, text),
@@ -102,7 +100,7 @@ pub(in crate::bundle) fn label_key(text: &str) -> Check {
 }
 
 /// The value of a label: empty, or like its name.
-pub(in crate::bundle) fn label_value(text: &str) -> Check {
+pub(crate) fn label_value(text: &str) -> Check {
     if text.is_empty() || label_part(text) {
         return Ok(());
     }
@@ -127,7 +125,7 @@ pub(super) fn is_domain(text: &str) -> bool {
 }
 
 /// A domain, such as the cluster's.
-pub(in crate::bundle) fn domain(text: &str) -> Check {
+pub(crate) fn domain(text: &str) -> Check {
     // Longest name in it: `<instance>.<workload>.<namespace>.`, at most 46 + 40 + 40 + 3.
     if is_domain(text) && text.len() <= 120 {
         return Ok(());
@@ -140,7 +138,7 @@ pub(in crate::bundle) fn domain(text: &str) -> Check {
 }
 
 /// A host name of an ingress, with or without a leading `*.`.
-pub(in crate::bundle) fn host(text: &str) -> Check {
+pub(crate) fn host(text: &str) -> Check {
     if is_domain(text.strip_prefix("*.").unwrap_or(text)) {
         return Ok(());
     }
@@ -160,7 +158,7 @@ fn lower_case(text: &str, complaint: Complaint, good: fn(&str) -> bool) -> Compl
 }
 
 /// The name of a group of the machine.
-pub(in crate::bundle) fn group(text: &str) -> Check {
+pub(crate) fn group(text: &str) -> Check {
     if is_login(text) {
         return Ok(());
     }
@@ -201,7 +199,7 @@ const QUADLET_KEYS: [&str; 15] = [
 ];
 
 /// A key of a quadlet that may be passed through.
-pub(in crate::bundle) fn quadlet_key(text: &str) -> Check {
+pub(crate) fn quadlet_key(text: &str) -> Check {
     if QUADLET_KEYS.contains(&text) {
         return Ok(());
     }
@@ -217,7 +215,7 @@ pub(in crate::bundle) fn quadlet_key(text: &str) -> Check {
 }
 
 /// A key of a secret.
-pub(in crate::bundle) fn secret_key(text: &str) -> Check {
+pub(crate) fn secret_key(text: &str) -> Check {
     check_key(text).map_err(|_| {
         name_error(format!(
             "`{}` is not the key of a secret: at most 128 letters, digits, `-`, `_` and `.`, with no `.` at its start and no `..`",
@@ -272,7 +270,7 @@ const CAPABILITIES: [&str; 41] = [
 ];
 
 /// A capability by its name.
-pub(in crate::bundle) fn capability(text: &str) -> Check {
+pub(crate) fn capability(text: &str) -> Check {
     if CAPABILITIES.contains(&text) {
         return Ok(());
     }
@@ -294,7 +292,7 @@ pub(in crate::bundle) fn capability(text: &str) -> Check {
 }
 
 /// What a machine's owner allows containers: one of the words, or a capability.
-pub(in crate::bundle) fn security_word(text: &str) -> Check {
+pub(crate) fn security_word(text: &str) -> Check {
     if SECURITY_WORDS.contains(&text) || CAPABILITIES.contains(&text) {
         return Ok(());
     }
@@ -311,7 +309,7 @@ pub(in crate::bundle) fn security_word(text: &str) -> Check {
 }
 
 /// A capability, or `ALL`.
-pub(in crate::bundle) fn capability_or_all(text: &str) -> Check {
+pub(crate) fn capability_or_all(text: &str) -> Check {
     if text == "ALL" {
         return Ok(());
     }

@@ -5,17 +5,15 @@ use super::{
     names::{is_domain, is_login},
     not, value_error,
 };
-use crate::{
-    bundle::suggest::nearest,
-    resource::{Device, PortRange},
-};
+use crate::suggest::nearest;
+use kat_types::resource::{Device, PortRange};
 
 /// Longest text that a program can be given as one argument or variable (MAX_ARG_STRLEN, with
 /// room for the name).
 const LONGEST_ARGUMENT: usize = 131_072 - 256;
 
 /// An argument of a program, or the value of a variable: its text is never shown.
-pub(in crate::bundle) fn argument(text: &str) -> Check {
+pub(crate) fn argument(text: &str) -> Check {
     if text.contains('\0') {
         return Err(value_error(
             "found a NUL character, which no program can be given",
@@ -43,7 +41,7 @@ fn is_clean(text: &str) -> bool {
 }
 
 /// An absolute path.
-pub(in crate::bundle) fn absolute_path(text: &str) -> Check {
+pub(crate) fn absolute_path(text: &str) -> Check {
     if is_absolute(text) {
         return Ok(());
     }
@@ -58,7 +56,7 @@ pub(in crate::bundle) fn absolute_path(text: &str) -> Check {
 }
 
 /// An absolute path other than `/`.
-pub(in crate::bundle) fn folder_path(text: &str) -> Check {
+pub(crate) fn folder_path(text: &str) -> Check {
     absolute_path(text)?;
     if text.split('/').all(|part| part.is_empty() || part == ".") {
         return Err(not(text, "a path below `/`"));
@@ -67,7 +65,7 @@ pub(in crate::bundle) fn folder_path(text: &str) -> Check {
 }
 
 /// A device node below `/dev`, with its place in the container and permissions where they are written.
-pub(in crate::bundle) fn device(text: &str) -> Check {
+pub(crate) fn device(text: &str) -> Check {
     if Device::parse(text).is_some() {
         return Ok(());
     }
@@ -78,7 +76,7 @@ pub(in crate::bundle) fn device(text: &str) -> Check {
 }
 
 /// `/dev`, or a device or folder below it.
-pub(in crate::bundle) fn device_folder(text: &str) -> Check {
+pub(crate) fn device_folder(text: &str) -> Check {
     let inside = text.strip_prefix("/dev");
     if is_absolute(text) && inside.is_some_and(|rest| rest.is_empty() || rest.starts_with('/')) {
         return Ok(());
@@ -87,7 +85,7 @@ pub(in crate::bundle) fn device_folder(text: &str) -> Check {
 }
 
 /// A port, or a range of ports.
-pub(in crate::bundle) fn port_range(text: &str) -> Check {
+pub(crate) fn port_range(text: &str) -> Check {
     match PortRange::parse(text) {
         Some(_) => Ok(()),
         None => Err(not(
@@ -98,7 +96,7 @@ pub(in crate::bundle) fn port_range(text: &str) -> Check {
 }
 
 /// A path that does not leave the folder that it starts from.
-pub(in crate::bundle) fn relative_path(text: &str) -> Check {
+pub(crate) fn relative_path(text: &str) -> Check {
     if !text.is_empty() && !text.starts_with('/') && text.len() <= 4095 && is_clean(text) {
         return Ok(());
     }
@@ -109,7 +107,7 @@ pub(in crate::bundle) fn relative_path(text: &str) -> Check {
 }
 
 /// A path of a URL.
-pub(in crate::bundle) fn url_path(text: &str) -> Check {
+pub(crate) fn url_path(text: &str) -> Check {
     if text.starts_with('/')
         && text.len() <= 2048
         && text.bytes().all(|byte| byte.is_ascii_graphic())
@@ -123,7 +121,7 @@ pub(in crate::bundle) fn url_path(text: &str) -> Check {
 }
 
 /// A value of a unit's key: one line, with nothing at its ends that the key would lose.
-pub(in crate::bundle) fn unit_value(text: &str) -> Check {
+pub(crate) fn unit_value(text: &str) -> Check {
     one_line(text)?;
     let lost = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '\\');
     if text.is_empty() || text.starts_with(lost) || text.ends_with(lost) {
@@ -169,7 +167,7 @@ const SIGNALS: [&str; 30] = [
 ];
 
 /// A signal that can stop a program, by its name; `SIGRTMIN+N` too.
-pub(in crate::bundle) fn signal(text: &str) -> Check {
+pub(crate) fn signal(text: &str) -> Check {
     let real_time = text
         .strip_prefix("SIGRTMIN+")
         .and_then(|number| number.parse::<u8>().ok())
@@ -187,7 +185,7 @@ pub(in crate::bundle) fn signal(text: &str) -> Check {
 }
 
 /// `uid[:gid]` up to 65535 (a container has 65,536 ids), or names.
-pub(in crate::bundle) fn user(text: &str) -> Check {
+pub(crate) fn user(text: &str) -> Check {
     let part = |part: &str| {
         if part.bytes().all(|byte| byte.is_ascii_digit()) {
             return part.parse::<u16>().is_ok();
@@ -208,7 +206,7 @@ pub(in crate::bundle) fn user(text: &str) -> Check {
 }
 
 /// URL of a git repository, over https, http, ssh or git.
-pub(in crate::bundle) fn git_url(text: &str) -> Check {
+pub(crate) fn git_url(text: &str) -> Check {
     let clean = text.bytes().all(|byte| byte.is_ascii_graphic()) && text.len() <= 2048;
     let scheme = ["https://", "http://", "ssh://", "git://"]
         .iter()
@@ -230,7 +228,7 @@ pub(in crate::bundle) fn git_url(text: &str) -> Check {
 }
 
 /// A branch or tag (git-check-ref-format(1)).
-pub(in crate::bundle) fn git_reference(text: &str) -> Check {
+pub(crate) fn git_reference(text: &str) -> Check {
     let bad =
         |letter: char| letter.is_control() || letter.is_whitespace() || "~^:?*[\\".contains(letter);
     let part = |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with(".lock");
@@ -249,7 +247,7 @@ pub(in crate::bundle) fn git_reference(text: &str) -> Check {
 }
 
 /// A commit: 7 to 64 hexadecimal digits.
-pub(in crate::bundle) fn commit(text: &str) -> Check {
+pub(crate) fn commit(text: &str) -> Check {
     if (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }
@@ -257,7 +255,7 @@ pub(in crate::bundle) fn commit(text: &str) -> Check {
 }
 
 /// A time zone by its name in the IANA database; whether it exists is not checked.
-pub(in crate::bundle) fn time_zone(text: &str) -> Check {
+pub(crate) fn time_zone(text: &str) -> Check {
     let part = |part: &str| {
         part.starts_with(|letter: char| letter.is_ascii_alphabetic())
             && part
@@ -271,7 +269,7 @@ pub(in crate::bundle) fn time_zone(text: &str) -> Check {
 }
 
 /// `host:port`, the host a name, an IPv4 address or an IPv6 address in brackets.
-pub(in crate::bundle) fn endpoint(text: &str) -> Check {
+pub(crate) fn endpoint(text: &str) -> Check {
     let host = |host: &str| match host
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'))
@@ -294,7 +292,7 @@ pub(in crate::bundle) fn endpoint(text: &str) -> Check {
 }
 
 /// The value of a quadlet's key: one line.
-pub(in crate::bundle) fn one_line(text: &str) -> Check {
+pub(crate) fn one_line(text: &str) -> Check {
     if text.chars().any(char::is_control) || text.len() > 4096 {
         return Err(value_error(
             "found a line break or control character, expected one line",

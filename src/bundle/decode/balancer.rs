@@ -4,22 +4,17 @@ use std::collections::BTreeMap;
 
 use super::{At, Decoder, Fields};
 use crate::{
-    bundle::{
-        check,
-        diagnostic::{Class, quote},
-        yaml::Value,
-    },
-    resource::{
-        AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Ingress, Port, PortRef, Protocol,
-        TcpProbe, VirtualLoadBalancer, VirtualLoadBalancerSpec,
-    },
+    check,
+    diagnostic::{Class, quote},
+    yaml::Value,
+};
+use kat_types::resource::{
+    AutoPort, ExecProbe, HealthCheck, HostPort, HttpProbe, Ingress, Port, PortRef, Protocol,
+    TcpProbe, VirtualLoadBalancer, VirtualLoadBalancerSpec,
 };
 
 /// A document of kind VirtualLoadBalancer.
-pub(in crate::bundle) fn load_balancer(
-    decoder: &mut Decoder<'_>,
-    at: &At<'_>,
-) -> Option<VirtualLoadBalancer> {
+pub(crate) fn load_balancer(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancer> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");

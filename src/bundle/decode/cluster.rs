@@ -6,21 +6,16 @@ use ipnet::Ipv4Net;
 
 use super::{At, Decoder, Fields, container::reserved};
 use crate::{
-    bundle::{
-        check,
-        diagnostic::{Class, quote},
-    },
-    resource::{
-        AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata, ClusterSpec, KeptImageTimes,
-        PortRange,
-    },
+    check,
+    diagnostic::{Class, quote},
+};
+use kat_types::resource::{
+    AgentConfig, Bytes, ClusterConfiguration, ClusterMetadata, ClusterSpec, KeptImageTimes,
+    PortRange,
 };
 
 /// A document of kind ClusterConfiguration.
-pub(in crate::bundle) fn cluster(
-    decoder: &mut Decoder<'_>,
-    at: &At<'_>,
-) -> Option<ClusterConfiguration> {
+pub(crate) fn cluster(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ClusterConfiguration> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -219,10 +214,7 @@ fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
 }
 
 /// The text of `/etc/kat/agent.yaml`.
-pub(in crate::bundle) fn agent_config(
-    decoder: &mut Decoder<'_>,
-    at: &At<'_>,
-) -> Option<AgentConfig> {
+pub(crate) fn agent_config(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<AgentConfig> {
     let default = AgentConfig::default();
     let mut fields = decoder.mapping(at)?;
     let reserved = fields.optional(decoder, "reserved", reserved);

@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{At, Decoder, Fields};
 use crate::{
-    bundle::{
-        check,
-        diagnostic::{Class, quote},
-    },
-    resource::{
-        Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, MilliCpu, ResourceList,
-        Resources, SecretKeyRef, VolumeMount,
-    },
+    check,
+    diagnostic::{Class, quote},
+};
+use kat_types::resource::{
+    Bytes, Container, EnvVar, EnvVarSource, GpuRequest, MOST_OTHERS, MilliCpu, ResourceList,
+    Resources, SecretKeyRef, VolumeMount,
 };
 
 /// Least size of memory: less is a size whose unit was forgotten.

@@ -1,16 +1,13 @@
 //! `job.kat`, `build.kat` and `namespace.kat` (RFC001-KAT 3.4, 3.5, 3.7).
 
 use super::{At, Decoder, workload::labels};
-use crate::{
-    bundle::check,
-    resource::{
-        BuildCache, BuildDefinition, BuildSpec, JobDefinition, JobSpec, Namespace,
-        NamespaceMetadata,
-    },
+use crate::check;
+use kat_types::resource::{
+    BuildCache, BuildDefinition, BuildSpec, JobDefinition, JobSpec, Namespace, NamespaceMetadata,
 };
 
 /// A document of kind JobDefinition.
-pub(in crate::bundle) fn job(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobDefinition> {
+pub(crate) fn job(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobDefinition> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -49,7 +46,7 @@ fn job_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<JobSpec> {
 }
 
 /// A document of kind BuildDefinition.
-pub(in crate::bundle) fn build(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildDefinition> {
+pub(crate) fn build(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildDefinition> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -94,7 +91,7 @@ fn build_spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<BuildSpec> {
 }
 
 /// A document of kind Namespace.
-pub(in crate::bundle) fn namespace(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Namespace> {
+pub(crate) fn namespace(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Namespace> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");

@@ -4,15 +4,13 @@ use std::{collections::BTreeMap, str::FromStr};
 
 use super::{At, Decoder, Word};
 use crate::{
-    bundle::{
-        check::Check,
-        diagnostic::{Class, quote},
-        fields::FieldType,
-        suggest::nearest,
-        yaml::{Node, Value, key_path},
-    },
-    resource::{Bytes, MilliCpu},
+    check::Check,
+    diagnostic::{Class, quote},
+    fields::FieldType,
+    suggest::nearest,
+    yaml::{Node, Value, key_path},
 };
+use kat_types::resource::{Bytes, MilliCpu};
 
 /// The text of a scalar, and whether it was written without quotes.
 fn scalar(node: &Node) -> Option<(&str, bool)> {
@@ -32,7 +30,7 @@ fn shown(text: &str, plain: bool) -> String {
 
 impl Decoder<'_> {
     /// Any text, as written: `1.10`, `on` and `yes` stay what they are.
-    pub(in crate::bundle) fn text(&mut self, at: &At<'_>) -> Option<String> {
+    pub(crate) fn text(&mut self, at: &At<'_>) -> Option<String> {
         match scalar(at.node) {
             Some((text, _)) => Some(text.to_owned()),
             None => {
@@ -47,7 +45,7 @@ impl Decoder<'_> {
     }
 
     /// Text that a check accepts.
-    pub(in crate::bundle) fn checked(
+    pub(crate) fn checked(
         &mut self,
         at: &At<'_>,
         check: impl FnOnce(&str) -> Check,
@@ -60,7 +58,7 @@ impl Decoder<'_> {
     }
 
     /// `true` or `false`, and nothing else that YAML once took for them.
-    pub(in crate::bundle) fn boolean(&mut self, at: &At<'_>) -> Option<bool> {
+    pub(crate) fn boolean(&mut self, at: &At<'_>) -> Option<bool> {
         let Some((text, plain)) = scalar(at.node) else {
             self.wrong_type(at, "true or false", None);
             return None;
@@ -86,7 +84,7 @@ impl Decoder<'_> {
     }
 
     /// A whole number in the bounds that the table names.
-    pub(in crate::bundle) fn integer<T: TryFrom<u64>>(&mut self, at: &At<'_>) -> Option<T> {
+    pub(crate) fn integer<T: TryFrom<u64>>(&mut self, at: &At<'_>) -> Option<T> {
         let (least, most) = self.bounds(at);
         let expected = format!("a whole number from {least} to {most}");
         let Some((text, plain)) = scalar(at.node) else {
@@ -143,7 +141,7 @@ impl Decoder<'_> {
     }
 
     /// One of the words of a type.
-    pub(in crate::bundle) fn word<T: Word>(&mut self, at: &At<'_>) -> Option<T> {
+    pub(crate) fn word<T: Word>(&mut self, at: &At<'_>) -> Option<T> {
         let words = T::WORDS.iter().map(|(word, _)| *word);
         let expected = || {
             let words: Vec<_> = words.clone().collect();
@@ -167,7 +165,7 @@ impl Decoder<'_> {
     }
 
     /// A processor amount of more than nothing.
-    pub(in crate::bundle) fn processor(&mut self, at: &At<'_>) -> Option<MilliCpu> {
+    pub(crate) fn processor(&mut self, at: &At<'_>) -> Option<MilliCpu> {
         const MOST: u64 = 1_024_000;
         let amount: MilliCpu = self.quantity(at, "a processor amount such as `100m` or `1.5`")?;
         if amount.0 == 0 || amount.0 > MOST {
@@ -181,7 +179,7 @@ impl Decoder<'_> {
     }
 
     /// A size of at least so many bytes.
-    pub(in crate::bundle) fn size(&mut self, at: &At<'_>, least: Bytes) -> Option<Bytes> {
+    pub(crate) fn size(&mut self, at: &At<'_>, least: Bytes) -> Option<Bytes> {
         const MOST: Bytes = Bytes(1 << 50);
         let size: Bytes = self.quantity(at, "a size such as `64Mi` or `1Gi`")?;
         if size < least || size > MOST {
@@ -208,16 +206,12 @@ impl Decoder<'_> {
     }
 
     /// A list of texts that a check accepts, in the order written.
-    pub(in crate::bundle) fn texts(
-        &mut self,
-        at: &At<'_>,
-        check: fn(&str) -> Check,
-    ) -> Option<Vec<String>> {
+    pub(crate) fn texts(&mut self, at: &At<'_>, check: fn(&str) -> Check) -> Option<Vec<String>> {
         self.list(at, |decoder, at| decoder.checked(at, check))
     }
 
     /// The same, and none of them twice.
-    pub(in crate::bundle) fn distinct(
+    pub(crate) fn distinct(
         &mut self,
         at: &At<'_>,
         check: fn(&str) -> Check,
@@ -231,12 +225,7 @@ impl Decoder<'_> {
     }
 
     /// Complains about a text that was seen before; the lines of the first ones lie in `seen`.
-    pub(in crate::bundle) fn once(
-        &mut self,
-        at: &At<'_>,
-        text: &str,
-        seen: &mut BTreeMap<String, u32>,
-    ) {
+    pub(crate) fn once(&mut self, at: &At<'_>, text: &str, seen: &mut BTreeMap<String, u32>) {
         if let Some(first) = seen.get(text) {
             let message = format!("`{}` is written twice, first in line {first}", quote(text));
             self.soft(Class::Duplicate, at.node.span, &at.path, message, None);
@@ -246,7 +235,7 @@ impl Decoder<'_> {
     }
 
     /// Texts under free keys.
-    pub(in crate::bundle) fn text_map(
+    pub(crate) fn text_map(
         &mut self,
         at: &At<'_>,
         check_key: fn(&str) -> Check,

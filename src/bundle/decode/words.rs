@@ -1,13 +1,13 @@
 //! The words of every field that has only certain words.
 
-use crate::resource::{
+use kat_types::resource::{
     ConcurrencyPolicy, EnsureType, GpuDriver, ImagePullPolicy, OnNodeLoss, OnPartition, Protocol,
     ReclaimPolicy, RestartCondition, TaintEffect, TolerationOperator, UpdateStrategyType,
     WorkloadType,
 };
 
 /// A type with a word for each of its values.
-pub(in crate::bundle) trait Word: Copy + 'static {
+pub(crate) trait Word: Copy + 'static {
     /// The words and what they mean.
     const WORDS: &'static [(&'static str, Self)];
 }

@@ -6,18 +6,16 @@ use super::{
     At, Decoder, Fields,
     container::{container, others},
 };
-use crate::{
-    bundle::{check, diagnostic::Class, yaml::Value},
-    resource::{
-        GitSource, HostMount, MaxSurge, RestartCondition, RestartPolicy, RollingUpdate,
-        SecretVolume, SimpleClusterStorage, Source, Spread, TmpfsVolume, Toleration,
-        TolerationOperator, UpdateStrategy, Volume, Workload, WorkloadMetadata, WorkloadSpec,
-        WorkloadType, default_namespace,
-    },
+use crate::{check, diagnostic::Class, yaml::Value};
+use kat_types::resource::{
+    GitSource, HostMount, MaxSurge, RestartCondition, RestartPolicy, RollingUpdate, SecretVolume,
+    SimpleClusterStorage, Source, Spread, TmpfsVolume, Toleration, TolerationOperator,
+    UpdateStrategy, Volume, Workload, WorkloadMetadata, WorkloadSpec, WorkloadType,
+    default_namespace,
 };
 
 /// A document of kind Workload.
-pub(in crate::bundle) fn workload(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Workload> {
+pub(crate) fn workload(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Workload> {
     let mut fields = decoder.mapping(at)?;
     fields.get("apiVersion");
     fields.get("kind");
@@ -118,7 +116,7 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
     let Value::Sequence(items) = &at.node.value else {
         return Vec::new();
     };
-    let name = |item: &crate::bundle::yaml::Node| match &item.value {
+    let name = |item: &crate::yaml::Node| match &item.value {
         Value::Mapping(entries) => {
             entries
                 .iter()

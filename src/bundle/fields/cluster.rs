@@ -4,7 +4,7 @@ use super::{
     API_VERSION, Field,
     FieldType::{self, Boolean, Cidr, Integer, Mapping, Processor, Size, Text, TextList, Word},
 };
-use crate::bundle::kind::Kind;
+use crate::kind::Kind;
 
 const fn cluster(
     path: &'static str,

@@ -157,7 +157,7 @@ impl Field {
 }
 
 /// The version that every document names.
-const API_VERSION: &[&str] = &[crate::resource::API_VERSION];
+const API_VERSION: &[&str] = &[kat_types::resource::API_VERSION];
 
 /// Every field, the parents before their children.
 pub fn all() -> impl Iterator<Item = &'static Field> {

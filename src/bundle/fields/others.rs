@@ -4,7 +4,7 @@ use super::{
     API_VERSION, Field,
     FieldType::{self, Boolean, Integer, IntegerOr, List, Mapping, Text, TextList, TextMap, Word},
 };
-use crate::bundle::kind::Kind;
+use crate::kind::Kind;
 
 const fn balancer(
     path: &'static str,

@@ -7,7 +7,7 @@ use super::{
         TextMap, Word,
     },
 };
-use crate::bundle::kind::Kind;
+use crate::kind::Kind;
 
 const fn field(
     path: &'static str,

@@ -75,7 +75,7 @@ fn a_folder_that_is_not_right_is_refused() {
 /// The example that the documents walk through.
 #[test]
 fn the_example_has_no_mistakes_and_takes_effect() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples/web");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/examples/web");
     let bundle = parsed(&read_folder(&folder).unwrap());
     assert_eq!(lines(&not_yet(&bundle)), "");
     let workload = bundle.workload.unwrap();
@@ -93,7 +93,7 @@ fn the_example_has_no_mistakes_and_takes_effect() {
 
 #[test]
 fn every_example_has_no_mistakes_and_takes_effect() {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/examples");
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/examples");
     let mut tried = 0;
     for entry in fs::read_dir(examples).unwrap() {
         let folder = entry.unwrap().path();

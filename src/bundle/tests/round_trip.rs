@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::{collection, option, prelude::*, sample::select};
 
 use super::*;
-use crate::resource::*;
+use kat_types::resource::*;
 
 fn name() -> impl Strategy<Value = String> {
     "[a-z]([a-z0-9-]{0,10}[a-z0-9])?"

@@ -155,7 +155,7 @@ pub(crate) fn to_json(node: &Node) -> serde_json::Value {
 }
 
 /// The JSON of a text of the field table (a default or an example).
-pub(crate) fn json_of(text: &str) -> serde_json::Value {
+pub fn json_of(text: &str) -> serde_json::Value {
     let documents = read("", text, &mut Vec::new());
     documents
         .roots
@@ -185,7 +185,7 @@ pub(crate) fn locate<'n>(root: &'n Node, path: &str) -> Option<(&'n Node, Option
 }
 
 /// `parent.key`; keys with dots and the like in quotes.
-pub(crate) fn key_path(parent: &str, key: &str) -> String {
+pub fn key_path(parent: &str, key: &str) -> String {
     let simple = !key.is_empty()
         && key
             .chars()

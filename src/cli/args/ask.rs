@@ -5,13 +5,13 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{
-    super::{time, wait_for},
-    DescribedKind, DocumentFormat, Get, Kind, Namespace, Output, OutputParser,
+    super::time, DescribedKind, DocumentFormat, Get, Kind, Namespace, Output, OutputParser,
 };
+use crate::commands::wait_for;
 
 /// What can be asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum WhyKind {
+pub(crate) enum WhyKind {
     #[value(alias = "workloads", alias = "wl")]
     Workload,
     #[value(alias = "instances", alias = "inst")]
@@ -21,33 +21,33 @@ pub(in crate::cli) enum WhyKind {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Why {
+pub(crate) struct Why {
     /// What it is
-    pub(in crate::cli) kind: WhyKind,
+    pub(crate) kind: WhyKind,
     /// Its name
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     #[command(flatten)]
-    pub(in crate::cli) namespace: Namespace,
+    pub(crate) namespace: Namespace,
     /// Print it for programs
     #[arg(short, long)]
-    pub(in crate::cli) output: Option<DocumentFormat>,
+    pub(crate) output: Option<DocumentFormat>,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Events {
+pub(crate) struct Events {
     /// Only those about the workload, instance or machine of this name
-    pub(in crate::cli) name: Option<String>,
+    pub(crate) name: Option<String>,
     #[command(flatten)]
-    pub(in crate::cli) namespace: Namespace,
+    pub(crate) namespace: Namespace,
     /// All namespaces
     #[arg(short = 'A', long, conflicts_with = "name")]
-    pub(in crate::cli) all_namespaces: bool,
+    pub(crate) all_namespaces: bool,
     /// Go on with what happens
     #[arg(short, long)]
-    pub(in crate::cli) follow: bool,
+    pub(crate) follow: bool,
     /// How to print; jsonpath={.items[*].message} picks out of the JSON
     #[arg(short, long, default_value = "table", value_parser = OutputParser)]
-    pub(in crate::cli) output: Output,
+    pub(crate) output: Output,
 }
 
 impl From<Events> for Get {
@@ -64,24 +64,24 @@ impl From<Events> for Get {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Explain {
+pub(crate) struct Explain {
     /// Such as workload.spec.restartPolicy; without it the kinds of files
     #[arg(value_name = "KIND.FIELD")]
-    pub(in crate::cli) path: Option<String>,
+    pub(crate) path: Option<String>,
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Wait {
+pub(crate) struct Wait {
     /// What it is
-    pub(in crate::cli) kind: DescribedKind,
+    pub(crate) kind: DescribedKind,
     /// Its name
-    pub(in crate::cli) name: String,
+    pub(crate) name: String,
     #[command(flatten)]
-    pub(in crate::cli) namespace: Namespace,
+    pub(crate) namespace: Namespace,
     /// condition=TYPE, condition=TYPE=false, phase=PHASE, or delete
     #[arg(long = "for", value_name = "WHAT", value_parser = wait_for::parse)]
-    pub(in crate::cli) what: wait_for::What,
+    pub(crate) what: wait_for::What,
     /// How long to wait
     #[arg(long, default_value = "5m", value_parser = time::parse_duration, value_name = "TIME")]
-    pub(in crate::cli) timeout: Duration,
+    pub(crate) timeout: Duration,
 }

@@ -2,7 +2,7 @@
 
 use clap::{ArgMatches, Args, Command, Error, FromArgMatches, Id, parser::ValueSource};
 
-use crate::cli::names;
+use crate::names;
 
 #[derive(Debug, Args)]
 struct Argument {
@@ -20,10 +20,10 @@ struct Argument {
 
 /// Which namespace.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Namespace {
-    pub(in crate::cli) namespace: String,
+pub(crate) struct Namespace {
+    pub(crate) namespace: String,
     /// On the command line, so that nothing else there may contradict it.
-    pub(in crate::cli) written: bool,
+    pub(crate) written: bool,
 }
 
 impl FromArgMatches for Namespace {

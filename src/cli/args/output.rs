@@ -11,7 +11,7 @@ use super::super::output::jsonpath::Template;
 
 /// How items are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum Format {
+pub(crate) enum Format {
     /// Columns
     Table,
     /// More columns
@@ -26,15 +26,15 @@ pub(in crate::cli) enum Format {
 
 /// How items are printed, or what of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Output {
-    pub(in crate::cli) format: Format,
+pub(crate) struct Output {
+    pub(crate) format: Format,
     /// Of the JSON only this.
-    pub(in crate::cli) template: Option<Template>,
+    pub(crate) template: Option<Template>,
 }
 
 /// Reads a [`Format`] or `jsonpath=TEMPLATE`.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::cli) struct OutputParser;
+pub(crate) struct OutputParser;
 
 impl TypedValueParser for OutputParser {
     type Value = Output;
@@ -76,7 +76,7 @@ const JSONPATH: &str = "jsonpath=";
 
 /// How one document is printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(in crate::cli) enum DocumentFormat {
+pub(crate) enum DocumentFormat {
     /// JSON
     Json,
     /// YAML

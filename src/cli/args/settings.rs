@@ -4,17 +4,18 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::super::{time, token};
+use super::super::time;
 use super::{DocumentFormat, Format};
+use crate::commands::token;
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Token {
+pub(crate) struct Token {
     #[command(subcommand)]
-    pub(in crate::cli) command: TokenCommand,
+    pub(crate) command: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum TokenCommand {
+pub(crate) enum TokenCommand {
     /// Make a token; its secret is printed once
     Create {
         /// admin, read, or deploy:NAMESPACE
@@ -24,7 +25,7 @@ pub(in crate::cli) enum TokenCommand {
             required_unless_present = "join",
             conflicts_with = "join"
         )]
-        scope: Option<crate::api::types::Scope>,
+        scope: Option<kat_types::api::Scope>,
         /// For a machine that joins: prints the command to paste there
         #[arg(long)]
         join: bool,
@@ -58,13 +59,13 @@ pub(in crate::cli) enum TokenCommand {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Config {
+pub(crate) struct Config {
     #[command(subcommand)]
-    pub(in crate::cli) command: ConfigCommand,
+    pub(crate) command: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum ConfigCommand {
+pub(crate) enum ConfigCommand {
     /// Print the cluster's configuration
     Get {
         /// How to print
@@ -80,13 +81,13 @@ pub(in crate::cli) enum ConfigCommand {
 }
 
 #[derive(Debug, Args)]
-pub(in crate::cli) struct Context {
+pub(crate) struct Context {
     #[command(subcommand)]
-    pub(in crate::cli) command: ContextCommand,
+    pub(crate) command: ContextCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(in crate::cli) enum ContextCommand {
+pub(crate) enum ContextCommand {
     /// List the clusters that katcall knows
     List,
     /// Use this cluster from now on

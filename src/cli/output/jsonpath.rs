@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// What `-o jsonpath=` was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Template {
+pub(crate) struct Template {
     parts: Vec<Part>,
 }
 
@@ -31,7 +31,7 @@ enum Step {
 impl Template {
     /// # Errors
     /// What is wrong with it, in words.
-    pub(in crate::cli) fn parse(text: &str) -> Result<Self, String> {
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
         while let Some((before, after)) = rest.split_once('{') {
@@ -59,7 +59,7 @@ impl Template {
     }
 
     /// The text for a document: texts as they are, everything else as JSON, several with a space between.
-    pub(in crate::cli) fn fill(&self, document: &Value) -> String {
+    pub(crate) fn fill(&self, document: &Value) -> String {
         let parts = self.parts.iter().map(|part| match part {
             Part::Text(text) => text.clone(),
             Part::Path(steps) => {

@@ -9,11 +9,11 @@ use std::io::IsTerminal;
 
 use serde::Serialize;
 
-pub(super) use crate::plain::plain;
+pub(super) use kat_types::plain::plain;
 
 use super::{args::DocumentFormat, console::Console, errors::CliError};
-use crate::plain::push_plain;
 use jsonpath::Template;
+use kat_types::plain::push_plain;
 
 /// One value as a document of its own.
 pub(super) fn document<T: Serialize>(
@@ -33,7 +33,7 @@ pub(super) fn picked<T: Serialize>(
     template: &Template,
     value: &T,
 ) -> Result<(), CliError> {
-    let value = crate::json::tree("the answer", value).map_err(json::not_written)?;
+    let value = kat_types::json::tree("the answer", value).map_err(json::not_written)?;
     let text = template.fill(&value);
     if std::io::stdout().is_terminal() {
         // Somebody else's text, which programs want as it is.
@@ -45,7 +45,7 @@ pub(super) fn picked<T: Serialize>(
 
 /// The word that a plain enum has on the wire, such as `NotReady` or `pending_check`.
 pub(super) fn word<T: Serialize>(value: &T) -> String {
-    match crate::json::tree("a word", value) {
+    match kat_types::json::tree("a word", value) {
         Ok(serde_json::Value::String(word)) => word,
         _ => "-".to_owned(),
     }
@@ -152,10 +152,7 @@ mod tests {
 
     #[test]
     fn enums_have_their_wire_words() {
-        assert_eq!(
-            word(&crate::api::types::Health::PendingCheck),
-            "pending_check"
-        );
-        assert_eq!(word(&crate::api::types::NodePhase::NotReady), "NotReady");
+        assert_eq!(word(&kat_types::api::Health::PendingCheck), "pending_check");
+        assert_eq!(word(&kat_types::api::NodePhase::NotReady), "NotReady");
     }
 }

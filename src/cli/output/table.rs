@@ -5,22 +5,22 @@ use comfy_table::{
 };
 
 use super::or_dash;
-use crate::cli::console::Tone;
+use crate::console::Tone;
 
 /// One field of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::cli) struct Cell {
-    pub(in crate::cli) text: String,
+pub(crate) struct Cell {
+    pub(crate) text: String,
     tone: Tone,
 }
 
 impl Cell {
     /// Foreign text is made harmless; nothing is `-`.
-    pub(in crate::cli) fn new(text: impl AsRef<str>) -> Self {
+    pub(crate) fn new(text: impl AsRef<str>) -> Self {
         Self::toned(text, Tone::Plain)
     }
 
-    pub(in crate::cli) fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
+    pub(crate) fn toned(text: impl AsRef<str>, tone: Tone) -> Self {
         Self {
             text: or_dash(text.as_ref()),
             tone,
@@ -28,13 +28,13 @@ impl Cell {
     }
 
     /// A phase or type, coloured by what it means.
-    pub(in crate::cli) fn phase(word: &str) -> Self {
+    pub(crate) fn phase(word: &str) -> Self {
         Self::toned(word, tone_of(word))
     }
 }
 
 /// What the phases of items mean.
-pub(in crate::cli) fn tone_of(word: &str) -> Tone {
+pub(crate) fn tone_of(word: &str) -> Tone {
     match word {
         "Running" | "Ready" | "Active" | "Succeeded" | "Bound" | "healthy" => Tone::Good,
         "Failed" | "Stalled" | "NotReady" | "Degraded" | "Unknown" | "unhealthy" | "Warning" => {
@@ -49,7 +49,7 @@ pub(in crate::cli) fn tone_of(word: &str) -> Tone {
 
 /// Rows under headers.
 #[derive(Debug, Clone, Default)]
-pub(in crate::cli) struct Table {
+pub(crate) struct Table {
     headers: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
     /// Least widths of the columns.
@@ -58,7 +58,7 @@ pub(in crate::cli) struct Table {
 }
 
 impl Table {
-    pub(in crate::cli) fn new(headers: Vec<&'static str>) -> Self {
+    pub(crate) fn new(headers: Vec<&'static str>) -> Self {
         Self {
             headers,
             ..Self::default()
@@ -66,21 +66,21 @@ impl Table {
     }
 
     /// The first column is at least so wide.
-    pub(in crate::cli) fn with_first(mut self, width: u16) -> Self {
+    pub(crate) fn with_first(mut self, width: u16) -> Self {
         self.widths = vec![width];
         self
     }
 
-    pub(in crate::cli) fn row(&mut self, cells: Vec<Cell>) {
+    pub(crate) fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
     }
 
-    pub(in crate::cli) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// A table for rows that are printed below this one: as wide, without headers.
-    pub(in crate::cli) fn below(&self) -> Self {
+    pub(crate) fn below(&self) -> Self {
         let mut widths: Vec<u16> = self.drawn(false).column_max_content_widths();
         for (width, least) in widths.iter_mut().zip(&self.widths) {
             *width = (*width).max(*least);
@@ -94,7 +94,7 @@ impl Table {
     }
 
     /// The text, each line with a line feed at its end.
-    pub(in crate::cli) fn render(&self, colour: bool) -> String {
+    pub(crate) fn render(&self, colour: bool) -> String {
         let mut text = String::new();
         for line in self.drawn(colour).lines() {
             text.push_str(line.trim_end());
@@ -104,7 +104,7 @@ impl Table {
     }
 
     /// The text with spaces before each line.
-    pub(in crate::cli) fn indented(&self, colour: bool, spaces: usize) -> String {
+    pub(crate) fn indented(&self, colour: bool, spaces: usize) -> String {
         let before = " ".repeat(spaces);
         self.render(colour)
             .lines()

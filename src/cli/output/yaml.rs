@@ -7,10 +7,11 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::json::not_written;
-use crate::{cli::errors::CliError, json};
+use crate::errors::CliError;
+use kat_types::json;
 
 /// A whole document with a line feed at the end.
-pub(in crate::cli) fn document<T: Serialize>(value: &T) -> Result<String, CliError> {
+pub(crate) fn document<T: Serialize>(value: &T) -> Result<String, CliError> {
     let value = json::tree("the answer", value).map_err(not_written)?;
     let mut text = String::new();
     match &value {

@@ -4,15 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Target;
 use crate::{
-    api::{
-        client::Change,
-        types::{Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase},
-    },
-    cli::{
-        get::rows::workload_reason,
-        output::{one_line, word},
-        rollout,
-    },
+    commands::{get::rows::workload_reason, rollout},
+    output::{one_line, word},
+};
+use kat_client::Change;
+use kat_types::api::{
+    Health, InstanceItem, InstancePhase, ROLLED_BACK, WorkloadItem, WorkloadPhase,
 };
 
 /// What is known now.

@@ -1,11 +1,8 @@
 //! Judges what was seen. Pure.
 
 use super::{CheckInput, ClockState, Facts, Finding, Stage, networks, packages::Package, ports};
-use crate::{
-    host::{facts::Version, users::Taken},
-    plan::INDEX_LIMIT,
-    resource::name::check_label,
-};
+use crate::{facts::Version, users::Taken};
+use kat_types::{assignment::INDEX_LIMIT, resource::name::check_label};
 
 /// Oldest systemd: the first with `RestartSteps=`.
 const SYSTEMD: Version = Version::new(254, 0, 0);

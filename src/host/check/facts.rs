@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{boot::BootLoader, packages::Family};
-use crate::host::{
+use crate::{
     facts::{
         Version,
         network::{Address, Listener, Route},

@@ -13,14 +13,12 @@ use zbus::OwnedVariant;
 
 use super::{BootLoader, CheckInput, ClockState, Facts, Family, UnitFileState, ports};
 use crate::{
-    host::{
-        commands::Invocation,
-        facts::{disk, network, parse, version_of},
-        users::{HOMES, Users},
-    },
-    plan::INDEX_LIMIT,
-    systemd::{Connector, SystemBus},
+    commands::Invocation,
+    facts::{disk, network, parse, version_of},
+    users::{HOMES, Users},
 };
+use kat_systemd::{Connector, SystemBus};
+use kat_types::assignment::INDEX_LIMIT;
 
 /// Time for one question.
 const LIMIT: Duration = Duration::from_secs(10);

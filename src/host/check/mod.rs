@@ -21,7 +21,7 @@ pub use self::{
     packages::Family,
     render::render,
 };
-use crate::resource::{AgentConfig, ClusterSpec};
+use kat_types::resource::{AgentConfig, ClusterSpec};
 
 /// When the check runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,8 +113,8 @@ impl CheckInput {
             cluster,
             agent,
             stage,
-            uid_base: crate::plan::USER_BASE,
-            subordinate_base: crate::plan::SUBORDINATE_BASE,
+            uid_base: kat_types::assignment::USER_BASE,
+            subordinate_base: kat_types::assignment::SUBORDINATE_BASE,
             obstacles: Vec::new(),
         }
     }

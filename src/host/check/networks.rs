@@ -3,7 +3,7 @@
 use ipnet::Ipv4Net;
 
 use super::{CheckInput, Facts, Finding, Stage, packages::Package};
-use crate::host::facts::network::{Overlap, overlaps};
+use crate::facts::network::{Overlap, overlaps};
 
 /// What WireGuard adds to a packet over IPv4; over IPv6 it is 80 bytes.
 const TUNNEL_BYTES: u32 = 60;

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ipnet::Ipv4Net;
 
 use super::{CheckInput, Facts, Finding, Stage};
-use crate::host::facts::network::{Listener, Protocol};
+use crate::facts::network::{Listener, Protocol};
 
 /// A port that KAT listens on.
 pub(super) struct Wanted {

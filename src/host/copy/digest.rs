@@ -1,8 +1,8 @@
 //! One number for all that is in a folder: both ends of a copy must have the same.
 
-use std::{fmt::Write as _, fs::File};
+use std::fs::File;
 
-use aws_lc_rs::digest::{Context, SHA256};
+use sha2::{Digest, Sha256};
 
 use super::{
     CopyError, Entry, Kind, Owners, Progress, Summary,
@@ -12,7 +12,7 @@ use super::{
 
 /// Gathers what is seen.
 pub(super) struct Digester {
-    hash: Context,
+    hash: Sha256,
     summary: Summary,
     buffer: Vec<u8>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Digester {
 impl Default for Digester {
     fn default() -> Self {
         Self {
-            hash: Context::new(&SHA256),
+            hash: Sha256::new(),
             summary: Summary::default(),
             buffer: Vec::new(),
         }
@@ -32,31 +32,27 @@ impl Digester {
         self.buffer.clear();
         encode_entry(entry, &mut self.buffer);
         let length = u64::try_from(self.buffer.len()).unwrap_or(u64::MAX);
-        self.hash.update(&length.to_be_bytes());
+        self.hash.update(length.to_be_bytes());
         self.hash.update(&self.buffer);
         self.summary.files += u64::from(entry.kind != Kind::Folder);
     }
 
     pub(super) fn block(&mut self, offset: u64, block: &[u8]) {
         // No entry is so long.
-        self.hash.update(&u64::MAX.to_be_bytes());
-        self.hash.update(&offset.to_be_bytes());
+        self.hash.update(u64::MAX.to_be_bytes());
+        self.hash.update(offset.to_be_bytes());
         self.hash.update(block);
         self.summary.bytes += u64::try_from(block.len()).unwrap_or(0);
     }
 
     pub(super) fn end(&mut self) {
-        self.hash.update(&(u64::MAX - 1).to_be_bytes());
+        self.hash.update((u64::MAX - 1).to_be_bytes());
     }
 
     pub(super) fn finish(self, skipped: u64) -> Summary {
-        let mut digest = String::new();
-        for byte in self.hash.finish().as_ref() {
-            let _ = write!(digest, "{byte:02x}");
-        }
         Summary {
             skipped,
-            digest,
+            digest: hex::encode(self.hash.finalize()),
             ..self.summary
         }
     }

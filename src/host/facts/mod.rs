@@ -41,7 +41,7 @@ pub enum FactsError {
         /// What was asked.
         what: &'static str,
         /// Why not.
-        error: nix::Error,
+        error: rustix::io::Errno,
     },
 }
 
@@ -139,12 +139,12 @@ pub fn disk(path: &Path) -> Result<(u64, u64), FactsError> {
         .ancestors()
         .find(|ancestor| ancestor.exists())
         .unwrap_or(Path::new("/"));
-    let found = nix::sys::statvfs::statvfs(there).map_err(|error| FactsError::System {
+    let found = rustix::fs::statvfs(there).map_err(|error| FactsError::System {
         what: "statvfs",
         error,
     })?;
-    let block = found.fragment_size();
-    Ok((found.blocks() * block, found.blocks_available() * block))
+    let block = found.f_frsize;
+    Ok((found.f_blocks * block, found.f_bavail * block))
 }
 
 /// The version that a program says; `None` when it is not there or says none.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, path::Path};
 
-use crate::host::files::{self, FileError};
+use crate::files::{self, FileError};
 
 /// Largest of these files that is read.
 const LIMIT: u64 = 16 * 1024 * 1024;

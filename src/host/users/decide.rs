@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::accounts::{Accounts, Range};
-use crate::plan::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
+use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_COUNT, WorkloadUser};
 
 /// Comment that marks an account of KAT; the index follows.
 const MARK: &str = "KAT workload ";
@@ -91,7 +91,7 @@ pub struct Steps {
 }
 
 /// The comment of a workload's account.
-pub fn comment(user: &WorkloadUser) -> String {
+pub(super) fn comment(user: &WorkloadUser) -> String {
     format!("{MARK}{}", user.index)
 }
 
@@ -261,7 +261,7 @@ pub fn range_conflicts(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{SUBORDINATE_BASE, USER_BASE};
+    use kat_types::assignment::{SUBORDINATE_BASE, USER_BASE};
 
     const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1000:,,,:/home/ann:/bin/sh\n";
     const GROUP: &str = "root:x:0:\nann:x:1000:\n";

@@ -6,9 +6,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::mount::{MntFlags, umount2};
+use rustix::mount::{UnmountFlags, unmount};
 
-use crate::host::files::FileError;
+use crate::files::FileError;
 
 /// Removes a home and everything in it; nothing when it is gone.
 ///
@@ -35,7 +35,7 @@ pub(super) fn remove(home: &Path) -> Result<(), FileError> {
     }
     let mounts = fs::read("/proc/self/mountinfo").unwrap_or_default();
     for mount in mounts_below(&mounts, home) {
-        umount2(&mount, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)
+        unmount(&mount, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
             .map_err(|error| failed("take a mount off", error.into()))?;
     }
     match fs::remove_dir_all(home) {

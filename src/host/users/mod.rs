@@ -18,7 +18,7 @@ use super::{
     commands::{CommandError, Invocation},
     files::{self, Access, FileError},
 };
-use crate::plan::WorkloadUser;
+use kat_types::{assignment::WorkloadUser, root::Root};
 
 /// Folder of the homes.
 pub const HOMES: &str = "/var/lib/kat/users";
@@ -95,7 +95,7 @@ impl Users {
     pub fn below(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            homes: root.join(HOMES.trim_start_matches('/')),
+            homes: Root::new(root).below(HOMES),
         }
     }
 

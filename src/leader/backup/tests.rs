@@ -1,18 +1,14 @@
 //! The timer over virtual hours, with a disk that can fail.
 
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::{
-    leader::{LeaderConfig, start},
-    pulse::Pulses,
-    store::{MemoryStore, StateStore},
-};
+use crate::{LeaderConfig, start};
+use kat_daemon::watchdog::Pulses;
+use kat_store::{MemoryStore, StateStore};
 
 /// What was done to the folder, and what lies in it.
 #[derive(Default)]
@@ -27,30 +23,30 @@ struct Disk {
 #[async_trait]
 impl Backups for Disk {
     async fn kept(&self, _: &Path) -> Result<Vec<Timestamp>, String> {
-        Ok(self.kept.lock().unwrap().clone())
+        Ok(self.kept.lock().clone())
     }
 
     async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String> {
         assert_eq!(folder, Path::new("/var/lib/kat/backups"));
         sleep(Duration::from_secs(3)).await;
         if self.full.load(Ordering::Relaxed) {
-            self.done.lock().unwrap().push("failed".to_owned());
+            self.done.lock().push("failed".to_owned());
             return Err("no space left".to_owned());
         }
-        let mut kept = self.kept.lock().unwrap();
+        let mut kept = self.kept.lock();
         kept.push(now);
         kept.sort_unstable();
-        self.done.lock().unwrap().push("taken".to_owned());
+        self.done.lock().push("taken".to_owned());
         Ok(())
     }
 
     async fn remove(&self, _: &Path, made: Timestamp) -> Result<(), String> {
         if self.sticky.load(Ordering::Relaxed) {
-            self.done.lock().unwrap().push("stays".to_owned());
+            self.done.lock().push("stays".to_owned());
             return Err("not permitted".to_owned());
         }
-        self.kept.lock().unwrap().retain(|one| *one != made);
-        self.done.lock().unwrap().push("removed".to_owned());
+        self.kept.lock().retain(|one| *one != made);
+        self.done.lock().push("removed".to_owned());
         Ok(())
     }
 }
@@ -72,7 +68,7 @@ impl Cluster {
     async fn begin(kept: &[Timestamp]) -> Self {
         let began = Instant::now();
         let disk = Arc::new(Disk::default());
-        disk.kept.lock().unwrap().extend(kept);
+        disk.kept.lock().extend(kept);
         let store = MemoryStore::new();
         let clock: Arc<dyn Fn() -> Timestamp + Send + Sync> =
             Arc::new(move || epoch() + began.elapsed());
@@ -83,7 +79,7 @@ impl Cluster {
             endpoint: Arc::new(|| "192.0.2.1:9115".to_owned()),
             clock: Arc::clone(&clock),
             pulses: Pulses::default(),
-            sealing: crate::plan::Sealing::None,
+            sealing: kat_plan::Sealing::None,
         };
         let handle = start(Arc::new(store.clone()), leader, cancel.clone());
         let config = BackupsConfig {
@@ -107,11 +103,11 @@ impl Cluster {
     }
 
     fn kept(&self) -> Vec<Timestamp> {
-        self.disk.kept.lock().unwrap().clone()
+        self.disk.kept.lock().clone()
     }
 
     fn done(&self) -> Vec<String> {
-        std::mem::take(&mut *self.disk.done.lock().unwrap())
+        std::mem::take(&mut *self.disk.done.lock())
     }
 
     async fn record(&self) -> BackupRecord {
@@ -124,7 +120,7 @@ impl Cluster {
     async fn events(&self) -> Vec<String> {
         let stored = self.store.list(keys::EVENTS).await.unwrap().items;
         let events = stored.iter().map(|item| {
-            let event: crate::api::types::Event = serde_json::from_slice(&item.value).unwrap();
+            let event: kat_types::api::Event = serde_json::from_slice(&item.value).unwrap();
             format!("{} x{}", event.reason, event.count)
         });
         events.collect()

@@ -4,11 +4,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::*;
-use crate::{
-    api::types::{NodeResources, WorkloadPhase},
-    plan::{NodeRegistration, ReportedNode, WorkloadKey, WorkloadMeta},
+use kat_plan::ReportedNode;
+use kat_types::{
+    api::{NodeResources, WorkloadPhase},
+    keys,
+    records::{NodeRegistration, WorkloadMeta},
     resource::{Bytes, MilliCpu, ResourceList},
-    store::keys,
+    stored::WorkloadKey,
 };
 
 fn now() -> Timestamp {

@@ -9,14 +9,12 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::sleep};
 
 use super::*;
-use crate::{
-    leader::{EtcdMembers, Reports},
-    plan::{SeenMember, StoreAlarms},
-    pulse::Pulses,
-    store::{
-        MemoryStore,
-        etcd_admin::{EtcdMember, EtcdStatus},
-    },
+use crate::{EtcdMembers, Reports};
+use kat_daemon::watchdog::Pulses;
+use kat_plan::{SeenMember, StoreAlarms};
+use kat_store::{
+    MemoryStore,
+    etcd_admin::{EtcdMember, EtcdStatus},
 };
 
 const RETRY: Duration = Duration::from_secs(60);
@@ -34,7 +32,7 @@ struct Members {
 
 impl Members {
     fn tried(&self) -> Vec<(Instant, String)> {
-        std::mem::take(&mut *self.tried.lock().unwrap())
+        std::mem::take(&mut *self.tried.lock())
     }
 }
 
@@ -55,7 +53,7 @@ impl EtcdUpkeep for Members {
 
     async fn defragment(&self, url: &str) -> Result<(), StoreError> {
         let tried = (Instant::now(), url.to_owned());
-        self.tried.lock().unwrap().push(tried);
+        self.tried.lock().push(tried);
         match url == "n1" && self.refuses.load(Ordering::Relaxed) {
             true => Err(StoreError::Unavailable("no space left".into())),
             false => Ok(()),
@@ -114,7 +112,7 @@ impl Keeper {
                 leadership,
                 reports: Reports::default(),
                 store_health: StoreHealth::default(),
-                planning: crate::leader::PlanningHealth::default(),
+                planning: crate::PlanningHealth::default(),
             },
             config: MembersConfig {
                 node: "n3".to_owned(),

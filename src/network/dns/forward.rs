@@ -5,13 +5,14 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use hickory_proto::op::{Message, Query, ResponseCode};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -183,5 +184,5 @@ impl Drop for Landing {
 
 /// The data is whole between any two statements: a panic elsewhere does not spoil it.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

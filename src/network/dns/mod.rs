@@ -13,8 +13,10 @@ mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 mod message;
+pub mod resolved;
 mod server;
 mod shares;
+pub(crate) mod source;
 mod upstream;
 mod zone;
 

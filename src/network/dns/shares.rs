@@ -1,10 +1,8 @@
 //! So many of something at one time for each source address, so that one container leaves room for the others.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use parking_lot::Mutex;
 
 /// How many each source has at this moment. Of those that have none nothing is kept.
 #[derive(Debug)]
@@ -30,7 +28,7 @@ impl Shares {
 
     /// One more for this source; nothing where it has all of its own.
     pub(super) fn take(self: &Arc<Self>, source: IpAddr) -> Option<Share> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let count = taken.get(&source).copied().unwrap_or_default();
         if count >= self.each {
             return None;
@@ -45,11 +43,7 @@ impl Shares {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self
-            .shares
-            .taken
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.shares.taken.lock();
         match taken.get_mut(&self.source) {
             Some(count) if *count > 1 => *count -= 1,
             _ => {
@@ -75,6 +69,6 @@ mod tests {
         let again = shares.take(one).unwrap();
         assert!(shares.take(one).is_none());
         drop((second, other, again));
-        assert!(shares.taken.lock().unwrap().is_empty());
+        assert!(shares.taken.lock().is_empty());
     }
 }

@@ -3,10 +3,10 @@
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::zone::Zone;
@@ -69,7 +69,7 @@ impl Upstreams {
     }
 
     fn machine(&self) -> Vec<SocketAddr> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let now = Instant::now();
         let fresh = known
             .looked
@@ -140,7 +140,7 @@ fn server(word: &str, port: u16) -> Option<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::{
+    use crate::{
         dns::tests::node,
         state::{DnsRecords, Instances, NodeNetwork},
     };

@@ -16,10 +16,8 @@ use ipnet::Ipv4Net;
 use rand::seq::SliceRandom;
 
 use super::DnsError;
-use crate::{
-    network::state::{DnsRecords, Instances, NodeNetwork},
-    top_level_domains,
-};
+use crate::state::{DnsRecords, Instances, NodeNetwork};
+use kat_types::top_level_domains;
 
 /// Seconds that an answer may be kept, and that a name may be held for missing: instances move.
 pub(super) const TTL: u32 = 5;

@@ -2,7 +2,7 @@
 
 use std::{os::unix::net::UnixDatagram, path::Path, time::Duration};
 
-use crate::network::state::HOOK_JOURNAL_FIELD;
+use kat_types::network::HOOK_JOURNAL_FIELD;
 
 /// Most characters of a value in the journal.
 const MAXIMUM_VALUE: usize = 1000;

@@ -7,7 +7,7 @@ use netlink_packet_core::NetlinkPayload;
 use rtnetlink::{MulticastGroup, packet_route::RouteNetlinkMessage};
 
 use super::{LinkError, describe};
-use crate::network::local;
+use crate::overlay::local_addresses as local;
 
 /// What changes within this time is one change.
 const SETTLING: Duration = Duration::from_millis(300);

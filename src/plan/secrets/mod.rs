@@ -1,7 +1,7 @@
 //! Secrets: what is stored of them, who uses which, and how an instance gets its values.
 //!
 //! Values lie in the store sealed with a data key, which is sealed with the recovery key; what an instance uses
-//! comes into its assignment sealed for its machine ([`crate::pki::vault`]). An instance keeps the values that it was
+//! comes into its assignment sealed for its machine ([`kat_pki::secret_sealing`]). An instance keeps the values that it was
 //! placed with. Where a secret has another version than an instance of the present generation was given, the workload
 //! gets a new generation, as a restart makes it: what is compared is there in each snapshot, so that it does not matter
 //! which leader sees it, or when.
@@ -13,70 +13,27 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::{SignedDuration, Timestamp};
 
-use super::{
-    Assignment, EventKind, GenerationRecord, Origin, Snapshot, Stored, WorkloadKey, WorkloadMeta,
-    service::Pass, slot::Live, with_restart,
+use super::{EventKind, Snapshot, service::WorkloadPlanner};
+use crate::rollout::slot::LiveInstance;
+use kat_types::secrets::{
+    AssignedSecrets, SecretRecord, SecretUse, SecretVersion, secret_uses, secrets_of,
 };
-use crate::{
+use kat_types::{
+    assignment::Assignment,
+    reason::{EventReason, Reason},
+    records::{GenerationRecord, Origin, WorkloadMeta, with_restart},
+    stored::{Stored, WorkloadKey},
+};
+use kat_types::{
+    keys,
     resource::{
         Container, Volume, WorkloadSpec,
         secret::{INSTANCE_LIMIT, SecretValues},
     },
-    store::{Compare, keys},
+    transaction::Compare,
 };
-pub use sealing::{
-    AssignedSecrets, Purpose, Sealing, SealingError, SealingKeyRecord, SecretKey, SecretKeyRecord,
-    SecretRecord, SecretVersion,
-};
+pub use sealing::{Purpose, Sealing, SealingError, SecretKey, open_assigned, seal_for};
 pub(super) use sealing::{framed, unframed};
-
-/// What of one secret is used.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SecretUse {
-    /// These keys; true where a variable has the value.
-    pub keys: BTreeMap<String, bool>,
-    /// All of its keys.
-    pub whole: bool,
-}
-
-/// What containers use of secrets, by the names of these.
-pub fn secret_uses<'c>(
-    containers: impl IntoIterator<Item = &'c Container>,
-    volumes: &[Volume],
-) -> BTreeMap<String, SecretUse> {
-    let mut uses: BTreeMap<String, SecretUse> = BTreeMap::new();
-    for container in containers {
-        let sources = container
-            .env
-            .iter()
-            .filter_map(|one| one.value_from.as_ref());
-        for source in sources {
-            let used = uses.entry(source.secret.name.clone()).or_default();
-            used.keys.insert(source.secret.key.clone(), true);
-        }
-        for mount in &container.volume_mounts {
-            let volume = volumes.iter().find(|volume| volume.name == mount.name);
-            let Some(secret) = volume.and_then(|volume| volume.secret.as_ref()) else {
-                continue;
-            };
-            let used = uses.entry(secret.name.clone()).or_default();
-            match &mount.sub_path {
-                None => used.whole = true,
-                Some(key) => drop(used.keys.entry(key.clone()).or_insert(false)),
-            }
-        }
-    }
-    uses
-}
-
-/// What a workload uses of secrets.
-pub fn secrets_of(spec: &WorkloadSpec) -> BTreeMap<String, SecretUse> {
-    let others = spec.init_containers.iter().chain(&spec.sidecars);
-    secret_uses(
-        std::iter::once(&spec.container).chain(others),
-        &spec.volumes,
-    )
-}
 
 /// What is wrong with the secrets that a workload of a namespace uses; nothing where all are there.
 pub fn lacks_secret(snapshot: &Snapshot, namespace: &str, spec: &WorkloadSpec) -> Option<String> {
@@ -151,7 +108,7 @@ pub(super) type Wanted<'a> = Vec<(SecretKey, &'a Stored<Arc<SecretRecord>>, Secr
 /// Why an instance is not placed that uses secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SecretTrouble {
-    pub(super) reason: &'static str,
+    pub(super) reason: Reason,
     pub(super) message: String,
 }
 
@@ -172,20 +129,20 @@ fn find<'a>(
                 keys => format!(" (of which it uses {})", keys.join(", ")),
             };
             let message = format!("there is no secret {name} in namespace {namespace}{keys}");
-            return trouble("SecretMissing", message);
+            return trouble(Reason::SecretMissing, message);
         };
         let there = &stored.value.keys;
         for (key, as_variable) in &used.keys {
             match there.get(key) {
                 None => {
                     let message = format!("secret {name} has no key {key}");
-                    return trouble("SecretMissing", message);
+                    return trouble(Reason::SecretMissing, message);
                 }
                 Some(known) if *as_variable && !known.text => {
                     let message = format!(
                         "the value of key {key} of secret {name} can't be that of a variable: it is no UTF-8 text, or has a NUL; mount it as a file"
                     );
-                    return trouble("SecretUnusable", message);
+                    return trouble(Reason::SecretUnusable, message);
                 }
                 Some(_) => {}
             }
@@ -200,7 +157,7 @@ fn find<'a>(
         let message = format!(
             "what it uses of secrets has {size} bytes; an instance can have {INSTANCE_LIMIT} at most"
         );
-        return trouble("SecretUnusable", message);
+        return trouble(Reason::SecretUnusable, message);
     }
     Ok(wanted)
 }
@@ -260,10 +217,10 @@ pub(super) fn deliver(
         .try_into()
         .map_err(|_| unknown())?;
     let given = open()?;
-    AssignedSecrets::seal(purpose, &key, (node, &machine), instance, versions, &given)
+    seal_for(purpose, &key, (node, &machine), instance, versions, &given)
 }
 
-impl<'a> Pass<'_, 'a, '_> {
+impl<'a> WorkloadPlanner<'_, 'a, '_> {
     /// The secrets that an instance is to have; nothing where one is missing, which the status then says.
     pub(super) fn wanted_secrets(
         &mut self,
@@ -291,7 +248,7 @@ impl<'a> Pass<'_, 'a, '_> {
             Ok(sealed) => Some(sealed),
             Err(error) => {
                 self.secret_trouble = Some(SecretTrouble {
-                    reason: "SecretUnreadable",
+                    reason: Reason::SecretUnreadable,
                     message: error.to_string(),
                 });
                 None
@@ -300,7 +257,7 @@ impl<'a> Pass<'_, 'a, '_> {
     }
 
     /// Writes a new generation of the same files where a secret changed; true when it did.
-    pub(super) fn follow_secrets(&mut self, all: &[Live<'_>]) -> bool {
+    pub(super) fn follow_secrets(&mut self, all: &[LiveInstance<'_>]) -> bool {
         let snapshot = self.draft.snapshot;
         let present = all.iter().filter(|live| live.wanted() && live.current);
         let mut changed = present.filter_map(|live| outdated(snapshot, live.assignment));
@@ -337,7 +294,7 @@ impl<'a> Pass<'_, 'a, '_> {
             image: meta.image.clone(),
         };
         let message = format!("generation {generation} begins its instances anew: {why}");
-        self.workload_event(EventKind::Normal, "SecretChanged", message);
+        self.workload_event(EventKind::Normal, EventReason::SecretChanged, message);
         self.flush_if_full();
         let mut group = std::mem::take(&mut self.group);
         let WorkloadKey { namespace, name } = self.key;

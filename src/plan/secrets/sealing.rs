@@ -4,73 +4,16 @@ use std::{collections::BTreeMap, fmt};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
-use crate::{
-    pki::{
-        seal::{RecoveryKey, SealError},
-        vault::{DataKey, open_delivery},
-    },
-    plan::Snapshot,
-    resource::secret::{SecretValues, is_text},
+use crate::Snapshot;
+use kat_pki::{
+    recovery_key::{RecoveryKey, SealError},
+    secret_sealing::{DataKey, open_delivery},
 };
-
-/// `/kat/secrets/{ns}/{name}`: a secret, its values sealed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SecretRecord {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// Generated when the secret is made.
-    pub uid: String,
-    /// Counts changes of the content, from 1.
-    pub version: u64,
-    /// When it was made.
-    pub created: Timestamp,
-    /// When its content last changed.
-    pub updated: Timestamp,
-    /// What may be told of its keys.
-    pub keys: BTreeMap<String, SecretKeyRecord>,
-    /// Number of the data key that sealed it.
-    pub key_id: u64,
-    /// The values, sealed, in base64.
-    pub sealed: String,
-}
-
-/// The sealed values are left out: they are long, and tell nothing.
-impl fmt::Debug for SecretRecord {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("SecretRecord")
-            .field("uid", &self.uid)
-            .field("version", &self.version)
-            .field("keys", &self.keys)
-            .field("key_id", &self.key_id)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What may be told of one key of a secret.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SecretKeyRecord {
-    /// Bytes of its value.
-    pub size: usize,
-    /// A variable can have it.
-    pub text: bool,
-}
-
-/// `/kat/sealing/{number}`: a data key. New things are sealed with the one of the highest number.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SealingKeyRecord {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// When it was made.
-    pub created: Timestamp,
-    /// The key, sealed with the recovery key, in base64.
-    pub sealed: String,
-}
+use kat_types::resource::secret::{SecretValues, is_text};
+use kat_types::secrets::{
+    AssignedSecrets, SealingKeyRecord, SecretKeyRecord, SecretRecord, SecretVersion,
+};
 
 /// Namespace and name of a secret.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -169,7 +112,7 @@ impl Sealing {
         })
     }
 
-    pub(in crate::plan) fn data_key(
+    pub(crate) fn data_key(
         &self,
         number: u64,
         record: &SealingKeyRecord,
@@ -216,7 +159,7 @@ impl Sealing {
     }
 
     /// Seals bytes with a data key, in base64; `name` says in errors what they are.
-    pub(in crate::plan) fn seal_bytes(
+    pub(crate) fn seal_bytes(
         &self,
         (number, key): (u64, &SealingKeyRecord),
         plain: &[u8],
@@ -229,7 +172,7 @@ impl Sealing {
     }
 
     /// Opens what [`Self::seal_bytes`] sealed with the data key of this number.
-    pub(in crate::plan) fn open_bytes(
+    pub(crate) fn open_bytes(
         &self,
         snapshot: &Snapshot,
         (number, sealed): (u64, &str),
@@ -300,127 +243,87 @@ impl Purpose {
     }
 }
 
-/// What an instance uses of secrets, or of credentials of registries, sealed for its machine.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AssignedSecrets {
-    /// By name, which version of each it was given.
-    pub versions: BTreeMap<String, SecretVersion>,
-    /// The values that it uses, sealed, in base64.
-    pub sealed: String,
-}
-
-impl fmt::Debug for AssignedSecrets {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("AssignedSecrets")
-            .field("versions", &self.versions)
-            .finish_non_exhaustive()
+/// What is sealed for one instance on one machine opens for no other.
+fn delivery_context(
+    purpose: Purpose,
+    versions: &BTreeMap<String, SecretVersion>,
+    (node, instance): (&str, &str),
+) -> Vec<u8> {
+    let numbers: Vec<String> = versions
+        .values()
+        .map(|one| one.version.to_string())
+        .collect();
+    let mut parts = vec![purpose.word(), node, instance];
+    for ((name, version), number) in versions.iter().zip(&numbers) {
+        parts.extend([name.as_str(), &version.uid, number]);
     }
+    framed(parts.iter().map(|part| part.as_bytes()))
 }
 
-/// A version of a secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct SecretVersion {
-    /// Of which secret: one that was made anew is another.
-    pub uid: String,
-    /// Its version.
-    pub version: u64,
-}
-
-impl SecretVersion {
-    pub(super) fn of(record: &SecretRecord) -> Self {
-        Self {
-            uid: record.uid.clone(),
-            version: record.version,
-        }
-    }
-}
-
-impl AssignedSecrets {
-    /// What is sealed for one instance on one machine opens for no other.
-    fn context(
-        purpose: Purpose,
-        versions: &BTreeMap<String, SecretVersion>,
-        (node, instance): (&str, &str),
-    ) -> Vec<u8> {
-        let numbers: Vec<String> = versions
-            .values()
-            .map(|one| one.version.to_string())
-            .collect();
-        let mut parts = vec![purpose.word(), node, instance];
-        for ((name, version), number) in versions.iter().zip(&numbers) {
-            parts.extend([name.as_str(), &version.uid, number]);
-        }
-        framed(parts.iter().map(|part| part.as_bytes()))
-    }
-
-    /// Seals values by secret for an instance on a machine, by its name and X25519 public key.
-    ///
-    /// # Errors
-    /// [`SealingError::Seal`].
-    pub fn seal(
-        purpose: Purpose,
-        key: &DataKey,
-        (node, public_key): (&str, &[u8; 32]),
-        instance: &str,
-        versions: BTreeMap<String, SecretVersion>,
-        values: &BTreeMap<String, SecretValues>,
-    ) -> Result<Self, SealingError> {
-        let parts = values.iter().flat_map(|(name, values)| {
-            values.0.iter().flat_map(move |(key, value)| {
-                let parts: [&[u8]; 3] = [name.as_bytes(), key.as_bytes(), value];
-                parts
-            })
-        });
-        let plain = framed(parts);
-        let context = Self::context(purpose, &versions, (node, instance));
-        let sealed = key
-            .deliver(public_key, &plain, &context)
-            .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
-        Ok(Self {
-            versions,
-            sealed: BASE64_STANDARD.encode(sealed),
+/// Seals values by secret for an instance on a machine, by its name and X25519 public key.
+///
+/// # Errors
+/// [`SealingError::Seal`].
+pub fn seal_for(
+    purpose: Purpose,
+    key: &DataKey,
+    (node, public_key): (&str, &[u8; 32]),
+    instance: &str,
+    versions: BTreeMap<String, SecretVersion>,
+    values: &BTreeMap<String, SecretValues>,
+) -> Result<AssignedSecrets, SealingError> {
+    let parts = values.iter().flat_map(|(name, values)| {
+        values.0.iter().flat_map(move |(key, value)| {
+            let parts: [&[u8]; 3] = [name.as_bytes(), key.as_bytes(), value];
+            parts
         })
-    }
+    });
+    let plain = framed(parts);
+    let context = delivery_context(purpose, &versions, (node, instance));
+    let sealed = key
+        .deliver(public_key, &plain, &context)
+        .map_err(|error| SealingError::Seal(format!("machine {node}"), error))?;
+    Ok(AssignedSecrets {
+        versions,
+        sealed: BASE64_STANDARD.encode(sealed),
+    })
+}
 
-    /// The values by secret, on the machine that they are for.
-    ///
-    /// # Errors
-    /// [`SealingError`].
-    pub fn open(
-        &self,
-        purpose: Purpose,
-        private_key: &[u8; 32],
-        node: &str,
-        instance: &str,
-    ) -> Result<BTreeMap<String, SecretValues>, SealingError> {
-        let name = || purpose.of(instance);
-        let sealed = BASE64_STANDARD.decode(&self.sealed);
-        let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
-        let context = Self::context(purpose, &self.versions, (node, instance));
-        let plain = open_delivery(private_key, &sealed, &context)
-            .map_err(|error| SealingError::Seal(name(), error))?;
-        let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
-        let mut all: BTreeMap<String, SecretValues> = BTreeMap::new();
-        for part in parts.chunks(3) {
-            let [secret, key, value] = part else {
-                return Err(SealingError::Malformed(name()));
-            };
-            let text = |part: &[u8]| String::from_utf8(part.to_vec());
-            let (Ok(secret), Ok(key)) = (text(secret), text(key)) else {
-                return Err(SealingError::Malformed(name()));
-            };
-            let values = all.entry(secret).or_default();
-            values.0.insert(key, (*value).to_vec());
-        }
-        Ok(all)
+/// The values by secret, on the machine that they are for.
+///
+/// # Errors
+/// [`SealingError`].
+pub fn open_assigned(
+    assigned: &AssignedSecrets,
+    purpose: Purpose,
+    private_key: &[u8; 32],
+    node: &str,
+    instance: &str,
+) -> Result<BTreeMap<String, SecretValues>, SealingError> {
+    let name = || purpose.of(instance);
+    let sealed = BASE64_STANDARD.decode(&assigned.sealed);
+    let sealed = sealed.map_err(|_| SealingError::Malformed(name()))?;
+    let context = delivery_context(purpose, &assigned.versions, (node, instance));
+    let plain = open_delivery(private_key, &sealed, &context)
+        .map_err(|error| SealingError::Seal(name(), error))?;
+    let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;
+    let mut all: BTreeMap<String, SecretValues> = BTreeMap::new();
+    for part in parts.chunks(3) {
+        let [secret, key, value] = part else {
+            return Err(SealingError::Malformed(name()));
+        };
+        let text = |part: &[u8]| String::from_utf8(part.to_vec());
+        let (Ok(secret), Ok(key)) = (text(secret), text(key)) else {
+            return Err(SealingError::Malformed(name()));
+        };
+        let values = all.entry(secret).or_default();
+        values.0.insert(key, (*value).to_vec());
     }
+    Ok(all)
 }
 
 /// Parts, each with its length before it.
-pub(in crate::plan) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
+pub(crate) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
         // No part is nearly as long as that.
@@ -431,7 +334,7 @@ pub(in crate::plan) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<
     bytes
 }
 
-pub(in crate::plan) fn unframed(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+pub(crate) fn unframed(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
     let mut parts = Vec::new();
     while !bytes.is_empty() {
         let (length, rest) = bytes.split_first_chunk::<4>()?;

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::api::types::SERVICE_ADDRESS;
+use kat_types::api::SERVICE_ADDRESS;
 
 /// Applies a service; `change` is made to its load balancer first.
 fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
@@ -24,7 +24,7 @@ fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Val
 }
 
 fn set_service_cidr(world: &mut World, network: &str) {
-    let mut cluster = crate::resource::ClusterConfiguration::default();
+    let mut cluster = kat_types::resource::ClusterConfiguration::default();
     cluster.spec.service_cidr = network.parse().unwrap();
     world.write(keys::CLUSTER.to_owned(), &cluster);
 }
@@ -228,7 +228,7 @@ fn who_serves_follows_what_machines_say() {
             .map(|port| (port.port, port.protocol))
             .collect::<Vec<_>>()
     };
-    use crate::resource::Protocol::{Tcp, Udp};
+    use kat_types::resource::Protocol::{Tcp, Udp};
     assert_eq!(ports(&mut world), [(53, Udp), (80, Tcp)]);
     let unhealthy = |world: &mut World, health| {
         world

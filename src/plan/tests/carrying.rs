@@ -2,10 +2,8 @@
 //! starts with another count than the data had last has lost or doubled some.
 
 use super::*;
-use crate::{
-    agent::desired::Desired,
-    api::types::{VolumeMovePhase, VolumeMoveReport},
-};
+use kat_agent::desired::Desired;
+use kat_types::api::{VolumeMovePhase, VolumeMoveReport};
 
 /// Identity of a move, and the folder.
 type Copy = (String, String);

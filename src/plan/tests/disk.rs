@@ -1,13 +1,16 @@
 //! Machines that are short of disk space: what they stopped, and what was lost elsewhere.
 
 use super::*;
-use crate::api::types::{Condition, DISK_PRESSURE, EVICTED};
+use kat_types::{
+    api::{Condition, DISK_PRESSURE},
+    reason::Reason,
+};
 
 fn pressure() -> Vec<Condition> {
     vec![Condition {
         kind: DISK_PRESSURE.to_owned(),
         status: true,
-        reason: DISK_PRESSURE.to_owned(),
+        reason: Reason::DiskPressure.into(),
         message: "/var/lib/kat: 5 MiB of 100 MiB are free, less than 10 MiB".to_owned(),
         since: String::new(),
     }]
@@ -52,7 +55,7 @@ fn evicted(change: impl FnOnce(&mut serde_json::Value)) -> (World, String, Strin
 fn an_evicted_instance_waits_for_its_machine_and_is_then_placed_elsewhere() {
     let (mut world, node, id) = evicted(|_| {});
     assert_eq!(only(&mut world), (node.clone(), id.clone()));
-    assert_eq!(world.events(EVICTED).len(), 1);
+    assert_eq!(world.events(Reason::Evicted.word()).len(), 1);
     wait(&mut world, 290);
     assert_eq!(only(&mut world), (node.clone(), id.clone()));
     wait(&mut world, 20);

@@ -3,10 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{
-    bundle::{CARRIED, CarriedFile, MAX_CARRIED, pack_carried},
-    store::MAX_BYTES,
-};
+use kat_bundle::{CARRIED, CarriedFile, MAX_CARRIED, pack_carried};
+use kat_types::transaction::MAX_BYTES;
 
 /// Arguments of 65,000 characters that are two bytes long in a file and six as JSON.
 const MOST_BELLS: usize = 2;
@@ -272,7 +270,7 @@ proptest! {
             let planned = plan(&snapshot, &observed, world.now, 3);
             for change in &planned.changes {
                 let operations = change.operations.iter();
-                let bytes: usize = operations.map(crate::store::operation_bytes).sum();
+                let bytes: usize = operations.map(kat_types::transaction::operation_bytes).sum();
                 prop_assert!(bytes < MAX_BYTES && change.operations.len() < MAX_OPERATIONS);
             }
             for one in &planned.frozen {

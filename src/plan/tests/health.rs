@@ -1,7 +1,7 @@
 //! Health checks: who is asked to make them, and what follows from what they say.
 
 use super::*;
-use crate::plan::serving::Part;
+use kat_plan::Part;
 
 impl World {
     /// `web` with a health check, on one machine that knows of them; what runs has this health.

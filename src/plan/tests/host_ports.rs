@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::{spreading::candidate, *};
-use crate::resource::{AutoPort, HostPort, Port, Protocol};
+use kat_types::resource::{AutoPort, HostPort, Port, Protocol};
 
 /// Applies a service with this port of its machines.
 fn publish(world: &mut World, name: &str, host_port: serde_json::Value, replicas: u32) {

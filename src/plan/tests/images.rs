@@ -1,19 +1,22 @@
 //! Images that machines keep, and disks that run short.
 
 use super::*;
-use crate::api::types::{Condition, DISK_PRESSURE, ImagesRemoved};
+use kat_types::{
+    api::{Condition, DISK_PRESSURE, ImagesRemoved},
+    reason::{EventReason, Reason},
+};
 
 fn pressure(message: &str) -> Vec<Condition> {
     vec![Condition {
         kind: DISK_PRESSURE.to_owned(),
         status: true,
-        reason: DISK_PRESSURE.to_owned(),
+        reason: Reason::DiskPressure.into(),
         message: message.to_owned(),
         since: String::new(),
     }]
 }
 
-fn kept(world: &mut World, machine: &str) -> Option<BTreeMap<u32, crate::plan::KeptOfUser>> {
+fn kept(world: &mut World, machine: &str) -> Option<BTreeMap<u32, kat_plan::KeptOfUser>> {
     let stored = world.snapshot().kept_images.remove(machine)?;
     Some(stored.value.users)
 }
@@ -151,7 +154,7 @@ fn nothing_new_comes_to_a_machine_that_is_short_of_disk_space() {
         pressure("/var/lib/kat: 5 MiB of 100 MiB are free, less than 10 MiB");
     world.settle();
     assert_eq!(
-        world.events(DISK_PRESSURE),
+        world.events(EventReason::DiskPressure.word()),
         ["/var/lib/kat: 5 MiB of 100 MiB are free, less than 10 MiB; nothing new is placed on it"]
     );
     // What is there stays.

@@ -1,7 +1,7 @@
 //! Machines that join and leave.
 
 use super::*;
-use crate::api::types::MemberKeys;
+use kat_types::api::MemberKeys;
 
 fn applicant(name: &str, number: u8) -> Applicant {
     Applicant {

@@ -5,7 +5,7 @@ use super::{
     secrets::{machines, private},
     *,
 };
-use crate::registry::{Credentials, LoginPlace, RegistrySetting, RegistrySettings};
+use kat_types::registry::{Credentials, LoginPlace, RegistrySetting, RegistrySettings};
 
 fn login(world: &mut World, namespace: &str, registry: &str, password: &str) {
     let snapshot = world.snapshot();
@@ -56,11 +56,7 @@ fn given(world: &mut World) -> Vec<Vec<String>> {
         // On no other machine, for no other instance, and not as secrets.
         assert!(open_logins(logins, private(number + 1).bytes(), &node, &id).is_err());
         assert!(open_logins(logins, key.bytes(), &node, "app-other").is_err());
-        assert!(
-            logins
-                .open(Purpose::Secrets, key.bytes(), &node, &id)
-                .is_err()
-        );
+        assert!(open_assigned(logins, Purpose::Secrets, key.bytes(), &node, &id).is_err());
         let opened = opened.into_iter();
         opened
             .map(|(key, one)| format!("{key}={}", one.password))

@@ -6,9 +6,10 @@
 //! as it is assigned; and a user's account goes last, a while after its units.
 
 use super::*;
-use crate::{
-    agent::desired::{self, Desired},
-    api::types::{Condition, EVICTED, ImagesRemoved, MemberKeys},
+use kat_agent::desired::{self, Desired};
+use kat_types::{
+    api::{Condition, ImagesRemoved, MemberKeys},
+    reason::Reason,
 };
 
 /// How far the agent's process is.
@@ -318,8 +319,8 @@ impl Machine {
             });
         report.phase = phase;
         report.reason = match phase {
-            InstancePhase::Failed => "RestartsExhausted".to_owned(),
-            InstancePhase::Scheduled => EVICTED.to_owned(),
+            InstancePhase::Failed => Reason::RestartsExhausted.into(),
+            InstancePhase::Scheduled => Reason::Evicted.into(),
             _ => String::new(),
         };
     }

@@ -4,7 +4,7 @@
 mod ended;
 
 use super::*;
-use crate::api::types::WorkloadStatus;
+use kat_types::api::WorkloadStatus;
 
 const VOLUME: &str = "default/db/data";
 

@@ -17,7 +17,7 @@ enum Act {
     Drain(usize, bool),
     DrainByForce(usize),
     NewLeader,
-    Pass(u64),
+    WorkloadPlanner(u64),
     Plan,
     Agents,
 }
@@ -40,7 +40,7 @@ fn act() -> impl Strategy<Value = Act> {
         1 => machine.clone().prop_map(Act::DrainByForce),
         1 => (machine, 0u8..3).prop_map(|(which, late)| Act::Restart(which, late)),
         1 => Just(Act::NewLeader),
-        2 => (0u64..200).prop_map(Act::Pass),
+        2 => (0u64..200).prop_map(Act::WorkloadPlanner),
         6 => Just(Act::Plan),
         6 => Just(Act::Agents),
     ]
@@ -93,7 +93,7 @@ fn perform(world: &mut World, asked: &mut Asked, act: &Act) {
         Act::Drain(which, on) => world.drain(&machine(which), on),
         Act::DrainByForce(which) => world.drain_by_force(&machine(which)),
         Act::NewLeader => world.new_leader(),
-        Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
+        Act::WorkloadPlanner(seconds) => world.pass(Duration::from_secs(seconds)),
         Act::Plan => {
             world.step();
         }

@@ -13,7 +13,7 @@ enum Act {
     Pause(bool),
     Drain(usize, bool),
     NewLeader,
-    Pass(u64),
+    WorkloadPlanner(u64),
     Plan,
     Agents,
 }
@@ -40,7 +40,7 @@ fn act(strategies: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
         2 => any::<bool>().prop_map(Act::Pause),
         1 => (0..MACHINES, any::<bool>()).prop_map(|(which, on)| Act::Drain(which, on)),
         1 => Just(Act::NewLeader),
-        4 => prop_oneof![0u64..10, 0u64..700].prop_map(Act::Pass),
+        4 => prop_oneof![0u64..10, 0u64..700].prop_map(Act::WorkloadPlanner),
         8 => Just(Act::Plan),
         8 => Just(Act::Agents),
     ]
@@ -267,7 +267,7 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
                 }
             }
             Act::NewLeader => world.new_leader(),
-            Act::Pass(seconds) => world.pass(Duration::from_secs(seconds)),
+            Act::WorkloadPlanner(seconds) => world.pass(Duration::from_secs(seconds)),
             Act::Plan => step(&mut world, asked)?,
             Act::Agents => world.agents(),
         }
@@ -304,20 +304,20 @@ fn play(acts: &[Act]) -> Result<(), TestCaseError> {
 /// too.
 #[test]
 fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
-    use Act::{Agents, Drain, NewLeader, Pass, Pause, Plan, Strategy, Version};
+    use Act::{Agents, Drain, NewLeader, Pause, Plan, Strategy, Version, WorkloadPlanner};
     let acts = [
         Strategy(2),
-        Pass(1),
+        WorkloadPlanner(1),
         Agents,
         Plan,
-        Pass(552),
+        WorkloadPlanner(552),
         Version(2),
         Agents,
         Plan,
         Version(1),
         Plan,
         Agents,
-        Pass(56),
+        WorkloadPlanner(56),
         Plan,
         Agents,
         Version(2),
@@ -333,7 +333,7 @@ fn in_place_a_new_version_that_is_ill_and_has_to_leave_counts() {
         Strategy(2),
         Plan,
         Drain(2, true),
-        Pass(494),
+        WorkloadPlanner(494),
     ];
     play(&acts).unwrap();
 }

@@ -183,7 +183,7 @@ proptest! {
             let key = WorkloadKey::new(&assignment.namespace, &assignment.workload);
             let parsed = snapshot.workloads[&key].parsed.clone().unwrap();
             let candidates = anew(&snapshot, &placed, &key);
-            let seed = schedule::seed_of(seed, &assignment.workload_uid, assignment.slot);
+            let seed = seed_of(seed, &assignment.workload_uid, assignment.slot);
             let own = snapshot.instances_of(&key).filter(|(id, entry)| {
                 let one = &entry.assignment.value;
                 one.wanted == Wanted::Running && (one.slot == assignment.slot || stopped.contains(*id))

@@ -1,9 +1,9 @@
 //! Secrets: who gets which version, what waits for one, and that a change rolls once.
 
 use super::*;
-use crate::{
-    network::wireguard::PrivateKey, pki::seal::RecoveryKey, resource::secret::SecretValues,
-};
+use kat_network::overlay::wireguard::PrivateKey;
+use kat_pki::recovery_key::RecoveryKey;
+use kat_types::resource::secret::SecretValues;
 
 pub(super) fn private(machine: usize) -> PrivateKey {
     PrivateKey::from_bytes([u8::try_from(machine).unwrap() + 1; 32])
@@ -67,22 +67,19 @@ fn given(world: &mut World) -> Vec<String> {
     let given = wanted.map(|(id, node, assignment)| {
         let number: usize = node.trim_start_matches('n').parse().unwrap();
         let secrets = assignment.secrets.as_ref().unwrap();
-        let opened = secrets
-            .open(Purpose::Secrets, private(number).bytes(), &node, &id)
-            .unwrap();
+        let opened = open_assigned(
+            secrets,
+            Purpose::Secrets,
+            private(number).bytes(),
+            &node,
+            &id,
+        )
+        .unwrap();
         // On no other machine, and for no other instance.
         let other = private(number + 1);
-        assert!(
-            secrets
-                .open(Purpose::Secrets, other.bytes(), &node, &id)
-                .is_err()
-        );
+        assert!(open_assigned(secrets, Purpose::Secrets, other.bytes(), &node, &id).is_err());
         let own = private(number);
-        assert!(
-            secrets
-                .open(Purpose::Secrets, own.bytes(), &node, "app-other")
-                .is_err()
-        );
+        assert!(open_assigned(secrets, Purpose::Secrets, own.bytes(), &node, "app-other").is_err());
         String::from_utf8(opened["db"].0["PASSWORD"].clone()).unwrap()
     });
     given.collect()

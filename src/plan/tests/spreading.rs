@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::resource::{GpuDriver, GpuRequest, Spread, Workload};
+use kat_types::resource::{GpuDriver, GpuRequest, Spread, Workload};
 
 impl World {
     /// A machine with labels.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::store::{Committed, MemoryStore, Operation};
+use crate::{Committed, MemoryStore};
+use kat_types::transaction::Operation;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -116,14 +117,14 @@ async fn lost_answers_and_outages_do_not_stop_a_candidate() {
 #[tokio::test(start_paused = true)]
 async fn candidates_are_elected_in_their_order_and_never_together() {
     let store = MemoryStore::new();
-    let leading = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let leading = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..5_u64 {
         let (client, leading) = (store.client(), leading.clone());
         tasks.push(tokio::spawn(async move {
             sleep(Duration::from_millis(n * 10)).await;
             let leadership = elected(&client, &n.to_string()).await;
-            leading.lock().expect("whole").push(n);
+            leading.lock().push(n);
             sleep(Duration::from_secs(1)).await;
             assert!(!leadership.lost.is_cancelled());
             client.drop_watches();
@@ -133,7 +134,7 @@ async fn candidates_are_elected_in_their_order_and_never_together() {
     for task in tasks {
         task.await.expect("elected");
     }
-    assert_eq!(*leading.lock().expect("whole"), [0, 1, 2, 3, 4]);
+    assert_eq!(*leading.lock(), [0, 1, 2, 3, 4]);
     assert!(store.peek(keys::ELECTION).items.is_empty());
 }
 

@@ -12,10 +12,8 @@ use etcd_client::{
 };
 
 use super::{EtcdStore, error};
-use crate::{
-    resource::name,
-    store::{StoreError, keys},
-};
+use crate::StoreError;
+use kat_types::{keys, resource::name};
 
 /// etcd's superuser, and its role.
 const ROOT: &str = "root";
@@ -234,7 +232,7 @@ pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError
 ///
 /// A member that was taken out long ago may show again after the step to 3.6, where 3.5.26 was not
 /// run before (issue 20967): it answers under no address of its own, and is taken out once more
-/// ([`crate::plan::lost_members`]).
+/// ([`kat_plan::lost_members`]).
 ///
 /// # Errors
 /// What etcd answers.

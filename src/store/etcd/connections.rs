@@ -6,17 +6,18 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use etcd_client::{Certificate, Client, ConnectOptions, Identity, TlsOptions};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::EtcdOptions;
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// A call that was given up after this long says something about its endpoint.
 const SUSPICIOUS: Duration = Duration::from_millis(500);
@@ -80,7 +81,7 @@ impl Connections {
         if self.current.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left = left.lock();
         if left.elapsed() >= HOME_AFTER {
             *left = Instant::now();
             self.current.store(0, Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl Connections {
     /// Moves on to the next endpoint, unless somebody did already.
     fn leave(&self, index: usize) {
         if let Some(left) = self.left.as_ref().filter(|_| index == 0) {
-            *left.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+            *left.lock() = Instant::now();
         }
         let next = (index + 1) % self.clients.len().max(1);
         let _ = self

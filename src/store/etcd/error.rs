@@ -4,7 +4,7 @@ use std::{error::Error as _, io};
 
 use etcd_client::{Error as ClientError, ResponseHeader};
 
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// What may be done about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
 
 use super::{EtcdStore, error};
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// An alarm that a member raised. All members keep to it until it is taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

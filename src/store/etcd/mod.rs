@@ -24,11 +24,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 pub use self::snapshot::snapshot;
 use self::{connections::Connections, error::Verdict};
 use super::{
-    Committed, Compare, KeyValue, Leadership, Listing, Operation, StateStore, StoreError,
-    WatchStream,
-    backoff::Backoff,
+    Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
     election::{self, Lease, Leases},
-    keys, limits,
+    limits,
+};
+use kat_types::{
+    backoff::Backoff,
+    keys,
+    transaction::{Compare, KeyValue, Operation},
 };
 
 /// How long a call that may be repeated waits for one of several endpoints.
@@ -148,7 +151,8 @@ impl EtcdStore {
         let connections = self.connections.load_full();
         let deadline = Instant::now() + self.call_timeout;
         let most = 2 * connections.count();
-        let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_millis(200));
+        let mut pauses =
+            Backoff::new(Duration::from_millis(20), Duration::from_millis(200)).pauses();
         let mut again = 0;
         loop {
             let (client, attempt) = connections
@@ -187,7 +191,7 @@ impl EtcdStore {
                 Verdict::NeverSent | Verdict::Unavailable => attempt.failed(),
                 Verdict::AuthChanged | Verdict::Final => attempt.answered(),
             }
-            let pause = backoff.next();
+            let pause = pauses.next_pause();
             if !retry || Instant::now() + pause >= deadline {
                 return Err(error::store_error(&failure, 0));
             }

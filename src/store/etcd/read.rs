@@ -3,7 +3,8 @@
 use etcd_client::{GetOptions, GetResponse};
 
 use super::{EtcdStore, error};
-use crate::store::{KeyValue, Listing, StoreError};
+use crate::{Listing, StoreError};
+use kat_types::transaction::KeyValue;
 
 /// Largest answer that is accepted. A page aims at [`PAGE_BYTES`]; one value is at most 1.5 MiB.
 const MOST_BYTES: usize = 16 << 20;

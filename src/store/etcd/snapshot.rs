@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{EtcdStore, error};
-use crate::store::StoreError;
+use crate::StoreError;
 
 /// Longest wait for the next piece.
 const PIECE_LIMIT: Duration = Duration::from_secs(20);

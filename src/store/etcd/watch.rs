@@ -13,7 +13,7 @@ use etcd_client::{Event, EventType, WatchOptions, WatchResponse};
 use futures_util::stream;
 
 use super::{EtcdStore, error, read};
-use crate::store::{StoreError, WatchBatch, WatchEvent, WatchStream};
+use crate::{StoreError, WatchBatch, WatchEvent, WatchStream};
 
 /// Largest message of a watch.
 const MOST_BYTES: usize = 64 << 20;

@@ -7,9 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::store::{
-    Committed, Compare, KeyValue, Listing, Operation, StoreError, WatchBatch, WatchEvent,
-};
+use crate::{Committed, Listing, StoreError, WatchBatch, WatchEvent};
+use kat_types::transaction::{Compare, KeyValue, Operation};
 
 /// A lease and when it runs out.
 #[derive(Debug)]
@@ -65,7 +64,7 @@ impl Core {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Applies a transaction that [`crate::store::limits::check`] let through.
+    /// Applies a transaction that [`crate::limits::check`] let through.
     pub(super) fn transact(
         &mut self,
         conditions: &[Compare],

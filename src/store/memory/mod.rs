@@ -11,11 +11,12 @@ mod faults;
 mod watch;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use async_trait::async_trait;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, sleep_until},
@@ -23,11 +24,11 @@ use tokio::{
 
 use self::{core::Core, faults::State};
 use super::{
-    Committed, Compare, KeyValue, Leadership, Listing, Operation, StateStore, StoreError,
-    WatchStream,
+    Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
     election::{self, Lease, Leases},
     limits,
 };
+use kat_types::transaction::{Compare, KeyValue, Operation};
 
 /// How long a call of a client that is cut off waits for its answer, as [`super::EtcdStore`] does.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -48,7 +49,7 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic of another test task leaves the state whole: every change is one call.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

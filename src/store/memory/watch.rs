@@ -6,7 +6,7 @@ use futures_util::stream;
 use tokio::time::{Instant, sleep_until};
 
 use super::{MemoryStore, WATCH_TIMEOUT};
-use crate::store::{StoreError, WatchBatch, WatchStream};
+use crate::{StoreError, WatchBatch, WatchStream};
 
 struct Watcher {
     store: MemoryStore,

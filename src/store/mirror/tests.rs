@@ -1,7 +1,8 @@
 //! The copy in virtual time, with faults.
 
 use super::*;
-use crate::store::{MemoryStore, Operation};
+use crate::MemoryStore;
+use kat_types::transaction::Operation;
 
 const LIMIT: Duration = Duration::from_secs(60);
 

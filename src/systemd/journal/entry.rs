@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::network::state::HOOK_JOURNAL_FIELD;
+use kat_types::network::HOOK_JOURNAL_FIELD;
 
 /// Fields that are read. journalctl adds the time and the cursor.
 pub(super) const FIELDS: &[&str] = &[
@@ -69,7 +69,7 @@ impl LogEntry {
     }
 
     /// Reads one line; `Err` says what is wrong with it.
-    pub(crate) fn parse(line: &[u8]) -> Result<Self, String> {
+    pub fn parse(line: &[u8]) -> Result<Self, String> {
         let fields: BTreeMap<String, Value> =
             serde_json::from_slice(line).map_err(|error| error.to_string())?;
         let bytes = |name: &str| fields.get(name).and_then(bytes_of);

@@ -20,7 +20,7 @@ use tokio::{
 
 pub use self::entry::{LogEntry, LogStream};
 use self::lines::{Line, Lines};
-use crate::host::commands::last_words;
+use kat_types::plain::last_words;
 
 /// Longest line of JSON that is read, in bytes.
 pub const LINE_LIMIT: usize = 1024 * 1024;

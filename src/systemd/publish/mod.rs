@@ -12,6 +12,7 @@ use zbus::{
 
 use self::objects::{InstanceObject, ManagerObject, ManagerObjectSignals};
 use super::{Connector, SystemBus, path::escape};
+use kat_types::backoff::Backoff;
 
 /// The name.
 pub const NAME: &str = "rip.dws.kat1";
@@ -22,8 +23,7 @@ pub const MANAGER: &str = "rip.dws.kat1.Manager";
 /// Interface of an instance.
 pub const INSTANCE: &str = "rip.dws.kat1.Instance";
 
-const FIRST_DELAY: Duration = Duration::from_millis(200);
-const LAST_DELAY: Duration = Duration::from_secs(30);
+const DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 
 /// What is published of the machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub fn instance_path(id: &str) -> String {
 /// Publishes on the system bus until the sender of `state` is gone. A bus that goes away or refuses
 /// is tried again, at first after 200 ms, at last every 30 s.
 pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
-    let mut delay = FIRST_DELAY;
+    let mut delays = DELAYS.pauses();
     loop {
         let result = match SystemBus.connect().await {
             Ok(connection) => serve(connection, state.clone()).await,
@@ -99,14 +99,13 @@ pub async fn keep(state: watch::Receiver<Arc<PublishedState>>) {
         };
         match result {
             Ok(()) => return,
-            Err(PublishError::Closed) => delay = FIRST_DELAY,
+            Err(PublishError::Closed) => delays.reset(),
             Err(error) => tracing::warn!("not published on the system bus: {error:#}"),
         }
-        sleep(delay).await;
+        sleep(delays.next_pause()).await;
         if state.has_changed().is_err() {
             return;
         }
-        delay = delay.saturating_mul(2).min(LAST_DELAY);
     }
 }
 

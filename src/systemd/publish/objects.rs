@@ -9,12 +9,12 @@ use std::sync::Arc;
 use zbus::{DBusError, OwnedObjectPath, object_server::SignalEmitter, wire::ObjectPath};
 
 use super::{PublishedInstance, PublishedState, instance_path};
-use crate::VERSION;
+use kat_types::VERSION;
 
 /// Why a call is refused.
 #[derive(Debug, DBusError)]
 #[zbus(prefix = "rip.dws.kat1.Error")]
-pub enum CallError {
+pub(super) enum CallError {
     /// Something within D-Bus.
     #[zbus(error)]
     ZBus(zbus::Error),

@@ -14,11 +14,9 @@ use tokio::time::timeout;
 use zbus::{MatchRule, Message, MessageStream, OwnedVariant, message::Type};
 
 use super::*;
-use crate::VERSION;
-use crate::systemd::{
-    UserBus,
-    introspection::{Interfaces, parse},
-};
+use crate::UserBus;
+use kat_testing::systemd::introspection::{Interfaces, parse};
+use kat_types::VERSION;
 
 const CONTRACT: &str = include_str!("../../../dbus/rip.dws.kat1.xml");
 const POLICY: &str = include_str!("../../../dbus/rip.dws.kat1.conf");

@@ -16,7 +16,7 @@ use futures_util::StreamExt;
 use zbus::{Connection, fdo::DBusProxy};
 
 use super::served::{job_removed, properties_changed, say_changed, say_job_removed, serve};
-use crate::systemd::{
+use crate::{
     BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UserBus,
     proxies::SYSTEMD,
 };

@@ -8,14 +8,14 @@ use zbus::{
     wire::ObjectPath,
 };
 
-use crate::systemd::{
+use crate::{
     SERVICE_PROPERTIES, UNIT_PROPERTIES,
-    introspection::{Interfaces, parse},
     proxies::{
         JobRemoved, LoginManagerProxy, Reloading, SYSTEMD_MANAGER, SYSTEMD_SERVICE, SYSTEMD_UNIT,
         SystemdManagerProxy, UnitNew, UnitRemoved,
     },
 };
+use kat_testing::systemd::introspection::{Interfaces, parse};
 
 const SYSTEMD_XML: &str = include_str!("../../../dbus/org.freedesktop.systemd1.xml");
 const LOGIND_XML: &str = include_str!("../../../dbus/org.freedesktop.login1.xml");

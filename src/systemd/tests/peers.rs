@@ -1,19 +1,14 @@
 //! The real manager against a served one, over a pair of sockets.
 
-use std::{
-    os::unix::net::UnixStream,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{os::unix::net::UnixStream, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 use zbus::{Connection, Guid, connection::Builder};
 
 use super::served::serve;
-use crate::systemd::{
-    BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus,
-};
+use crate::{BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -34,7 +29,7 @@ impl Peers {
     }
 
     async fn hang_up(&self) {
-        let server = self.servers.lock().unwrap().remove(0);
+        let server = self.servers.lock().remove(0);
         server.close().await.unwrap();
     }
 }
@@ -46,11 +41,11 @@ impl Connector for Peers {
     }
 
     async fn connect(&self) -> Result<Connection, String> {
-        *self.attempts.lock().unwrap() += 1;
-        if *self.times.lock().unwrap() == 0 {
+        *self.attempts.lock() += 1;
+        if *self.times.lock() == 0 {
             return Err("no more peers".to_owned());
         }
-        *self.times.lock().unwrap() -= 1;
+        *self.times.lock() -= 1;
         let (one, two) = UnixStream::pair().unwrap();
         let server = Builder::unix_stream(one).server(Guid::generate()).p2p();
         let client = Builder::unix_stream(two)
@@ -59,7 +54,7 @@ impl Connector for Peers {
         let (server, client) = futures_util::join!(server.build(), client.build());
         let server = server.unwrap();
         serve(&server).await;
-        self.servers.lock().unwrap().push(server);
+        self.servers.lock().push(server);
         client.map_err(|error| error.to_string())
     }
 }
@@ -203,16 +198,16 @@ async fn does_not_hammer_a_bus_that_is_not_there() {
         let error = manager.reload().await.unwrap_err();
         assert!(error.to_string().contains("no more peers"), "{error}");
     }
-    assert_eq!(*peers.attempts.lock().unwrap(), 1);
+    assert_eq!(*peers.attempts.lock(), 1);
     tokio::time::pause();
     tokio::time::advance(Duration::from_millis(101)).await;
     manager.reload().await.unwrap_err();
-    assert_eq!(*peers.attempts.lock().unwrap(), 2);
+    assert_eq!(*peers.attempts.lock(), 2);
     tokio::time::advance(Duration::from_millis(101)).await;
     manager.reload().await.unwrap_err();
-    assert_eq!(*peers.attempts.lock().unwrap(), 2, "the delay grows");
+    assert_eq!(*peers.attempts.lock(), 2, "the delay grows");
     tokio::time::advance(Duration::from_secs(5)).await;
-    *peers.times.lock().unwrap() = 1;
+    *peers.times.lock() = 1;
     tokio::time::resume();
     manager.reload().await.unwrap();
 }

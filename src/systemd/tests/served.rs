@@ -44,7 +44,7 @@ pub(super) async fn serve(connection: &Connection) {
         .at("/org/freedesktop/systemd1", ServedManager::new())
         .await
         .unwrap();
-    let unit = crate::systemd::path::unit_path("kat-ok.service");
+    let unit = crate::path::unit_path("kat-ok.service");
     server.at(unit.as_str(), ServedUnit).await.unwrap();
     server.at(unit.as_str(), ServedService).await.unwrap();
 }
@@ -83,7 +83,7 @@ pub(super) async fn say_changed(connection: &Connection, unit: &str) {
 
 /// The signal, to everyone or to one name.
 pub(super) fn properties_changed(unit: &str, to: Option<&str>) -> Message {
-    let path = crate::systemd::path::unit_path(unit);
+    let path = crate::path::unit_path(unit);
     let changed: BTreeMap<&str, Variant<'_>> =
         BTreeMap::from([("ActiveState", Variant::new("active"))]);
     let signal = Message::signal(

@@ -6,7 +6,7 @@ mod syntax;
 mod together;
 mod values;
 
-use kat::bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
+use kat_bundle::{Class, Diagnostic, Mode, SourceFile, pack, parse, parse_cluster, read_archive};
 
 use crate::over_api;
 

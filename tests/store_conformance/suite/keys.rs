@@ -1,11 +1,12 @@
 //! Reads, writes and lists.
 
-use kat::store::{Committed, Compare, MAX_OPERATIONS, Operation, StoreError};
+use kat_store::{Committed, StoreError};
+use kat_types::transaction::{Compare, MAX_OPERATIONS, Operation};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
 
-pub async fn gets_what_was_put(backend: &dyn Backend) {
+pub(crate) async fn gets_what_was_put(backend: &dyn Backend) {
     let (store, other) = (backend.client().await, backend.client().await);
     assert_eq!(store.get("/t/a").await.expect("answered"), None);
     let first = write(&*store, &[put("/t/a", "1")]).await;
@@ -29,7 +30,7 @@ pub async fn gets_what_was_put(backend: &dyn Backend) {
     assert!(found.value.is_empty());
 }
 
-pub async fn transacts_under_conditions(backend: &dyn Backend) {
+pub(crate) async fn transacts_under_conditions(backend: &dyn Backend) {
     let store = backend.client().await;
     let absent = [Compare::ModRevision("/t/a".into(), 0)];
     let made = store
@@ -109,7 +110,7 @@ pub async fn transacts_under_conditions(backend: &dyn Backend) {
     assert_eq!(store.list("/t/").await.expect("listed").revision, second);
 }
 
-pub async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
+pub(crate) async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
     let store = backend.client().await;
     let many =
         |count: usize| -> Vec<_> { (0..count).map(|n| put(&format!("/t/{n:03}"), "")).collect() };
@@ -161,7 +162,7 @@ pub async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
     assert!(matches!(done, Ok(Committed::Yes(_))), "{done:?}");
     assert_eq!(names(&*store, "/t/").await.len(), MAX_OPERATIONS);
     // The largest that is allowed, in one value.
-    let value = "x".repeat(kat::store::MAX_BYTES - 100);
+    let value = "x".repeat(kat_types::transaction::MAX_BYTES - 100);
     write(&*store, &[put("/t/large", &value)]).await;
     assert_eq!(
         store
@@ -175,7 +176,7 @@ pub async fn refuses_what_is_beyond_the_limits(backend: &dyn Backend) {
     );
 }
 
-pub async fn lists_in_order_at_one_revision(backend: &dyn Backend) {
+pub(crate) async fn lists_in_order_at_one_revision(backend: &dyn Backend) {
     let store = backend.client().await;
     assert!(store.list("/t/").await.expect("listed").items.is_empty());
     let outside = [put("/t", "-"), put("/t.", "-"), put("/t0", "-")];
@@ -231,7 +232,7 @@ pub async fn lists_in_order_at_one_revision(backend: &dyn Backend) {
     assert!(writing.await.expect("written") > 1);
 }
 
-pub async fn lists_more_than_one_message_holds(backend: &dyn Backend) {
+pub(crate) async fn lists_more_than_one_message_holds(backend: &dyn Backend) {
     let store = backend.client().await;
     // 5 MiB in 10,000 small keys, then 12 MiB in large ones: pages of both kinds.
     let value = "s".repeat(512);

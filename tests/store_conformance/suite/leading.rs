@@ -2,11 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kat::store::{
-    Committed, Leadership, Mirror, Operation, StateStore, StoreError,
+use kat_store::{
+    Committed, Leadership, Mirror, StateStore, StoreError,
     fenced::{self, Group, Outcome},
-    keys,
 };
+use kat_types::{keys, transaction::Operation};
 use tokio_util::sync::CancellationToken;
 
 use super::{Backend, names, put, soon, write};
@@ -17,7 +17,7 @@ async fn elect(store: &Arc<dyn StateStore>, name: &str) -> Leadership {
         .expect("elected")
 }
 
-pub async fn elects_one_leader(backend: &dyn Backend) {
+pub(crate) async fn elects_one_leader(backend: &dyn Backend) {
     let (one, two, three) = (
         backend.client().await,
         backend.client().await,
@@ -79,7 +79,7 @@ pub async fn elects_one_leader(backend: &dyn Backend) {
     assert!(matches!(wrong, Err(StoreError::Invalid(_))));
 }
 
-pub async fn a_dropped_candidate_withdraws(backend: &dyn Backend) {
+pub(crate) async fn a_dropped_candidate_withdraws(backend: &dyn Backend) {
     let (one, two, three) = (
         backend.client().await,
         backend.client().await,
@@ -103,7 +103,7 @@ pub async fn a_dropped_candidate_withdraws(backend: &dyn Backend) {
     assert!(third.create_revision > first.create_revision);
 }
 
-pub async fn a_deleted_election_key_ends_leadership(backend: &dyn Backend) {
+pub(crate) async fn a_deleted_election_key_ends_leadership(backend: &dyn Backend) {
     let (one, two) = (backend.client().await, backend.client().await);
     let first = elect(&one, "alpha").await;
     write(&*two, &[Operation::Delete(first.key.clone())]).await;
@@ -112,7 +112,7 @@ pub async fn a_deleted_election_key_ends_leadership(backend: &dyn Backend) {
     assert!(!second.lost.is_cancelled());
 }
 
-pub async fn fenced_commits(backend: &dyn Backend) {
+pub(crate) async fn fenced_commits(backend: &dyn Backend) {
     let store = backend.client().await;
     let leadership = elect(&store, "alpha").await;
     let groups: Vec<Group> = (0..300)
@@ -141,7 +141,7 @@ pub async fn fenced_commits(backend: &dyn Backend) {
     assert_eq!(store.get("/t/late").await.expect("answered"), None);
 }
 
-pub async fn mirrors(backend: &dyn Backend) {
+pub(crate) async fn mirrors(backend: &dyn Backend) {
     let (store, writer) = (backend.client().await, backend.client().await);
     write(&*writer, &[put("/t/a", "1"), put("/u", "1")]).await;
     let cancel = CancellationToken::new();

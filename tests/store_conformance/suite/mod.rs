@@ -8,12 +8,13 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use kat::store::{Committed, Operation, StateStore, WatchBatch, WatchEvent, WatchStream};
+use kat_store::{Committed, StateStore, WatchBatch, WatchEvent, WatchStream};
+use kat_types::transaction::Operation;
 
-pub use self::{keys::*, leading::*, watches::*};
+pub(crate) use self::{keys::*, leading::*, watches::*};
 
 #[async_trait]
-pub trait Backend: Sync {
+pub(crate) trait Backend: Sync {
     /// A client of its own.
     async fn client(&self) -> Arc<dyn StateStore>;
     /// Forgets the history below a revision.
@@ -21,19 +22,19 @@ pub trait Backend: Sync {
 }
 
 /// Fails the test when something takes too long; generous, for slow machines.
-pub async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(Duration::from_secs(20), work).await {
         Ok(done) => done,
         Err(_) => panic!("{what} took more than 20 s"),
     }
 }
 
-pub fn put(key: &str, value: &str) -> Operation {
+pub(crate) fn put(key: &str, value: &str) -> Operation {
     Operation::Put(key.into(), value.into())
 }
 
 /// Writes, and the revision.
-pub async fn write(store: &dyn StateStore, operations: &[Operation]) -> i64 {
+pub(crate) async fn write(store: &dyn StateStore, operations: &[Operation]) -> i64 {
     match store.transact(&[], operations).await.expect("written") {
         Committed::Yes(revision) => revision,
         Committed::No => panic!("a write without conditions was refused"),

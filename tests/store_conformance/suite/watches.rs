@@ -1,11 +1,12 @@
 //! Watches, and what compaction does to them.
 
 use futures_util::StreamExt;
-use kat::store::{Operation, StoreError};
+use kat_store::StoreError;
+use kat_types::transaction::Operation;
 
 use super::{Backend, names, next, put, shown, soon, write};
 
-pub async fn deletes_prefixes(backend: &dyn Backend) {
+pub(crate) async fn deletes_prefixes(backend: &dyn Backend) {
     let store = backend.client().await;
     let revision = write(
         &*store,
@@ -30,7 +31,7 @@ pub async fn deletes_prefixes(backend: &dyn Backend) {
     );
 }
 
-pub async fn watches_history_and_changes(backend: &dyn Backend) {
+pub(crate) async fn watches_history_and_changes(backend: &dyn Backend) {
     let (store, writer) = (backend.client().await, backend.client().await);
     let first = write(&*writer, &[put("/t/a", "1")]).await;
     write(&*writer, &[put("/other", "1")]).await;
@@ -78,7 +79,7 @@ pub async fn watches_history_and_changes(backend: &dyn Backend) {
     assert_eq!(shown(&next(&mut ahead).await), ["+/t/now="]);
 }
 
-pub async fn compaction_ends_old_watches(backend: &dyn Backend) {
+pub(crate) async fn compaction_ends_old_watches(backend: &dyn Backend) {
     let store = backend.client().await;
     let mut revision = 0;
     for n in 0..10 {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::super::*;
-use crate::bundle::{
+use kat_bundle::{
     fields::{self, Field, FieldType},
     yaml::json_of,
 };

@@ -16,20 +16,21 @@ use super::{
     documents::{another, around, carried, decode, must, remove, set},
     *,
 };
-use crate::{
-    api::types::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
-    bundle::fields::{self, Field, Status},
-    leader::SnapshotBuilder,
-    plan::{
-        ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, HOST_PORT_DATA_PATH, NamespaceRecord,
-        NodeRegistration, Observed, ReportedNode, Wanted, WorkloadMeta, WorkloadUser, plan,
-    },
-    render::{RenderSettings, Renderer},
+use kat_bundle::fields::{self, Field, Status};
+use kat_leader::SnapshotBuilder;
+use kat_plan::{HOST_PORT_DATA_PATH, Observed, ReportedNode, plan};
+use kat_render::{RenderSettings, Renderer};
+use kat_store::mirror::Entries;
+use kat_types::{
+    api::{InstancePhase, InstanceReport, NodeReport, NodeResources, Taint},
+    assignment::{ASSIGNMENT_SCHEMA, Assignment, DesiredMeta, Wanted, WorkloadUser},
+    keys,
+    records::{NamespaceRecord, NodeRegistration, WorkloadMeta},
     resource::{
         Bytes, Container, HostPort, MilliCpu, OnPartition, Port, Protocol, ResourceList,
         RestartCondition, RestartPolicy, TaintEffect, WorkloadType,
     },
-    store::{KeyValue, Operation, keys, mirror::Entries},
+    transaction::{KeyValue, Operation},
 };
 
 /// Fields that neither a unit nor a decision depends on, and who shows them.

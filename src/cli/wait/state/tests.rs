@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::types::{Condition, InstanceSpec, Item, Metadata, WorkloadStatus, WorkloadView};
+use kat_types::api::{Condition, InstanceSpec, Item, Metadata, WorkloadStatus, WorkloadView};
 
 fn target() -> Target {
     Target {
@@ -43,7 +43,7 @@ fn instance(name: &str, phase: InstancePhase, reason: &str, generation: u64) -> 
             ..Metadata::default()
         },
         spec: InstanceSpec::default(),
-        status: crate::api::types::InstanceStatus::default(),
+        status: kat_types::api::InstanceStatus::default(),
     };
     item.status.phase = phase;
     item.status.reason = reason.to_owned();

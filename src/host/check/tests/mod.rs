@@ -6,7 +6,7 @@ mod ports;
 use std::process::Command;
 
 use super::*;
-use crate::host::{facts::Version, users::Taken};
+use crate::{facts::Version, users::Taken};
 
 fn input(stage: Stage) -> CheckInput {
     CheckInput::new(ClusterSpec::default(), AgentConfig::default(), stage)

@@ -1,7 +1,7 @@
 //! Networks that overlap the cluster's, and what mends that.
 
 use super::*;
-use crate::host::facts::network::{Address, Route};
+use crate::facts::network::{Address, Route};
 
 fn route(to: &str, link: &str) -> Route {
     Route {

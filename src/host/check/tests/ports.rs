@@ -1,7 +1,7 @@
 //! Who has the ports, and what ends them.
 
 use super::*;
-use crate::host::facts::network::{Listener, Protocol};
+use crate::facts::network::{Listener, Protocol};
 
 fn listener(protocol: Protocol, port: u16, process: Option<&str>, unit: Option<&str>) -> Listener {
     Listener {

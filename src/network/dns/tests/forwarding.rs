@@ -242,7 +242,7 @@ fn kept_answers_say_how_long_they_still_hold() {
     let request = parse(&asked.to_vec().unwrap()).unwrap();
     let answer = one_address(&asked).remove(0);
     for (age, left) in [(0, 300), (299, 1), (400, 0)] {
-        let reply = crate::network::dns::server::relay(&request, &answer, age);
+        let reply = crate::dns::server::relay(&request, &answer, age);
         assert_eq!(reply.answers[0].ttl, left);
     }
 }

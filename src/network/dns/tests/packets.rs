@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::network::dns::{fuzz, message, server};
+use crate::dns::{fuzz, message, server};
 
 #[test]
 fn the_fuzz_targets_reach_zone_and_resolvers() {

@@ -1,7 +1,7 @@
 use hickory_proto::rr::rdata::A;
 
 use super::*;
-use crate::network::dns::tests::{node, records, zone};
+use crate::dns::tests::{node, records, zone};
 
 const CONTAINER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 100, 0, 7));
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

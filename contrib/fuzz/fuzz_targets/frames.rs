@@ -1,0 +1,59 @@
+//! Any bytes as a session's body, in either direction: where the pieces are cut changes nothing, no frame is longer
+//! than it may be, and what is understood is understood again when it is written.
+#![no_main]
+
+use std::fmt::Debug;
+
+use kat_fuzz::{peak_of, survive_overflow};
+use kat_types::frames::{FrameError, Frames, Input, MOST, Message, Output};
+use libfuzzer_sys::fuzz_target;
+
+/// All frames before the end or the first mistake, from pieces of this length.
+fn read<T: Message>(wire: &[u8], cut: usize) -> (Vec<T>, Result<(), FrameError>) {
+    let mut frames = Frames::default();
+    let mut found = Vec::new();
+    for piece in wire.chunks(cut) {
+        frames.push(piece);
+        loop {
+            match frames.take() {
+                Ok(Some(frame)) => found.push(frame),
+                Ok(None) => break,
+                Err(error) => return (found, Err(error)),
+            }
+        }
+    }
+    (found, frames.end())
+}
+
+fn check<T: Message + PartialEq + Debug>(wire: &[u8], cut: usize) {
+    let ((found, end), memory) = peak_of(|| read::<T>(wire, cut));
+    assert!(
+        memory <= 256 * 1024 + 256 * wire.len(),
+        "{memory} bytes of memory"
+    );
+    assert_eq!(
+        read::<T>(wire, wire.len().max(1)),
+        (found, end),
+        "cut into pieces of {cut}"
+    );
+    let (found, _) = read::<T>(wire, cut);
+    for frame in found {
+        let (_, content) = frame.parts();
+        assert!(content.len() <= MOST, "{} bytes of content", content.len());
+        let written = frame.encode();
+        let (again, end) = read::<T>(&written, cut);
+        assert_eq!(end, Ok(()));
+        // The words of an error may have been shortened, once.
+        assert_eq!(again.len(), 1, "one frame becomes {}", again.len());
+        for frame in again {
+            assert_eq!(frame.encode(), written);
+        }
+    }
+}
+
+fuzz_target!(init: survive_overflow(), |bytes: &[u8]| {
+    let Some((cut, wire)) = bytes.split_first() else { return };
+    let cut = usize::from(*cut).max(1);
+    check::<Input>(wire, cut);
+    check::<Output>(wire, cut);
+});

@@ -1,0 +1,9 @@
+//! Who this machine is, its keys, and where it finds the others.
+
+pub(crate) mod cluster_cache;
+pub mod identity;
+pub(crate) mod keys;
+pub(crate) mod machine;
+pub(crate) mod peer_agents;
+pub mod reach;
+pub(crate) mod renewal;

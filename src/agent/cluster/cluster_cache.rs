@@ -1,0 +1,401 @@
+//! Where this machine finds the cluster: kept on the disk, and followed in the store.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::Arc,
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use tokio::sync::watch;
+
+use super::identity::Identity;
+use crate::paths;
+use kat_host::files::{self, Access, FileError};
+use kat_leader::leader_name;
+use kat_plan::{ClusterEndpoints, ClusterMembers, MemberRecord};
+use kat_store::mirror::Entries;
+use kat_types::{api::StoreEpoch, keys};
+
+/// Largest file.
+const LIMIT: u64 = 4 << 20;
+
+/// `/var/lib/kat/cluster.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Known {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// `host:port` of the leader's API.
+    pub leader: Option<String>,
+    /// The machine that leads; nothing where its version does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leader_name: Option<String>,
+    /// Where machines answer.
+    pub endpoints: ClusterEndpoints,
+    /// etcd's members.
+    pub members: ClusterMembers,
+    /// How often the store was begun anew.
+    pub store_epoch: StoreEpoch,
+}
+
+impl Known {
+    /// Out of the keys below `/kat/config/`. What is there and can't be read, because a newer version
+    /// wrote it, is as it was `before`: a machine that holds etcd must not take it for a list
+    /// without itself.
+    pub fn read(entries: &Entries, before: &Self) -> Self {
+        let leader = entries.get(keys::LEADER_ENDPOINT);
+        let leader = leader.map(|entry| String::from_utf8_lossy(&entry.value).into_owned());
+        Self {
+            schema: 1,
+            store_epoch: part(entries, keys::STORE_EPOCH, &before.store_epoch),
+            members: part(entries, keys::MEMBERS, &before.members),
+            leader,
+            leader_name: leader_name(entries),
+            endpoints: part(entries, keys::ENDPOINTS, &before.endpoints),
+        }
+    }
+
+    /// `host:port` of APIs to ask, the leader's first. Over the overlay last: where all addresses
+    /// outside it are others than they were, it still leads there.
+    pub fn api(&self, port: u16) -> Vec<String> {
+        let mut found: Vec<String> = self.leader.iter().cloned().collect();
+        found.extend(self.endpoints.api());
+        let members = self.endpoints.machines.values().filter(|one| one.etcd);
+        let overlay = members.filter_map(|one| one.overlay);
+        found.extend(overlay.map(|address| SocketAddr::from((address, port)).to_string()));
+        in_order(found)
+    }
+
+    /// URLs of etcd for this machine: its own by loopback, if it holds one, then the others.
+    pub fn etcd(&self, identity: &Identity) -> Vec<String> {
+        let port = identity.cluster.spec.etcd_client_port;
+        let mut urls = self.endpoints.etcd(port);
+        if identity.etcd {
+            let own = format!("https://{}:{port}", identity.overlay_address());
+            urls.retain(|url| *url != own);
+            urls.insert(0, format!("https://127.0.0.1:{port}"));
+        }
+        urls
+    }
+
+    /// etcd's id of this machine's member, and whether it has a vote.
+    pub fn member(&self, identity: &Identity) -> Option<&MemberRecord> {
+        self.members.members.get(&identity.node)
+    }
+
+    /// `name=url` of every member, as one that starts for the first time must name them; nothing
+    /// while this machine is the only one, or none.
+    pub fn initial_cluster(&self, identity: &Identity) -> Option<String> {
+        let members = &self.members.members;
+        if members.len() < 2 || !members.contains_key(&identity.node) {
+            return None;
+        }
+        let port = identity.cluster.spec.etcd_peer_port;
+        let mut named = Vec::new();
+        for name in members.keys() {
+            let address = self.endpoints.machines.get(name)?.overlay?;
+            named.push(format!("{name}=https://{address}:{port}"));
+        }
+        Some(named.join(","))
+    }
+
+    /// The same without this machine.
+    pub fn of_others(mut self, identity: &Identity) -> Self {
+        self.leader = self.other_leader(identity);
+        self.leader_name = self.leader_name.filter(|name| *name != identity.node);
+        self.endpoints.machines.remove(&identity.node);
+        self.members.members.remove(&identity.node);
+        self
+    }
+
+    /// The leader's API, unless that is this machine.
+    pub fn other_leader(&self, identity: &Identity) -> Option<String> {
+        let leader = self.leader.as_ref()?;
+        if let Some(name) = &self.leader_name {
+            return (*name != identity.node).then(|| leader.clone());
+        }
+        let host = leader
+            .rsplit_once(':')
+            .map_or(leader.as_str(), |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let own = |address: &IpAddr| host.parse() == Ok(*address);
+        let here = self.endpoints.machines.get(&identity.node);
+        let named = here.is_some_and(|here| here.api.contains(leader));
+        (!named && !identity.advertise.iter().any(own)).then(|| leader.clone())
+    }
+
+    /// `host:port` at which the leader's API may be had, unless this machine leads. Over the overlay
+    /// first: that way stays where the leader is behind NAT, or its addresses are others than they were.
+    /// The leader is found by its name, and only among machines that hold the store: any machine may say
+    /// that an address is its own.
+    pub fn ways_to_leader(&self, identity: &Identity) -> Vec<String> {
+        let Some(leader) = self.other_leader(identity) else {
+            return Vec::new();
+        };
+        let port = identity.cluster.spec.api_port;
+        let mut members = self.endpoints.machines.iter().filter(|(_, one)| one.etcd);
+        let named = match &self.leader_name {
+            Some(leader_name) => members.find(|(name, _)| *name == leader_name),
+            None => {
+                members.find(|(name, one)| **name != identity.node && one.api.contains(&leader))
+            }
+        };
+        let machine = named.map(|(_, machine)| machine);
+        let overlay = machine.and_then(|machine| machine.overlay);
+        let overlay = overlay.map(|address| SocketAddr::from((address, port)).to_string());
+        let others = machine.map(|machine| machine.api.clone());
+        let mut found: Vec<String> = overlay.into_iter().chain([leader]).collect();
+        found.extend(others.unwrap_or_default());
+        in_order(found)
+    }
+
+    /// Keeps it on the disk.
+    pub fn store(&self) -> Result<(), FileError> {
+        let path = Path::new(paths::KNOWN);
+        let text = files::json_of(path, self)?;
+        files::write_if_changed(path, &text, Access::mode(0o600)).map(drop)
+    }
+
+    /// As it was last kept; empty where nothing was.
+    pub fn stored() -> Self {
+        let content = match files::read_bounded(Path::new(paths::KNOWN), LIMIT) {
+            Ok(content) => content,
+            Err(error) if error.is_not_found() => return Self::default(),
+            Err(error) => {
+                tracing::error!("where the cluster was is not known: {error:#}");
+                return Self::default();
+            }
+        };
+        serde_json::from_slice(&content).unwrap_or_else(|error| {
+            tracing::error!(path = paths::KNOWN, "it can't be read: {error:#}");
+            Self::default()
+        })
+    }
+}
+
+/// Each once.
+fn in_order(mut endpoints: Vec<String>) -> Vec<String> {
+    let mut seen = std::collections::BTreeSet::new();
+    endpoints.retain(|endpoint| seen.insert(endpoint.clone()));
+    endpoints
+}
+
+/// The default where nothing is stored.
+fn part<T: DeserializeOwned + Default + Clone>(entries: &Entries, key: &str, before: &T) -> T {
+    let Some(entry) = entries.get(key) else {
+        return T::default();
+    };
+    serde_json::from_slice(&entry.value).unwrap_or_else(|error| {
+        tracing::error!(
+            key,
+            "it can't be read; what was known before still holds: {error:#}"
+        );
+        before.clone()
+    })
+}
+
+/// The present knowledge, for whoever asks.
+pub(crate) type KnownNow = watch::Receiver<Arc<Known>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::MachineEndpoints;
+
+    fn known() -> Known {
+        let machine = |api: &[&str], overlay: [u8; 4], etcd| MachineEndpoints {
+            api: api.iter().map(|text| (*text).to_owned()).collect(),
+            overlay: Some(overlay.into()),
+            etcd,
+            ..MachineEndpoints::default()
+        };
+        let member = |id: &str| MemberRecord {
+            id: id.to_owned(),
+            voting: true,
+            healthy: true,
+        };
+        Known {
+            schema: 1,
+            store_epoch: StoreEpoch::default(),
+            members: ClusterMembers {
+                schema: 1,
+                members: [
+                    ("n1".to_owned(), member("a")),
+                    ("n2".to_owned(), member("b")),
+                ]
+                .into(),
+            },
+            leader: Some("192.0.2.2:9115".to_owned()),
+            leader_name: None,
+            endpoints: ClusterEndpoints {
+                schema: 1,
+                machines: [
+                    (
+                        "n1".to_owned(),
+                        machine(
+                            &["192.0.2.1:9115", "[2001:db8::1]:9115"],
+                            [10, 100, 0, 1],
+                            true,
+                        ),
+                    ),
+                    (
+                        "n2".to_owned(),
+                        machine(&["192.0.2.2:9115"], [10, 100, 2, 1], true),
+                    ),
+                    (
+                        "n3".to_owned(),
+                        machine(&["192.0.2.3:9115"], [10, 100, 4, 1], false),
+                    ),
+                ]
+                .into(),
+            },
+        }
+    }
+
+    fn identity(node: &str, subnet: &str, etcd: bool) -> Identity {
+        Identity {
+            subnet: subnet.parse().unwrap(),
+            etcd,
+            ..Identity::example(node)
+        }
+    }
+
+    #[test]
+    fn a_member_asks_its_own_etcd_first_and_names_all_when_it_starts() {
+        let known = known();
+        let second = identity("n2", "10.100.2.0/23", true);
+        let urls = ["https://127.0.0.1:2379", "https://10.100.0.1:2379"];
+        assert_eq!(known.etcd(&second), urls);
+        let cluster = known.initial_cluster(&second);
+        let expected = "n1=https://10.100.0.1:2380,n2=https://10.100.2.1:2380";
+        assert_eq!(cluster.as_deref(), Some(expected));
+        let worker = identity("n3", "10.100.4.0/23", false);
+        assert_eq!(known.etcd(&worker).len(), 2);
+        assert_eq!(known.initial_cluster(&worker), None);
+        let mut alone = known;
+        alone.members.members.remove("n1");
+        assert_eq!(alone.initial_cluster(&second), None);
+    }
+
+    /// As a newer version may have written them: a member that took it for a list without itself
+    /// would remove its data.
+    #[test]
+    fn what_can_not_be_read_is_as_it_was() {
+        let before = known();
+        let entries = |members: &str, endpoints: &str| -> Entries {
+            let pairs = [(keys::MEMBERS, members), (keys::ENDPOINTS, endpoints)];
+            let pairs = pairs.into_iter().filter(|(_, value)| !value.is_empty());
+            pairs
+                .map(|(key, value)| {
+                    let entry = kat_types::transaction::KeyValue {
+                        key: key.to_owned(),
+                        value: value.as_bytes().to_vec(),
+                        mod_revision: 1,
+                        create_revision: 1,
+                    };
+                    (Arc::from(key), Arc::new(entry))
+                })
+                .collect()
+        };
+        let newer = r#"{"schema":2,"members":[["n1","a","voting"]]}"#;
+        let read = Known::read(&entries(newer, r#"{"schema":2,"machines":7}"#), &before);
+        assert_eq!(read.members, before.members);
+        assert_eq!(read.endpoints, before.endpoints);
+        let members = r#"{"schema":9,"members":{"n1":{"id":"c","voting":true,"mood":"fine"}}}"#;
+        let read = Known::read(&entries(members, ""), &before);
+        assert_eq!(read.members.members["n1"].id, "c");
+        assert!(read.endpoints.machines.is_empty(), "nothing is stored");
+    }
+
+    #[test]
+    fn callers_are_passed_on_over_the_overlay_before_any_address_outside() {
+        let mut known = known();
+        let worker = identity("n3", "10.100.4.0/23", false);
+        let second = identity("n2", "10.100.2.0/23", true);
+        assert_eq!(known.ways_to_leader(&second), [""; 0], "it leads");
+        assert_eq!(
+            known.ways_to_leader(&worker),
+            ["10.100.2.1:9115", "192.0.2.2:9115"]
+        );
+        known.leader = Some("[2001:db8::1]:9115".to_owned());
+        let expected = ["10.100.0.1:9115", "[2001:db8::1]:9115", "192.0.2.1:9115"];
+        assert_eq!(known.ways_to_leader(&second), expected);
+        // Behind NAT it is named by its place on the overlay.
+        let first = known.endpoints.machines.get_mut("n1").unwrap();
+        first.api = vec!["10.100.0.1:9115".to_owned()];
+        known.leader = Some("10.100.0.1:9115".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["10.100.0.1:9115"]);
+        // It has just moved: whose the address is was not told yet.
+        known.leader = Some("192.0.2.99:9115".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["192.0.2.99:9115"]);
+        known.leader = None;
+        assert_eq!(known.ways_to_leader(&second), [""; 0]);
+    }
+
+    /// A machine that says it has the leader's address is not asked in its place.
+    #[test]
+    fn the_leader_is_found_by_its_name_and_among_members_alone() {
+        let mut known = known();
+        let second = identity("n2", "10.100.2.0/23", true);
+        known.leader = Some("192.0.2.1:9115".to_owned());
+        let own = known.endpoints.machines["n3"].clone();
+        let worker = MachineEndpoints {
+            api: vec!["192.0.2.1:9115".to_owned()],
+            overlay: Some([10, 100, 6, 1].into()),
+            ..own
+        };
+        // Its name sorts first.
+        known.endpoints.machines.insert("a4".to_owned(), worker);
+        let expected = ["10.100.0.1:9115", "192.0.2.1:9115", "[2001:db8::1]:9115"];
+        assert_eq!(known.ways_to_leader(&second), expected);
+        known.leader_name = Some("n1".to_owned());
+        assert_eq!(known.ways_to_leader(&second), expected);
+        // Nor one that is named and holds no store.
+        known.leader_name = Some("a4".to_owned());
+        assert_eq!(known.ways_to_leader(&second), ["192.0.2.1:9115"]);
+        known.leader_name = Some("n2".to_owned());
+        assert_eq!(known.ways_to_leader(&second), [""; 0], "it leads");
+    }
+
+    #[test]
+    fn a_name_beside_an_endpoint_of_another_transaction_is_not_the_leaders() {
+        let entry = |key: &str, value: &str, mod_revision| {
+            let entry = kat_types::transaction::KeyValue {
+                key: key.to_owned(),
+                value: value.as_bytes().to_vec(),
+                mod_revision,
+                create_revision: 1,
+            };
+            (Arc::from(key), Arc::new(entry))
+        };
+        let read = |endpoint_revision| {
+            let entries: Entries = [
+                entry(keys::LEADER_ENDPOINT, "192.0.2.2:9115", endpoint_revision),
+                entry(keys::LEADER_NAME, "n2", 7),
+            ]
+            .into_iter()
+            .collect();
+            Known::read(&entries, &Known::default()).leader_name
+        };
+        assert_eq!(read(7).as_deref(), Some("n2"));
+        // As a leader of version 0.1.0 writes it when it takes over.
+        assert_eq!(read(9), None);
+    }
+
+    #[test]
+    fn the_leader_is_asked_first_and_workers_never() {
+        let expected = [
+            "192.0.2.2:9115",
+            "192.0.2.1:9115",
+            "[2001:db8::1]:9115",
+            "10.100.0.1:9115",
+            "10.100.2.1:9115",
+        ];
+        assert_eq!(known().api(9115), expected);
+        assert_eq!(
+            known().endpoints.etcd(2379),
+            ["https://10.100.0.1:2379", "https://10.100.2.1:2379"]
+        );
+    }
+}

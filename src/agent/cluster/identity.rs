@@ -1,0 +1,69 @@
+//! Who this machine is: written once by init or join, read at every start.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+
+use super::reach::Reached;
+use kat_types::resource::ClusterConfiguration;
+
+/// `/var/lib/kat/node.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Identity {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Name of the machine.
+    pub node: String,
+    /// Generated at init or join; not the machine id, which cloned machines share.
+    pub node_uid: String,
+    /// Identity of the cluster.
+    pub cluster_uid: String,
+    /// The cluster's configuration as it was at init or join.
+    pub cluster: ClusterConfiguration,
+    /// This machine's part of the overlay.
+    pub subnet: Ipv4Net,
+    /// Addresses at which others reached this machine at init or join.
+    pub advertise: Vec<IpAddr>,
+    /// This machine holds etcd.
+    pub etcd: bool,
+    /// What was said of how others reach it.
+    #[serde(default)]
+    pub reached: Reached,
+}
+
+impl Identity {
+    /// This machine's address on the overlay.
+    pub fn overlay_address(&self) -> Ipv4Addr {
+        kat_plan::node_address(self.subnet)
+    }
+
+    /// The name that every server certificate of the cluster bears.
+    pub fn cluster_name(&self) -> String {
+        cluster_server_name(&self.cluster_uid)
+    }
+}
+
+#[cfg(test)]
+impl Identity {
+    /// A machine without etcd, of a cluster with the defaults.
+    pub(crate) fn example(node: &str) -> Self {
+        Self {
+            schema: 1,
+            node: node.to_owned(),
+            node_uid: "7a1c".to_owned(),
+            cluster_uid: "3f0c".to_owned(),
+            cluster: ClusterConfiguration::default(),
+            subnet: "10.100.0.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: false,
+            reached: Reached::default(),
+        }
+    }
+}
+
+/// The name that every server certificate of a cluster bears: it names the cluster, not an address.
+pub fn cluster_server_name(cluster_uid: &str) -> String {
+    format!("kat.{cluster_uid}")
+}

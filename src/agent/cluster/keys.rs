@@ -1,0 +1,419 @@
+//! This machine's keys and certificates: made at init, renewed before they run out.
+//!
+//! A machine that holds etcd has the authorities and issues its own leaves, before etcd starts
+//! (ARCHITECTURE.md, Identity).
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use jiff::Timestamp;
+
+use super::identity::Identity;
+use crate::paths::PKI;
+use kat_host::files::{self, Access, FileError};
+use kat_pki as pki;
+use kat_pki::recovery_key::RecoveryKey;
+use kat_pki::{Authority, AuthorityKind, LeafKind, PkiError};
+use kat_types::api::{AuthorityKeys, Certificates, MemberKeys, MembershipAnswer};
+
+/// Where etcd reads its own; its user can't read the machine's other keys.
+pub(crate) const ETCD_PKI: &str = "/var/lib/kat/etcd-pki";
+/// Largest file of a certificate or key.
+const LIMIT: u64 = 256 << 10;
+
+/// What could not be done about keys.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// A certificate or key.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// A file.
+    #[error(transparent)]
+    File(#[from] FileError),
+}
+
+fn no_key(error: pki::recovery_key::SealError) -> PkiError {
+    PkiError::Key(error.to_string())
+}
+
+/// The leaves of a machine, by the name of their files.
+const LEAVES: [&str; 7] = [
+    "node",
+    "admin",
+    "leader",
+    "leader-etcd",
+    "node-etcd",
+    "etcd-server",
+    "etcd-peer",
+];
+
+/// The folder of a machine's keys.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    folder: PathBuf,
+    etcd_folder: PathBuf,
+    etcd_group: Option<u32>,
+}
+
+impl Keys {
+    /// The real folders; `etcd_group` is the group of etcd's user.
+    pub fn new(etcd_group: Option<u32>) -> Self {
+        Self {
+            folder: PKI.into(),
+            etcd_folder: ETCD_PKI.into(),
+            etcd_group,
+        }
+    }
+
+    /// Makes the recovery key and the three authorities, unless they are there (RFC001-KAT 4.1.1).
+    pub fn ensure_authorities(
+        &self,
+        cluster_uid: &str,
+        now: Timestamp,
+    ) -> Result<RecoveryKey, KeysError> {
+        let recovery = match pki::load_recovery_key(&self.folder) {
+            Err(error) if error.is_not_found() => {
+                let made = RecoveryKey::generate().map_err(no_key)?;
+                pki::store_recovery_key(&self.folder, &made)?;
+                made
+            }
+            known => known?,
+        };
+        for kind in AuthorityKind::ALL {
+            if !self.folder.join(kind.sealed_file()).exists() {
+                Authority::generate(kind, cluster_uid, now)?.store(&self.folder, &recovery)?;
+            }
+        }
+        Ok(recovery)
+    }
+
+    /// What the authorities' keys are sealed with.
+    ///
+    /// # Errors
+    /// A file that is missing or holds something else.
+    pub fn recovery_key(&self) -> Result<RecoveryKey, KeysError> {
+        Ok(pki::load_recovery_key(&self.folder)?)
+    }
+
+    /// The authorities with their keys, by name: what a backup holds.
+    pub fn authorities(&self) -> Result<BTreeMap<String, AuthorityKeys>, KeysError> {
+        let recovery = self.recovery_key()?;
+        let mut found = BTreeMap::new();
+        for kind in AuthorityKind::ALL {
+            let authority = Authority::load(&self.folder, kind, &recovery)?;
+            let keys = AuthorityKeys {
+                certificate: authority.certificate_pem().to_owned(),
+                key: authority.key_pem(),
+            };
+            found.insert(kind.name().to_owned(), keys);
+        }
+        Ok(found)
+    }
+
+    /// Seals the authorities' keys that an earlier version left in clear; says whether there were
+    /// any. What is there already stays until what comes after it lies whole on the disk.
+    pub fn seal_authorities(&self) -> Result<bool, KeysError> {
+        let in_clear = |kind: &AuthorityKind| self.folder.join(kind.clear_file()).exists();
+        let kinds: Vec<_> = AuthorityKind::ALL.into_iter().filter(in_clear).collect();
+        if kinds.is_empty() {
+            return Ok(false);
+        }
+        let recovery = match pki::load_recovery_key(&self.folder) {
+            Err(error) if error.is_not_found() => {
+                let cluster = Authority::load_clear(&self.folder, AuthorityKind::Cluster)?;
+                let derived = cluster.derived_recovery_key();
+                pki::store_recovery_key(&self.folder, &derived)?;
+                derived
+            }
+            known => known?,
+        };
+        for kind in kinds {
+            Authority::load_clear(&self.folder, kind)?.store(&self.folder, &recovery)?;
+        }
+        Ok(true)
+    }
+
+    /// Keeps the authorities that the leader handed over. Those whose certificates this machine
+    /// trusts already must be these.
+    ///
+    /// # Errors
+    /// A key that does not belong to its certificate, or another authority than is known.
+    pub fn store_authorities(&self, given: &MembershipAnswer) -> Result<(), KeysError> {
+        let mut authorities = Vec::new();
+        for kind in AuthorityKind::ALL {
+            let name = kind.name();
+            let keys = given.authorities.get(name).ok_or_else(|| {
+                PkiError::Certificate(format!("of {name}: the leader did not send it"))
+            })?;
+            let known = self.certificate(name).ok();
+            if known.is_some_and(|known| known.trim() != keys.certificate.trim()) {
+                let message = format!("of {name}: the leader sent another than is known here");
+                return Err(PkiError::Certificate(message).into());
+            }
+            authorities.push(Authority::from_pem(kind, &keys.certificate, &keys.key)?);
+        }
+        let recovery = match (given.recovery_key.as_str(), authorities.first()) {
+            ("", Some(cluster)) => cluster.derived_recovery_key(),
+            (text, _) => RecoveryKey::parse(text).map_err(no_key)?,
+        };
+        pki::store_recovery_key(&self.folder, &recovery)?;
+        for authority in authorities {
+            authority.store(&self.folder, &recovery)?;
+        }
+        Ok(())
+    }
+
+    /// Removes what only a machine has that holds etcd.
+    pub fn forget_authorities(&self) -> Result<(), KeysError> {
+        for kind in AuthorityKind::ALL {
+            files::remove(&self.folder.join(kind.clear_file()))?;
+            files::remove(&self.folder.join(kind.sealed_file()))?;
+        }
+        files::remove(&pki::recovery_key_file(&self.folder))?;
+        let peers = AuthorityKind::EtcdPeers.name();
+        files::remove(&self.folder.join(format!("{peers}.crt")))?;
+        for name in LEAVES {
+            if !matches!(name, "node" | "node-etcd") {
+                for ending in ["crt", "key"] {
+                    files::remove(&self.folder.join(format!("{name}.{ending}")))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A certificate request for the key of a machine that holds no authority; the key is made if it
+    /// is missing. One key serves for both of the machine's certificates.
+    pub fn machine_request(&self, node: &str) -> Result<String, KeysError> {
+        let key_pem = self.key("node")?;
+        Ok(pki::create_request_for_key(
+            &format!("node:{node}"),
+            &key_pem,
+        )?)
+    }
+
+    /// The same, signed together with what the machine says of itself when it joins.
+    pub fn joining_request(&self, node: &str, statement: &str) -> Result<String, KeysError> {
+        let (name, key_pem) = (format!("node:{node}"), self.key("node")?);
+        Ok(pki::create_request_stating(&name, &key_pem, statement)?)
+    }
+
+    /// A key, which is made if it is missing.
+    fn key(&self, name: &str) -> Result<String, KeysError> {
+        let path = self.folder.join(format!("{name}.key"));
+        match files::read_text(&path, LIMIT) {
+            Err(error) if error.is_not_found() => {
+                let made = pki::create_key()?;
+                files::ensure_folder(&self.folder, Access::mode(0o700))?;
+                pki::write_secret(&path, made.as_bytes())?;
+                Ok(made)
+            }
+            known => Ok(known?),
+        }
+    }
+
+    /// Puts the key in place by which the cluster knows this machine.
+    pub fn store_node_key(&self, pem: &str) -> Result<(), KeysError> {
+        Ok(pki::write_secret(
+            &self.folder.join("node.key"),
+            pem.as_bytes(),
+        )?)
+    }
+
+    /// Keeps what the leader signed for [`Self::machine_request`].
+    pub fn store_machine(&self, certificates: &Certificates) -> Result<(), KeysError> {
+        let key = files::read_text(&self.folder.join("node.key"), LIMIT)?;
+        pki::write_secret(&self.folder.join("node-etcd.key"), key.as_bytes())?;
+        for (name, pem) in [
+            ("cluster-ca", &certificates.cluster_authority),
+            ("etcd-client-ca", &certificates.etcd_authority),
+            ("node-etcd", &certificates.etcd),
+            ("node", &certificates.node),
+        ] {
+            pki::write_public(&self.folder.join(format!("{name}.crt")), pem.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Whether the certificates of a machine that holds no authority should be renewed.
+    pub fn machine_due(&self, now: Timestamp) -> bool {
+        ["node", "node-etcd"].iter().any(|name| {
+            let certificate = self.certificate(name).ok();
+            certificate.is_none_or(|pem| pki::renew_due(&pem, now).unwrap_or(true))
+        })
+    }
+
+    /// Whether a certificate of a machine that holds no authority has run out, or is missing.
+    pub fn machine_expired(&self, now: Timestamp) -> bool {
+        ["node", "node-etcd"].iter().any(|name| {
+            let validity = self.certificate(name).ok();
+            let validity = validity.and_then(|pem| pki::validity_of(&pem).ok());
+            validity.is_none_or(|validity| validity.not_after < now)
+        })
+    }
+
+    /// Issues every leaf that is missing, can't be read, or is due: two thirds of its life are over.
+    /// Says which.
+    pub fn renew(
+        &self,
+        identity: &Identity,
+        now: Timestamp,
+    ) -> Result<Vec<&'static str>, KeysError> {
+        let mut renewed = Vec::new();
+        for name in LEAVES {
+            let due = match self.certificate(name) {
+                Ok(pem) => pki::renew_due(&pem, now).unwrap_or(true),
+                Err(_) => true,
+            };
+            if due {
+                self.issue(name, identity, now)?;
+                renewed.push(name);
+            }
+        }
+        self.copy_for_etcd()?;
+        Ok(renewed)
+    }
+
+    fn issue(
+        &self,
+        name: &'static str,
+        identity: &Identity,
+        now: Timestamp,
+    ) -> Result<(), KeysError> {
+        let node = identity.node.clone();
+        let overlay = IpAddr::V4(identity.overlay_address());
+        let loopback = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (authority, kind) = match name {
+            "node" => {
+                let mut addresses = identity.advertise.clone();
+                addresses.extend([overlay, loopback]);
+                let cluster_uid = identity.cluster_uid.clone();
+                (
+                    AuthorityKind::Cluster,
+                    LeafKind::Node {
+                        name: node,
+                        cluster_uid,
+                        addresses,
+                    },
+                )
+            }
+            "admin" => (AuthorityKind::Cluster, LeafKind::Admin { name: node }),
+            "leader" => (AuthorityKind::Cluster, LeafKind::Leader { name: node }),
+            "leader-etcd" => (AuthorityKind::EtcdClients, LeafKind::Leader { name: node }),
+            "node-etcd" => (
+                AuthorityKind::EtcdClients,
+                LeafKind::EtcdNode { name: node },
+            ),
+            "etcd-server" => (
+                AuthorityKind::EtcdClients,
+                LeafKind::EtcdServer {
+                    name: node,
+                    addresses: vec![overlay, loopback],
+                },
+            ),
+            _ => (
+                AuthorityKind::EtcdPeers,
+                LeafKind::EtcdPeer {
+                    name: node,
+                    addresses: vec![overlay],
+                },
+            ),
+        };
+        let authority = Authority::load(&self.folder, authority, &self.recovery_key()?)?;
+        let key_path = self.folder.join(format!("{name}.key"));
+        // A renewal keeps the key: the cluster knows the machine by it.
+        let leaf = match files::read_text(&key_path, LIMIT) {
+            Ok(key_pem) => {
+                let request = pki::create_request_for_key(&kind.common_name(), &key_pem)?;
+                pki::Identity {
+                    certificate_pem: authority.sign_request(&request, &kind, now)?,
+                    key_pem,
+                }
+            }
+            Err(error) if error.is_not_found() => authority.issue(&kind, now)?,
+            Err(error) => return Err(error.into()),
+        };
+        pki::write_secret(&key_path, leaf.key_pem.as_bytes())?;
+        pki::write_public(
+            &self.folder.join(format!("{name}.crt")),
+            leaf.certificate_pem.as_bytes(),
+        )?;
+        Ok(())
+    }
+
+    /// etcd's user gets what etcd needs and nothing else.
+    fn copy_for_etcd(&self) -> Result<(), KeysError> {
+        let Some(group) = self.etcd_group else {
+            return Ok(());
+        };
+        files::ensure_folder(&self.etcd_folder, Access::owned(0o750, 0, group))?;
+        let wanted = [
+            "etcd-client-ca.crt",
+            "etcd-peer-ca.crt",
+            "etcd-server.crt",
+            "etcd-server.key",
+            "etcd-peer.crt",
+            "etcd-peer.key",
+        ];
+        for name in wanted {
+            let content = files::read_bounded(&self.folder.join(name), LIMIT)?;
+            files::write_if_changed(
+                &self.etcd_folder.join(name),
+                &content,
+                Access::owned(0o640, 0, group),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// A leaf and its key.
+    pub fn leaf(&self, name: &str) -> Result<pki::Identity, KeysError> {
+        Ok(pki::Identity {
+            certificate_pem: self.certificate(name)?,
+            key_pem: files::read_text(&self.folder.join(format!("{name}.key")), LIMIT)?,
+        })
+    }
+
+    /// A certificate, of a leaf or an authority.
+    pub fn certificate(&self, name: &str) -> Result<String, KeysError> {
+        Ok(files::read_text(
+            &self.folder.join(format!("{name}.crt")),
+            LIMIT,
+        )?)
+    }
+
+    /// SHA-256 of this machine's public key, hexadecimal; it outlives renewals.
+    pub fn identity_key(&self) -> Result<String, KeysError> {
+        Ok(pki::tls::public_key_hash(&self.certificate("node")?)?)
+    }
+
+    /// The keys of the certificates that this machine has while it holds the store. They are made here
+    /// unless they are there, since the cluster is to know them when the machine joins: a certificate
+    /// that an earlier machine of its name has is good for nothing from the first moment on.
+    pub fn member_keys(&self) -> Result<MemberKeys, KeysError> {
+        Ok(MemberKeys {
+            leader: self.key_hash("leader")?,
+            admin: self.key_hash("admin")?,
+        })
+    }
+
+    fn key_hash(&self, name: &str) -> Result<String, KeysError> {
+        Ok(pki::key_hash(&self.key(name)?)?)
+    }
+
+    /// The cluster authority's certificate.
+    pub fn cluster_authority(&self) -> Result<String, KeysError> {
+        self.certificate(AuthorityKind::Cluster.name())
+    }
+
+    /// The certificate of the authority of etcd's clients and servers.
+    pub fn etcd_authority(&self) -> Result<String, KeysError> {
+        self.certificate(AuthorityKind::EtcdClients.name())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! A machine's leaves over the months.
+
+use jiff::ToSpan;
+
+use super::*;
+use kat_types::api::AuthorityKeys;
+
+fn identity() -> Identity {
+    Identity {
+        advertise: vec!["192.0.2.1".parse().unwrap()],
+        etcd: true,
+        ..Identity::example("n1")
+    }
+}
+
+fn day(number: i64) -> Timestamp {
+    let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+    start + (number * 24).hours()
+}
+
+/// Certificate and key of every leaf.
+fn leaves(keys: &Keys) -> Vec<(String, String)> {
+    let leaves = LEAVES.iter().map(|name| keys.leaf(name).unwrap());
+    leaves
+        .map(|leaf| (leaf.certificate_pem, leaf.key_pem))
+        .collect()
+}
+
+/// What etcd reads, by name.
+fn of_etcd(keys: &Keys) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = std::fs::read_dir(&keys.etcd_folder)
+        .unwrap()
+        .map(|entry| {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            (name, std::fs::read(entry.path()).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn leaves_are_renewed_after_two_thirds_of_their_life_and_keep_their_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: Some(0),
+    };
+    let identity = identity();
+    keys.ensure_authorities(&identity.cluster_uid, day(0))
+        .unwrap();
+    assert_eq!(keys.renew(&identity, day(0)).unwrap(), LEAVES);
+    let (first, key) = (leaves(&keys), keys.identity_key().unwrap());
+    let etcd_first = of_etcd(&keys);
+    assert!(!etcd_first.is_empty());
+    // Nothing is due for twenty days, and a clock that is behind makes nothing due.
+    for calm in [0, 10, 19, -400] {
+        let renewed = keys.renew(&identity, day(calm)).unwrap();
+        assert!(renewed.is_empty(), "day {calm}: {renewed:?}");
+    }
+    assert!(leaves(&keys) == first);
+    assert_eq!(keys.renew(&identity, day(21)).unwrap(), LEAVES);
+    let second = leaves(&keys);
+    for (name, (before, after)) in LEAVES.iter().zip(first.iter().zip(&second)) {
+        assert_ne!(before.0, after.0, "{name}");
+        assert!(before.1 == after.1, "{name} has another key");
+        let validity = pki::validity_of(&after.0).unwrap();
+        assert!(validity.holds(day(21)) && validity.holds(day(50)), "{name}");
+        assert!(!validity.holds(day(52)), "{name}");
+    }
+    assert_eq!(keys.identity_key().unwrap(), key);
+    // etcd gets the renewed ones too.
+    let etcd_second = of_etcd(&keys);
+    assert_eq!(etcd_first.len(), etcd_second.len());
+    let changed: Vec<&str> = etcd_first
+        .iter()
+        .zip(&etcd_second)
+        .filter(|(before, after)| before != after)
+        .map(|(before, _)| before.0.as_str())
+        .collect();
+    assert_eq!(changed.len(), 2, "{changed:?}");
+}
+
+#[test]
+fn a_machine_that_was_away_for_months_has_new_leaves_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: Some(0),
+    };
+    let identity = identity();
+    keys.ensure_authorities(&identity.cluster_uid, day(0))
+        .unwrap();
+    keys.renew(&identity, day(0)).unwrap();
+    assert_eq!(keys.renew(&identity, day(90)).unwrap(), LEAVES);
+    // One that is gone or damaged is made again, alone.
+    std::fs::remove_file(keys.folder.join("leader.crt")).unwrap();
+    std::fs::write(keys.folder.join("etcd-peer.crt"), "damaged").unwrap();
+    assert_eq!(
+        keys.renew(&identity, day(91)).unwrap(),
+        ["leader", "etcd-peer"]
+    );
+}
+
+fn given(authorities: &[Authority], recovery_key: &str) -> MembershipAnswer {
+    let keys = authorities.iter().map(|authority| {
+        let keys = AuthorityKeys {
+            certificate: authority.certificate_pem().to_owned(),
+            key: authority.key_pem(),
+        };
+        (authority.kind().name().to_owned(), keys)
+    });
+    MembershipAnswer {
+        authorities: keys.collect(),
+        recovery_key: recovery_key.to_owned(),
+    }
+}
+
+fn keys_in(folder: &tempfile::TempDir) -> Keys {
+    Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: Some(0),
+    }
+}
+
+fn authorities() -> Vec<Authority> {
+    let now = Timestamp::now();
+    let kinds = AuthorityKind::ALL.into_iter();
+    kinds
+        .map(|kind| Authority::generate(kind, "test", now).unwrap())
+        .collect()
+}
+
+#[test]
+fn only_the_known_authorities_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = Keys {
+        folder: folder.path().join("pki"),
+        etcd_folder: folder.path().join("etcd-pki"),
+        etcd_group: None,
+    };
+    std::fs::create_dir(&keys.folder).unwrap();
+    let (own, others) = (authorities(), authorities());
+    // What a worker has.
+    for authority in own.iter().take(2) {
+        let path = keys.folder.join(format!("{}.crt", authority.kind().name()));
+        std::fs::write(path, authority.certificate_pem()).unwrap();
+    }
+    let recovery = RecoveryKey::generate().unwrap();
+    let text = recovery.reveal();
+    keys.store_authorities(&given(&others, &text)).unwrap_err();
+    let mut mixed = given(&own, &text);
+    let foreign = others[2].key_pem();
+    mixed.authorities.get_mut("etcd-peer-ca").unwrap().key = foreign;
+    keys.store_authorities(&mixed).unwrap_err();
+    keys.store_authorities(&given(&own[..2], &text))
+        .unwrap_err();
+    keys.store_authorities(&given(&own, "kat-recovery-123"))
+        .unwrap_err();
+    let has_key = || keys.folder.join("cluster-ca.key.sealed").exists();
+    assert!(
+        !has_key() && keys.recovery_key().is_err(),
+        "nothing is kept of what is refused"
+    );
+    keys.store_authorities(&given(&own, &text)).unwrap();
+    assert!(has_key() && keys.recovery_key().unwrap() == recovery);
+    assert!(!format!("{:?}", given(&own, &text)).contains(&text));
+    keys.forget_authorities().unwrap();
+    let mut left: Vec<_> = std::fs::read_dir(&keys.folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    left.sort();
+    assert_eq!(left, ["cluster-ca.crt", "etcd-client-ca.crt"]);
+}
+
+/// Leaves the authorities as an earlier version did: each key in clear.
+fn leave_clear(keys: &Keys, authorities: &[Authority]) {
+    std::fs::create_dir_all(&keys.folder).unwrap();
+    for authority in authorities {
+        let (kind, pem) = (authority.kind(), authority.key_pem());
+        pki::write_secret(&keys.folder.join(kind.clear_file()), pem.as_bytes()).unwrap();
+        let certificate = keys.folder.join(format!("{}.crt", kind.name()));
+        pki::write_public(&certificate, authority.certificate_pem().as_bytes()).unwrap();
+    }
+}
+
+fn clear_keys(keys: &Keys) -> usize {
+    let kinds = AuthorityKind::ALL.into_iter();
+    kinds
+        .filter(|kind| keys.folder.join(kind.clear_file()).exists())
+        .count()
+}
+
+#[test]
+fn keys_of_an_earlier_version_are_sealed_and_every_member_finds_the_same_recovery_key() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (first, second) = (keys_in(&first), keys_in(&second));
+    let authorities = authorities();
+    leave_clear(&first, &authorities);
+    leave_clear(&second, &authorities);
+    assert!(first.seal_authorities().unwrap() && second.seal_authorities().unwrap());
+    assert_eq!((clear_keys(&first), clear_keys(&second)), (0, 0));
+    let recovery = first.recovery_key().unwrap();
+    assert!(recovery == second.recovery_key().unwrap());
+    for authority in &authorities {
+        let opened = Authority::load(&second.folder, authority.kind(), &recovery).unwrap();
+        assert_eq!(opened.key_pem(), authority.key_pem());
+    }
+    // Leaves are issued as ever, and a second start finds nothing to do.
+    first.renew(&identity(), Timestamp::now()).unwrap();
+    assert!(!first.seal_authorities().unwrap());
+    // What a leader of an earlier version hands over ends the same.
+    let third = tempfile::tempdir().unwrap();
+    let third = keys_in(&third);
+    third.store_authorities(&given(&authorities, "")).unwrap();
+    assert!(third.recovery_key().unwrap() == recovery);
+}
+
+/// Whether its store is the cluster's is asked with a key that follows from the clear ones: it must be
+/// there before the first question, and so before etcd starts.
+#[tokio::test]
+async fn a_member_of_an_earlier_version_can_be_told_of_a_later_epoch_at_its_first_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    leave_clear(&keys, &authorities());
+    keys.recovery_key().unwrap_err();
+    let system = kat_testing::systemd::fake::FakeManager::new("system");
+    let known = crate::cluster::cluster_cache::Known::default();
+    let outdated =
+        crate::etcd::membership::give_up_outdated(&identity(), &keys, &known, &system).await;
+    assert!(!outdated.unwrap(), "nobody says so");
+    keys.recovery_key().unwrap();
+    assert_eq!(clear_keys(&keys), 0);
+}
+
+#[test]
+fn sealing_that_was_broken_off_anywhere_goes_on() {
+    let authorities = authorities();
+    let recovery = authorities[0].derived_recovery_key();
+    // After the recovery key; after each sealed key, with and without its clear one gone.
+    for sealed in 0..=3 {
+        for removed in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let keys = keys_in(&folder);
+            leave_clear(&keys, &authorities);
+            pki::store_recovery_key(&keys.folder, &recovery).unwrap();
+            for authority in authorities.iter().take(sealed) {
+                authority.store(&keys.folder, &recovery).unwrap();
+            }
+            if let (false, Some(last)) = (removed, sealed.checked_sub(1)) {
+                leave_clear(&keys, &authorities[last..=last]);
+            }
+            keys.seal_authorities().unwrap();
+            assert_eq!(clear_keys(&keys), 0, "{sealed} {removed}");
+            for authority in &authorities {
+                let opened = Authority::load(&keys.folder, authority.kind(), &recovery).unwrap();
+                assert_eq!(opened.key_pem(), authority.key_pem());
+            }
+        }
+    }
+    // A sealed key whose recovery key is gone is never replaced.
+    let folder = tempfile::tempdir().unwrap();
+    let keys = keys_in(&folder);
+    leave_clear(&keys, &authorities);
+    keys.seal_authorities().unwrap();
+    std::fs::remove_file(keys.folder.join("recovery.key")).unwrap();
+    assert!(!keys.seal_authorities().unwrap());
+    let error = keys.renew(&identity(), Timestamp::now()).unwrap_err();
+    assert!(error.to_string().contains("recovery.key"), "{error}");
+}

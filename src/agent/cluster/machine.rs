@@ -1,0 +1,511 @@
+//! The real machine: what it is like, and its way to the leader.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::future::BoxFuture;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use super::{
+    identity::Identity,
+    keys::{Keys, KeysError},
+    reach::Present,
+};
+use crate::{
+    MachineFacts, ReportSink,
+    cluster::cluster_cache::{Known, KnownNow},
+    disk::pressure::Disks,
+    etcd::membership,
+    volumes::Volumes,
+};
+use kat_client::{Client, ClientError, Options};
+use kat_host::{
+    facts::{FactsError, network, node_facts},
+    files,
+};
+use kat_network::{
+    links::address_change,
+    state::{OVERLAY_FILE, OverlayState},
+};
+use kat_systemd::{ManagerSource, UnitManager};
+use kat_types::{
+    api::{
+        Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport, NodeResources,
+        OverlayPeer, OverlayReport, data_lost_reason,
+    },
+    reason::Reason,
+    resource::{AgentConfig, Bytes, MilliCpu, ResourceList},
+};
+
+/// Largest file that tells of the peers.
+const OVERLAY_LIMIT: u64 = 1 << 20;
+
+/// Microseconds of the monotonic clock, as systemd counts them.
+pub(crate) fn monotonic_microseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
+    seconds
+        .saturating_mul(1_000_000)
+        .saturating_add(u64::try_from(now.tv_nsec).unwrap_or(0) / 1000)
+}
+
+/// The machine's root control group has the controllers that limits need.
+pub(crate) fn limits_enforced() -> bool {
+    let controllers =
+        std::fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
+    ["cpu", "memory"]
+        .iter()
+        .all(|wanted| controllers.split_whitespace().any(|one| one == *wanted))
+}
+
+/// The addresses of the links that lead out: those with a default route, without loopback and
+/// link-local ones; all others where there is no default route.
+pub(crate) fn default_addresses() -> Vec<IpAddr> {
+    let routes = network::routes();
+    let outward: Vec<&str> = routes
+        .iter()
+        .filter(|route| route.destination.prefix_len() == 0)
+        .map(|route| route.link.as_str())
+        .collect();
+    let usable = |address: &IpAddr| match address {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_link_local(),
+        IpAddr::V6(address) => !address.is_loopback() && !address.is_unicast_link_local(),
+    };
+    let mut found: Vec<_> = network::addresses()
+        .into_iter()
+        .filter(|one| usable(&one.address) && !one.link.starts_with("kat"))
+        .filter(|one| outward.is_empty() || outward.contains(&one.link.as_str()))
+        .map(|one| one.address)
+        .collect();
+    found.sort_by_key(|address| address.is_ipv6());
+    found.dedup();
+    found
+}
+
+/// What this machine is like.
+pub(crate) struct ThisMachine {
+    identity: Arc<Identity>,
+    config: AgentConfig,
+    system: Arc<dyn UnitManager>,
+    architecture: String,
+    capacity: ResourceList,
+    reserved: ResourceList,
+    known: KnownNow,
+    volumes: Arc<Volumes>,
+    disks: Arc<Disks>,
+    member_keys: MemberKeys,
+}
+
+impl ThisMachine {
+    /// The same, which holds the store with certificates for these keys.
+    #[must_use]
+    pub(crate) fn with_member_keys(self, member_keys: MemberKeys) -> Self {
+        Self {
+            member_keys,
+            ..self
+        }
+    }
+
+    /// Looks once at what does not change.
+    pub(crate) async fn new(
+        identity: &Arc<Identity>,
+        config: &AgentConfig,
+        managers: Arc<dyn ManagerSource>,
+        known: KnownNow,
+        volumes: Arc<Volumes>,
+        disks: Arc<Disks>,
+    ) -> Result<Self, FactsError> {
+        let facts = node_facts().await?;
+        Ok(Self {
+            identity: Arc::clone(identity),
+            config: config.clone(),
+            system: managers.system(),
+            architecture: facts.architecture,
+            capacity: ResourceList {
+                cpu: Some(MilliCpu(facts.cpu_milli)),
+                memory: Some(Bytes(facts.memory_bytes)),
+                storage: None,
+            },
+            reserved: config.reserved,
+            known,
+            volumes,
+            disks,
+            member_keys: MemberKeys::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl MachineFacts for ThisMachine {
+    fn resources(&self) -> NodeResources {
+        NodeResources {
+            capacity: self.capacity,
+            allocatable: without(self.capacity, self.reserved),
+        }
+    }
+
+    fn architecture(&self) -> String {
+        self.architecture.clone()
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        default_addresses()
+            .iter()
+            .map(ToString::to_string)
+            .collect()
+    }
+
+    fn member_keys(&self) -> MemberKeys {
+        self.member_keys.clone()
+    }
+
+    fn volume_shared(&self) -> bool {
+        self.config.volume_shared
+    }
+
+    fn host_network(&self) -> bool {
+        self.config.host_network_allow
+    }
+
+    fn made_volumes(&self) -> Vec<String> {
+        self.volumes.all_made()
+    }
+
+    fn present(&self) -> Present {
+        Present::of(&self.identity, &self.config)
+    }
+
+    fn moved(&self) -> BoxFuture<'static, ()> {
+        Box::pin(address_change())
+    }
+
+    fn conditions(&self) -> Vec<Condition> {
+        let lost = membership::lost_data(&self.identity, &self.known.borrow());
+        let lost = lost.map(|member| Condition {
+            kind: DATA_LOST_CONDITION.to_owned(),
+            status: true,
+            reason: data_lost_reason(&member),
+            message: "the data of this machine's etcd is gone; it becomes a member anew".to_owned(),
+            since: String::new(),
+        });
+        let unlimited = (!limits_enforced()).then(|| Condition {
+            kind: "LimitsEnforced".to_owned(),
+            status: false,
+            reason: Reason::ControllerMissing.into(),
+            message: "the cgroups of this machine lack the memory or the processor controller, so limits of workloads do nothing".to_owned(),
+            since: String::new(),
+        });
+        let pressure = self.disks.condition();
+        unlimited.into_iter().chain(lost).chain(pressure).collect()
+    }
+
+    async fn overlay(&self) -> OverlayReport {
+        let status = self.system.status("kat-net.service").await;
+        let word = match status.as_ref().map(|status| status.active_state.as_str()) {
+            Ok("active") => "connected",
+            Ok(_) => "down",
+            Err(_) => "unknown",
+        };
+        let (last_peer_sync, peers) = peers(Path::new(OVERLAY_FILE)).unwrap_or_default();
+        OverlayReport {
+            status: word.to_owned(),
+            last_peer_sync,
+            peers,
+        }
+    }
+}
+
+/// What workloads may use of a machine that keeps this back.
+fn without(capacity: ResourceList, reserved: ResourceList) -> ResourceList {
+    let cpu = capacity.cpu.unwrap_or_default().0;
+    let memory = capacity.memory.unwrap_or_default().0;
+    ResourceList {
+        cpu: Some(MilliCpu(
+            cpu.saturating_sub(reserved.cpu.unwrap_or_default().0),
+        )),
+        memory: Some(Bytes(
+            memory.saturating_sub(reserved.memory.unwrap_or_default().0),
+        )),
+        storage: None,
+    }
+}
+
+/// When `kat-net` last looked, and how the peers were; nothing where it has not since the boot.
+fn peers(path: &Path) -> Option<(String, Vec<OverlayPeer>)> {
+    let looked = std::fs::metadata(path)
+        .and_then(|meta| meta.modified())
+        .ok()?;
+    let text = files::read_bounded(path, OVERLAY_LIMIT).ok()?;
+    let state: OverlayState = serde_json::from_slice(&text).ok()?;
+    let time = |seconds: u64| {
+        let seconds = i64::try_from(seconds).ok()?;
+        Timestamp::from_second(seconds)
+            .ok()
+            .map(|time| time.to_string())
+    };
+    let peers = state.peers.into_iter().map(|(name, peer)| OverlayPeer {
+        name,
+        endpoint: peer.endpoint.map(|endpoint| endpoint.to_string()),
+        last_handshake: peer.last_handshake.and_then(time),
+        connected: peer.connected,
+        sent: peer.sent,
+        received: peer.received,
+        via: peer.via,
+    });
+    let since_epoch = looked.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some((time(since_epoch.as_secs())?, peers.collect()))
+}
+
+/// Reports go to the leader's API, with this machine's certificate.
+pub(crate) struct LeaderApi {
+    identity: Arc<Identity>,
+    keys: Keys,
+    known: KnownNow,
+    client: tokio::sync::Mutex<Option<Client>>,
+    /// The leader that the last report was for.
+    leader: Mutex<Option<String>>,
+    /// Reports that did not arrive since one did.
+    failures: AtomicUsize,
+}
+
+impl LeaderApi {
+    /// Nothing is connected until the first report.
+    pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys, known: KnownNow) -> Self {
+        Self {
+            known,
+            identity: Arc::clone(identity),
+            keys: keys.clone(),
+            client: tokio::sync::Mutex::default(),
+            leader: Mutex::default(),
+            failures: AtomicUsize::default(),
+        }
+    }
+
+    /// A client with the present certificate.
+    fn connect(&self) -> Result<Client, LeaderApiError> {
+        let known = self.known.borrow().clone();
+        let mut endpoints = client_endpoints(&self.identity, &known);
+        // Every machine passes reports on, and may know of a new leader before this one does.
+        let failures = self.failures.load(Ordering::Relaxed);
+        let first = failures.checked_rem(endpoints.len()).unwrap_or(0);
+        endpoints.rotate_left(first);
+        let client = client_at(&endpoints, &self.identity, &self.keys)?;
+        // The reporter tries again itself: with a new report, and on a new connection, which may
+        // lead to another leader.
+        let spec = &self.identity.cluster.spec;
+        let tick = spec
+            .agent_tick_seconds
+            .min(spec.node_loss_timeout_seconds / 5);
+        let options = Options {
+            request_timeout: Duration::from_secs(u64::from(tick).clamp(1, 5)),
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..client.options()
+        };
+        Ok(client.with_options(options))
+    }
+
+    /// The leader that is known now; true where the last report was for another.
+    fn turn_to_leader(&self) -> bool {
+        let now = self.known.borrow().leader.clone();
+        let mut leader = self.leader.lock();
+        let differs = *leader != now;
+        *leader = now;
+        differs
+    }
+}
+
+/// A client of the leader's API with this machine's certificate. A machine that holds etcd asks
+/// its own port, which passes on what is not for it, and the leader itself where callers have taken
+/// all places of that port.
+fn client_of(identity: &Identity, known: &Known, keys: &Keys) -> Result<Client, LeaderApiError> {
+    client_at(&client_endpoints(identity, known), identity, keys)
+}
+
+fn client_endpoints(identity: &Identity, known: &Known) -> Vec<String> {
+    let port = identity.cluster.spec.api_port;
+    if identity.etcd {
+        let own = SocketAddr::from(([127, 0, 0, 1], port)).to_string();
+        let leader = known.ways_to_leader(identity);
+        std::iter::once(own).chain(leader).collect()
+    } else {
+        known.api(port)
+    }
+}
+
+fn client_at(
+    endpoints: &[String],
+    identity: &Identity,
+    keys: &Keys,
+) -> Result<Client, LeaderApiError> {
+    let leaf = keys.leaf("node")?;
+    let options = Options {
+        request_timeout: Duration::from_secs(5),
+        ..Options::default()
+    };
+    Ok(Client::from_identity(
+        endpoints,
+        &identity.cluster_uid,
+        &keys.cluster_authority()?,
+        &format!("{}{}", leaf.certificate_pem, leaf.key_pem),
+        options,
+    )?)
+}
+
+/// Why there is no client.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LeaderApiError {
+    /// Keys.
+    #[error(transparent)]
+    Keys(#[from] KeysError),
+    /// The client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+#[async_trait]
+impl ReportSink for LeaderApi {
+    async fn send(&self, report: &NodeReport) -> Result<Duration, String> {
+        let turned = self.turn_to_leader();
+        let mut slot = self.client.lock().await;
+        if turned || slot.is_none() {
+            *slot = Some(self.connect().map_err(|error| error.to_string())?);
+        }
+        let Some(client) = slot.as_ref() else {
+            return Err("there is no client".to_owned());
+        };
+        let sent = client.report(&self.identity.node, report).await;
+        if sent.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+            // A renewed certificate is read with the next client.
+            *slot = None;
+        } else {
+            self.failures.store(0, Ordering::Relaxed);
+        }
+        sent.map_err(|error| match error.is_not_found() {
+            true => format!(
+                "the cluster does not know machine {} any more: it was taken out with `katcall delete node`. \
+                 `sudo kat-agent reset` clears it, and then it can join anew",
+                self.identity.node
+            ),
+            false => error.to_string(),
+        })
+    }
+
+    async fn elsewhere(&self) {
+        let mut known = self.known.clone();
+        let leader = || self.leader.lock().clone();
+        if known
+            .wait_for(|known| known.leader != leader())
+            .await
+            .is_err()
+        {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// Waits until the API on this machine's socket says that the machine is Ready.
+pub(crate) async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
+    let client = Client::from_unix_socket(Path::new(crate::paths::API_SOCKET), Options::default())?;
+    wait_ready_at(&client, identity, limit).await
+}
+
+/// Waits until the leader says that this machine is Ready.
+pub(crate) async fn wait_joined(
+    identity: &Identity,
+    known: &Known,
+    keys: &Keys,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    let client = client_of(identity, known, keys)?;
+    wait_ready_at(&client, identity, limit).await
+}
+
+/// What this machine needs to hold etcd, from the leader.
+pub(crate) async fn membership(
+    identity: &Identity,
+    known: &Known,
+    keys: &Keys,
+) -> anyhow::Result<MembershipAnswer> {
+    let client = client_of(identity, known, keys)?;
+    Ok(client.membership(&identity.node).await?)
+}
+
+/// Tells the leader that this machine leaves for good. Its own agent is stopped by then, so others
+/// are asked.
+pub(crate) async fn leave(identity: &Identity) -> anyhow::Result<()> {
+    let known = Known::stored().of_others(identity);
+    let identity = &Identity {
+        etcd: false,
+        ..identity.clone()
+    };
+    let client = client_of(identity, &known, &Keys::new(None))?;
+    match client.delete_node(&identity.node).await {
+        // Taken out before, its certificate proves nothing any more.
+        Err(error) if !(error.is_not_found() || error.status() == Some(401)) => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+async fn wait_ready_at(
+    client: &Client,
+    identity: &Identity,
+    limit: Duration,
+) -> anyhow::Result<()> {
+    use kat_types::api::NodePhase;
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let phase = client
+            .node(&identity.node)
+            .await
+            .map(|node| (node.status.phase, node.status.message));
+        match phase {
+            Ok((NodePhase::Ready, _)) => return Ok(()),
+            other if tokio::time::Instant::now() >= deadline => {
+                let state = match other {
+                    Ok((phase, message)) => format!("{phase:?} {message}"),
+                    Err(error) => error.to_string(),
+                };
+                anyhow::bail!(
+                    "kat-agent runs, but the machine was not Ready within {} s ({state}); `journalctl -u kat-agent` says why",
+                    limit.as_secs()
+                );
+            }
+            _ => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_machine_keeps_back_is_not_for_workloads() {
+        let of = |cpu: Option<u64>, memory: Option<u64>| ResourceList {
+            cpu: cpu.map(MilliCpu),
+            memory: memory.map(Bytes),
+            storage: None,
+        };
+        let has = of(Some(2000), Some(4 << 30));
+        for (reserved, left) in [
+            (of(None, None), has),
+            (of(Some(250), Some(1 << 30)), of(Some(1750), Some(3 << 30))),
+            (of(Some(250), None), of(Some(1750), Some(4 << 30))),
+            // More than there is leaves nothing.
+            (of(Some(9000), Some(8 << 30)), of(Some(0), Some(0))),
+        ] {
+            assert_eq!(without(has, reserved), left);
+        }
+    }
+}

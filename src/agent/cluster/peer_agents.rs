@@ -1,0 +1,116 @@
+//! The leader's way to the agents of other machines: port `agentPort` of their overlay addresses, for
+//! reads and streams that a person asked for, and for nothing else.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use super::{
+    identity::Identity,
+    keys::{Keys, KeysError},
+};
+use crate::cluster::cluster_cache::KnownNow;
+use kat_client::{Client, ClientError, Options};
+use kat_pki as pki;
+
+/// A machine that is there answers sooner, also behind a slow line.
+const CONNECT: Duration = Duration::from_secs(3);
+/// While much is sent, the line's buffers are full.
+const PATIENT: Duration = Duration::from_secs(10);
+/// For the head of an answer.
+const ANSWER: Duration = Duration::from_secs(25);
+
+/// What it takes to call an agent. Keys are read anew for each call: they are renewed.
+#[derive(Clone)]
+pub struct Agents {
+    identity: Arc<Identity>,
+    keys: Keys,
+    known: KnownNow,
+}
+
+impl Agents {
+    /// Calls with this machine's certificate of a leader, which machines have that hold etcd.
+    pub fn new(identity: &Arc<Identity>, keys: &Keys, known: &KnownNow) -> Self {
+        Self {
+            identity: Arc::clone(identity),
+            keys: keys.clone(),
+            known: known.clone(),
+        }
+    }
+
+    /// A client of one machine's agent; nothing is connected yet.
+    ///
+    /// # Errors
+    /// Why there can be none, for people.
+    pub fn client(&self, node: &str) -> Result<Client, String> {
+        let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
+        if !self.identity.etcd {
+            return Err(cannot("this machine can't lead".to_owned()));
+        }
+        self.client_with(node, "leader", CONNECT)
+    }
+
+    /// The same with this machine's own certificate, for what it is to take from another.
+    ///
+    /// # Errors
+    /// Why there can be none, for people.
+    pub fn client_of_a_machine(&self, node: &str) -> Result<Client, String> {
+        self.client_with(node, "node", PATIENT)
+    }
+
+    fn client_with(&self, node: &str, leaf: &str, connect: Duration) -> Result<Client, String> {
+        let cannot = |reason: String| format!("the machine `{node}` can't be asked: {reason}");
+        let machines = self.known.borrow();
+        let machine = machines.endpoints.machines.get(node);
+        let overlay = machine.and_then(|machine| machine.overlay);
+        let key_hash = machine.map(|machine| machine.node_key.clone());
+        let machine = pki::tls::KnownMachine {
+            name: node.to_owned(),
+            key_hash: key_hash.filter(|hash| !hash.is_empty()),
+        };
+        drop(machines);
+        let overlay = overlay.ok_or_else(|| cannot("its address is not known".to_owned()))?;
+        let port = self.identity.cluster.spec.agent_port;
+        let config = self
+            .config(machine, leaf)
+            .map_err(|error| cannot(error.to_string()))?;
+        let options = Options {
+            connect_timeout: connect,
+            request_timeout: ANSWER,
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..Options::default()
+        };
+        Client::of_agent(
+            &SocketAddr::from((overlay, port)).to_string(),
+            config,
+            options,
+        )
+        .map_err(|error| cannot(error.to_string()))
+    }
+
+    fn config(
+        &self,
+        machine: pki::tls::KnownMachine,
+        leaf: &str,
+    ) -> Result<rustls::ClientConfig, KeysError> {
+        let authority = self.keys.cluster_authority()?;
+        let leader = pki::tls::CurrentIdentity::new(&self.keys.leaf(leaf)?, &authority)?;
+        let uid = &self.identity.cluster_uid;
+        Ok(pki::tls::agent_client_config(
+            &authority, uid, leader, machine,
+        )?)
+    }
+}
+
+/// A machine that could not be asked, for people.
+pub(crate) fn away(node: &str, error: &ClientError) -> String {
+    match error {
+        ClientError::Unreachable { attempts } => {
+            let reasons: Vec<&str> = attempts.iter().map(|(_, reason)| reason.as_str()).collect();
+            format!(
+                "the machine `{node}` can't be reached: {}",
+                reasons.join("; ")
+            )
+        }
+        error => format!("the machine `{node}` is not there any more: {error}"),
+    }
+}

@@ -1,0 +1,310 @@
+//! Where other machines reach this one outside the overlay: what `--advertise-address` said, and what
+//! it means with the addresses of now.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::bail;
+use serde::{Deserialize, Serialize};
+
+use super::{identity::Identity, machine::default_addresses};
+use kat_network::overlay::local_addresses::{self as local, Local};
+use kat_types::{api::Reach, resource::AgentConfig};
+
+/// Most addresses of one machine that are told to others.
+const MAX_ADDRESSES: usize = 8;
+
+/// One `--advertise-address`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Given {
+    /// This address, whether the machine has it or not.
+    Address(IpAddr),
+    /// The addresses that the interface has.
+    Interface(String),
+    /// A host name, resolved by who wants to reach the machine.
+    Name(String),
+}
+
+/// How this machine is reached, as it was said at init or join.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Reached {
+    /// In the order to try; an empty list is the addresses that lead out. Nothing where an older
+    /// version joined, which kept what came of it alone.
+    pub by: Option<Vec<Given>>,
+    /// It is behind NAT.
+    pub behind_nat: bool,
+    /// It is a relay.
+    pub relay: bool,
+}
+
+/// Where this machine is reached now.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Present {
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+}
+
+impl Reached {
+    /// With the words of a command line.
+    ///
+    /// # Errors
+    /// One is no address, no interface with an address, and no name that is known.
+    pub async fn new(words: &[String]) -> anyhow::Result<Self> {
+        let locals = local::addresses();
+        let mut by = Vec::new();
+        for word in words {
+            let given = match word.parse() {
+                Ok(address) => Given::Address(address),
+                Err(_) if locals.iter().any(|one| one.link == *word) => {
+                    Given::Interface(word.clone())
+                }
+                Err(_) if is_known(word).await => Given::Name(word.clone()),
+                Err(_) => bail!(
+                    "`{word}` is neither an address nor an interface with an address, nor a host name that is known"
+                ),
+            };
+            by.push(given);
+        }
+        Ok(Self {
+            by: Some(by),
+            ..Self::default()
+        })
+    }
+
+    /// What is told to others beside the addresses.
+    pub fn told(&self) -> Reach {
+        let name = |given: &Given| match given {
+            Given::Name(name) => Some(name.clone()),
+            _ => None,
+        };
+        Reach {
+            names: self.by.iter().flatten().filter_map(name).collect(),
+            behind_nat: self.behind_nat,
+            relay: self.relay,
+        }
+    }
+
+    /// The addresses of now; those that lead out where nothing else was said.
+    ///
+    /// # Errors
+    /// The machine has none.
+    pub fn addresses_now(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let found = self.addresses(&[], &local::addresses(), default_addresses());
+        if found.is_empty() {
+            bail!("no address of this machine was found; name one with --advertise-address");
+        }
+        Ok(found)
+    }
+
+    /// The same from what the machine has and an older version kept.
+    fn addresses(&self, kept: &[IpAddr], locals: &[Local], outward: Vec<IpAddr>) -> Vec<IpAddr> {
+        let on_link = |link: &str| {
+            let of_link = locals.iter().filter(|one| one.link == link);
+            of_link.map(|one| one.address).collect::<Vec<_>>()
+        };
+        let mut found: Vec<IpAddr> = match &self.by {
+            Some(by) => by
+                .iter()
+                .flat_map(|given| match given {
+                    Given::Address(address) => vec![*address],
+                    Given::Interface(link) => on_link(link),
+                    Given::Name(_) => Vec::new(),
+                })
+                .collect(),
+            None => {
+                let here = |address: &IpAddr| locals.iter().any(|one| one.address == *address);
+                let (present, gone): (Vec<_>, Vec<_>) = kept.iter().partition(|one| here(one));
+                // Gone may be an address that the machine never had, such as a router's.
+                present
+                    .into_iter()
+                    .chain(outward.clone())
+                    .chain(gone)
+                    .collect()
+            }
+        };
+        if found.is_empty() {
+            found = outward;
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        found.retain(|address| seen.insert(*address));
+        found.truncate(MAX_ADDRESSES);
+        found
+    }
+}
+
+impl Present {
+    /// Of this machine.
+    pub fn of(identity: &Identity, config: &AgentConfig) -> Self {
+        let reached = &identity.reached;
+        let locals = local::addresses();
+        let addresses = reached.addresses(&identity.advertise, &locals, default_addresses());
+        let default_port = identity.cluster.spec.wireguard_port;
+        let endpoints = wireguard_endpoints(&reached.told(), &addresses, config, default_port);
+        Self {
+            addresses,
+            endpoints,
+        }
+    }
+
+    /// `host:port` of the API, for whom this machine is to be named by one. Behind NAT others come
+    /// to it over the overlay alone.
+    pub fn api(&self, identity: &Identity) -> Option<String> {
+        let port = identity.cluster.spec.api_port;
+        let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
+        if identity.reached.behind_nat {
+            return Some(at(identity.overlay_address().into()));
+        }
+        let names = identity.reached.told().names;
+        let name = names.first().map(|name| format!("{name}:{port}"));
+        let address = self.addresses.first().or(identity.advertise.first());
+        name.or_else(|| address.copied().map(at))
+    }
+}
+
+/// `host:port` at which others reach this machine's WireGuard, names before addresses; `default_port`
+/// where the machine says nothing else.
+pub fn wireguard_endpoints(
+    reach: &Reach,
+    addresses: &[IpAddr],
+    config: &AgentConfig,
+    default_port: u16,
+) -> Vec<String> {
+    if !config.endpoints.is_empty() {
+        return config.endpoints.clone();
+    }
+    let port = config.wireguard_port.unwrap_or(default_port);
+    let names = reach.names.iter().map(|name| format!("{name}:{port}"));
+    let addresses = addresses
+        .iter()
+        .map(|address| SocketAddr::new(*address, port).to_string());
+    names.chain(addresses).collect()
+}
+
+async fn is_known(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    let known = async { tokio::net::lookup_host((name, 0)).await.is_ok() };
+    name.len() <= 253 && name.bytes().all(plain) && known.await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn locals() -> Vec<Local> {
+        let local = |link: &str, address: &str| Local {
+            link: link.to_owned(),
+            address: address.parse().unwrap(),
+            broadcast: None,
+        };
+        vec![
+            local("eth0", "192.0.2.7"),
+            local("eth0", "2001:db8::7"),
+            local("eth1", "198.51.100.7"),
+        ]
+    }
+
+    fn ips(texts: &[&str]) -> Vec<IpAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    fn addresses(by: Option<Vec<Given>>, kept: &[&str]) -> Vec<IpAddr> {
+        let outward = ips(&["192.0.2.7", "2001:db8::7"]);
+        let reached = Reached {
+            by,
+            ..Reached::default()
+        };
+        reached.addresses(&ips(kept), &locals(), outward)
+    }
+
+    #[test]
+    fn what_was_said_is_looked_up_anew() {
+        let by = vec![
+            Given::Name("home.example.org".to_owned()),
+            Given::Interface("eth1".to_owned()),
+            Given::Address("203.0.113.9".parse().unwrap()),
+        ];
+        let found = addresses(Some(by), &["192.0.2.1"]);
+        assert_eq!(found, ips(&["198.51.100.7", "203.0.113.9"]));
+        // A name alone: who can't resolve it still has the addresses.
+        let by = vec![Given::Name("home.example.org".to_owned())];
+        let found = addresses(Some(by), &["192.0.2.1"]);
+        assert_eq!(found, ips(&["192.0.2.7", "2001:db8::7"]));
+    }
+
+    #[test]
+    fn a_machine_of_which_nothing_was_said_goes_by_the_addresses_that_lead_out() {
+        let found = addresses(Some(Vec::new()), &["192.0.2.1"]);
+        assert_eq!(found, ips(&["192.0.2.7", "2001:db8::7"]));
+        // Of what an older version kept nothing is forgotten, but what is here comes first.
+        let found = addresses(None, &["203.0.113.9", "198.51.100.7"]);
+        let expected = ["198.51.100.7", "192.0.2.7", "2001:db8::7", "203.0.113.9"];
+        assert_eq!(found, ips(&expected));
+    }
+
+    #[test]
+    fn names_are_tried_before_addresses_and_the_machines_own_file_before_both() {
+        let reach = Reach {
+            names: vec!["home.example.org".to_owned()],
+            ..Reach::default()
+        };
+        let mut config = AgentConfig::default();
+        let found = wireguard_endpoints(&reach, &ips(&["2001:db8::7"]), &config, 51820);
+        assert_eq!(found, ["home.example.org:51820", "[2001:db8::7]:51820"]);
+        config.wireguard_port = Some(4000);
+        let found = wireguard_endpoints(&reach, &[], &config, 51820);
+        assert_eq!(found, ["home.example.org:4000"]);
+        config.endpoints = vec!["192.0.2.1:7".to_owned()];
+        let found = wireguard_endpoints(&reach, &[], &config, 51820);
+        assert_eq!(found, ["192.0.2.1:7"]);
+    }
+
+    #[test]
+    fn a_machine_behind_nat_is_named_by_its_place_on_the_overlay() {
+        let identity = |behind_nat: bool, by: &[Given]| Identity {
+            schema: 1,
+            node: "n2".to_owned(),
+            node_uid: String::new(),
+            cluster_uid: String::new(),
+            cluster: kat_types::resource::ClusterConfiguration::default(),
+            subnet: "10.100.2.0/23".parse().unwrap(),
+            advertise: Vec::new(),
+            etcd: true,
+            reached: Reached {
+                by: Some(by.to_vec()),
+                behind_nat,
+                relay: false,
+            },
+        };
+        let present = Present {
+            addresses: ips(&["192.0.2.7", "198.51.100.7"]),
+            endpoints: Vec::new(),
+        };
+        let named = [Given::Name("home.example.org".to_owned())];
+        for (behind_nat, by, expected) in [
+            (false, &named[..], "home.example.org:9115"),
+            (false, &[], "192.0.2.7:9115"),
+            (true, &[], "10.100.2.1:9115"),
+            (true, &named, "10.100.2.1:9115"),
+        ] {
+            let found = present.api(&identity(behind_nat, by));
+            assert_eq!(found.as_deref(), Some(expected));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_word_that_means_nothing_is_refused() {
+        for word in ["no such thing", "nosuchlink0.invalid", "a/b", ""] {
+            let error = Reached::new(&[word.to_owned()]).await.unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        let reached = Reached::new(&["localhost".to_owned(), "::1".to_owned()]).await;
+        let expected = [
+            Given::Name("localhost".to_owned()),
+            Given::Address("::1".parse().unwrap()),
+        ];
+        assert_eq!(reached.unwrap().by.unwrap(), expected);
+    }
+}

@@ -1,0 +1,125 @@
+//! Renews this machine's certificates before they run out, and uses them at once.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::{identity::Identity, keys::Keys};
+use crate::{cluster::cluster_cache::KnownNow, etcd::stores};
+use kat_client::{Client, Options};
+use kat_pki as pki;
+use kat_store::EtcdStore;
+use kat_types::api::{Connection, RenewalRequest};
+
+/// Between two looks at the certificates.
+const INTERVAL: Duration = Duration::from_secs(3600);
+/// Pause after a renewal that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(60);
+/// The same while a certificate has run out: the machine reaches nobody with it.
+const WHILE_EXPIRED: Duration = Duration::from_secs(3);
+
+/// Keeps the certificates of one machine.
+pub(crate) struct Renewal {
+    /// The machine.
+    pub identity: Arc<Identity>,
+    /// Its keys.
+    pub keys: Keys,
+    /// What its API shows.
+    pub certificate: Arc<pki::tls::CurrentIdentity>,
+    /// The store as the leader's user, where the machine holds etcd.
+    pub leader_store: Option<EtcdStore>,
+    /// The store as the machine's user.
+    pub node_store: EtcdStore,
+    /// Where the leader is.
+    pub known: KnownNow,
+}
+
+impl Renewal {
+    /// Looks at once and every hour, until `cancel`.
+    pub(crate) async fn run(self, cancel: CancellationToken) {
+        let mut unused = false;
+        let mut said = String::new();
+        loop {
+            let pause = match self.renew().await {
+                Ok(false) if !unused => INTERVAL,
+                Ok(_) => {
+                    let used = self.apply().await;
+                    unused = used.is_err();
+                    match used {
+                        Ok(()) => INTERVAL,
+                        Err(error) => {
+                            tracing::error!("renewed certificates can't be used yet: {error:#}");
+                            AFTER_FAILURE
+                        }
+                    }
+                }
+                Err(error) => {
+                    let expired = self.keys.machine_expired(Timestamp::now());
+                    let news = format!("certificates can't be renewed: {error:#}");
+                    if news != said {
+                        tracing::error!(expired, "{news}");
+                        said = news;
+                    }
+                    if expired {
+                        WHILE_EXPIRED
+                    } else {
+                        AFTER_FAILURE
+                    }
+                }
+            };
+            if cancel.run_until_cancelled(sleep(pause)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// True when something was renewed.
+    async fn renew(&self) -> anyhow::Result<bool> {
+        let now = Timestamp::now();
+        if self.identity.etcd {
+            let renewed = self.keys.renew(&self.identity, now)?;
+            if !renewed.is_empty() {
+                tracing::info!(?renewed, "certificates were renewed");
+            }
+            return Ok(!renewed.is_empty());
+        }
+        if !self.keys.machine_due(now) {
+            return Ok(false);
+        }
+        // Without a certificate, since that may have run out: the request proves the machine's key.
+        let connection = Connection {
+            cluster: self.identity.cluster.metadata.name.clone(),
+            cluster_uid: self.identity.cluster_uid.clone(),
+            endpoints: self.known.borrow().api(self.identity.cluster.spec.api_port),
+            ca: self.keys.cluster_authority()?,
+            token: String::new(),
+        };
+        let client = Client::from_connection(&connection, Options::default())?;
+        let request = RenewalRequest {
+            certificate_request: self.keys.machine_request(&self.identity.node)?,
+        };
+        let signed = client
+            .renew_certificates(&self.identity.node, &request)
+            .await?;
+        self.keys.store_machine(&signed)?;
+        tracing::info!("certificates were renewed by the leader");
+        Ok(true)
+    }
+
+    async fn apply(&self) -> anyhow::Result<()> {
+        let (identity, keys) = (&self.identity, &self.keys);
+        let known = self.known.borrow().clone();
+        self.certificate.replace(&keys.leaf("node")?)?;
+        if let Some(store) = &self.leader_store {
+            store
+                .reconnect(&stores::options(identity, keys, &known, "leader-etcd")?)
+                .await?;
+        }
+        self.node_store
+            .reconnect(&stores::options(identity, keys, &known, "node-etcd")?)
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! What `kat-agent` does for a person: init, join, check, backup, recover, restore, reset.
+
+pub(crate) mod bootstrap;
+pub(crate) mod check;
+pub(crate) mod forwarding;
+pub(crate) mod host_files;
+pub(crate) mod init;
+pub(crate) mod join;
+pub(crate) mod join_token;
+pub(crate) mod recovery;
+pub(crate) mod reset;
+pub(crate) mod setup;

@@ -1,0 +1,94 @@
+//! The first keys of a cluster, written once by `kat-agent init`.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::cluster::identity::Identity;
+use kat_plan::Applicant;
+use kat_store::{Committed, StateStore, StoreError};
+use kat_types::{
+    api::MemberKeys,
+    json, keys,
+    records::{NamespaceRecord, TokenRecord},
+    transaction::{Compare, Operation},
+};
+
+/// What init has made and the store is to hold.
+pub(crate) struct Beginnings<'a> {
+    /// The first machine.
+    pub identity: &'a Identity,
+    /// WireGuard's public key of it, base64.
+    pub public_key: &'a str,
+    /// `host:port` of its WireGuard.
+    pub endpoints: Vec<String>,
+    /// SHA-256 of its public key.
+    pub identity_key: String,
+    /// The keys of its certificates as a machine that holds etcd.
+    pub member_keys: MemberKeys,
+    /// `amd64`, `arm64` ...
+    pub architecture: String,
+    /// Id and record of the administrator's token.
+    pub token: (String, TokenRecord),
+}
+
+/// Writes them all, in one transaction, if the store is empty. False when it is not.
+pub(crate) async fn write(
+    store: &dyn StateStore,
+    beginnings: &Beginnings<'_>,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let identity = beginnings.identity;
+    let mut operations = vec![
+        Operation::Put(keys::SCHEMA_VERSION.to_owned(), b"v1.0".to_vec()),
+        Operation::Put(
+            keys::CLUSTER_UID.to_owned(),
+            identity.cluster_uid.clone().into_bytes(),
+        ),
+        put(keys::CLUSTER.to_owned(), &identity.cluster)?,
+        Operation::Put(
+            keys::OVERLAY_CIDR.to_owned(),
+            identity.cluster.spec.cluster_cidr.to_string().into_bytes(),
+        ),
+        put(keys::token(&beginnings.token.0), &beginnings.token.1)?,
+    ];
+    let first = Applicant {
+        name: identity.node.clone(),
+        identity_key: beginnings.identity_key.clone(),
+        signed: true,
+        member_keys: beginnings.member_keys.clone(),
+        public_key: beginnings.public_key.to_owned(),
+        endpoints: beginnings.endpoints.clone(),
+        advertise: identity.advertise.clone(),
+        reach: identity.reached.told(),
+        architecture: beginnings.architecture.clone(),
+        etcd: identity.etcd,
+        no_etcd: false,
+        etcd_peer: false,
+    };
+    let keys = first.first_keys(&identity.node_uid, identity.subnet, now);
+    operations.extend(keys.map_err(|error| StoreError::Invalid(error.to_string()))?);
+    for name in ["default", "kat-core"] {
+        let record = NamespaceRecord {
+            schema: 1,
+            uid: uuid::Uuid::new_v4().to_string(),
+            labels: BTreeMap::new(),
+            created: now,
+            deleting: false,
+            quota: Default::default(),
+        };
+        operations.push(put(keys::namespace(name), &record)?);
+    }
+    let empty = Compare::ModRevision(keys::SCHEMA_VERSION.to_owned(), 0);
+    Ok(matches!(
+        store.transact(&[empty], &operations).await?,
+        Committed::Yes(_)
+    ))
+}
+
+fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, StoreError> {
+    match json::bytes(&key, value) {
+        Ok(value) => Ok(Operation::Put(key, value)),
+        Err(error) => Err(StoreError::Invalid(error.to_string())),
+    }
+}

@@ -1,0 +1,114 @@
+//! What init puts in place beside KAT's own folders; every start of the agent renews it, so that it
+//! follows an upgrade and comes back when somebody removed it.
+
+use crate::cluster::{cluster_cache::Known, identity::Identity, keys::ETCD_PKI};
+use kat_host::files::{self, Access, FileError};
+use kat_render::{EtcdUnit, HostFile, RenderError, RenderSettings, Renderer};
+use kat_systemd::{SystemdError, UnitManager};
+
+/// The store of this cluster.
+pub(crate) const ETCD: &str = "kat-etcd.service";
+
+/// Everything that this machine is to have.
+pub(crate) fn wanted(
+    renderer: &Renderer,
+    settings: &RenderSettings,
+    identity: &Identity,
+    known: &Known,
+) -> Result<Vec<HostFile>, RenderError> {
+    let mut files = renderer.host_files(settings)?;
+    if identity.etcd {
+        files.push(etcd(renderer, identity, known)?);
+    }
+    Ok(files)
+}
+
+/// The unit of the store. A member that starts for the first time must name all others; later
+/// starts go by its data.
+pub(crate) fn etcd(
+    renderer: &Renderer,
+    identity: &Identity,
+    known: &Known,
+) -> Result<HostFile, RenderError> {
+    let spec = &identity.cluster.spec;
+    let mut unit = EtcdUnit::new(
+        &identity.node,
+        identity.overlay_address(),
+        spec.etcd_client_port,
+        spec.etcd_peer_port,
+        ETCD_PKI,
+    );
+    unit.keeps_data = known.member(identity).is_some_and(|member| member.voting);
+    if let Some(cluster) = known.initial_cluster(identity) {
+        unit.initial_cluster = cluster;
+        "existing".clone_into(&mut unit.initial_cluster_state);
+    }
+    renderer.etcd(&unit)
+}
+
+/// Writes what differs. A changed unit is read by systemd and takes effect at its next start;
+/// nothing is restarted.
+pub(crate) async fn renew(files: &[HostFile], system: &dyn UnitManager) -> Result<(), FileError> {
+    for file in files {
+        if files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))? {
+            tracing::info!(path = %file.path.display(), "a file of this machine was renewed");
+        }
+    }
+    if let Err(error) = reload_if_needed(system).await {
+        tracing::warn!("systemd has not read the units anew: {error:#}");
+    }
+    Ok(())
+}
+
+/// Asks systemd, so that a reload that failed is made up for the next time.
+async fn reload_if_needed(system: &dyn UnitManager) -> Result<(), SystemdError> {
+    match system.status(ETCD).await {
+        Ok(status) if status.need_daemon_reload => system.reload().await,
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use kat_testing::systemd::fake::FakeManager;
+
+    fn store(folder: &std::path::Path, program: &str) -> HostFile {
+        HostFile {
+            path: folder.join(ETCD),
+            text: format!("[Service]\nExecStart=/usr/bin/sleep {program}\n"),
+            mode: 0o644,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_unit_is_read_anew_and_not_restarted() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = store(folder.path(), "1");
+        std::fs::write(&old.path, &old.text).unwrap();
+        let system = FakeManager::with_folder("the system", folder.path());
+        system.reload().await.unwrap();
+        system.start(ETCD, Duration::from_secs(1)).await.unwrap();
+        let before = system.status(ETCD).await.unwrap();
+        system.clear_calls();
+
+        renew(std::slice::from_ref(&old), &system).await.unwrap();
+        assert!(system.calls().is_empty(), "nothing differs");
+
+        let new = store(folder.path(), "2");
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&new.path).unwrap(), new.text);
+        assert_eq!(system.calls(), ["reload"]);
+        let after = system.status(ETCD).await.unwrap();
+        assert_eq!(after.main_pid, before.main_pid);
+
+        std::fs::write(&new.path, "[Service]\nExecStart=/usr/bin/sleep 3\n").unwrap();
+        system.fail_next("reload", SystemdError::NoSuchUnit(String::new()));
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        renew(std::slice::from_ref(&new), &system).await.unwrap();
+        assert!(!system.status(ETCD).await.unwrap().need_daemon_reload);
+    }
+}

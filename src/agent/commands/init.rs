@@ -1,0 +1,223 @@
+//! `kat-agent init`: the first machine of a cluster (RFC001-KAT 4.1.1).
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+
+use super::{
+    bootstrap::{self, Beginnings},
+    forwarding, host_files,
+    setup::{
+        Earlier, Say, api_endpoints, ensure_wireguard_key, node_name, put_in_place,
+        read_agent_config, read_cluster, refuse_second, reload_bus_policy, render_settings,
+        restart_journal, start, write_host_file, write_network,
+    },
+};
+use crate::{
+    cluster::{
+        cluster_cache::Known,
+        identity::Identity,
+        keys::Keys,
+        machine::wait_ready,
+        reach::{Reached, wireguard_endpoints},
+    },
+    commands::check::check_machine,
+    etcd::stores,
+    overlay, paths,
+};
+use kat_api::new_token;
+use kat_host::{
+    check::Stage,
+    facts::node_facts,
+    files::{self, Access},
+    users::Users,
+};
+use kat_network::state::Peers;
+use kat_plan as plan;
+use kat_render::Renderer;
+use kat_store::{EtcdStore, StoreError, etcd_admin};
+use kat_systemd::{ManagerSource, Managers};
+use kat_types::{
+    api::{Connection, Scope},
+    json,
+};
+
+/// Longest wait for etcd to serve after its start.
+const ETCD_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for kat0.
+const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
+/// Longest wait for the machine to be Ready.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+
+/// What the command line says.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct InitOptions {
+    /// `cluster.kat`; its defaults without one.
+    pub config: Option<PathBuf>,
+    /// Addresses, interfaces or host names at which others reach this machine.
+    pub advertise: Vec<String>,
+    /// Name of the machine; the host name without one.
+    pub node_name: Option<String>,
+    /// The machine is behind NAT.
+    pub behind_nat: bool,
+    /// Machines behind NAT reach each other through it.
+    pub relay: bool,
+}
+
+/// Makes this machine the first of a new cluster, and waits until it is Ready.
+///
+/// Fails with a sentence, before anything is changed where that can be known. What a later failure
+/// leaves behind is taken back by `kat-agent reset`.
+pub(crate) async fn run(options: InitOptions, say: Say<'_>) -> anyhow::Result<()> {
+    if refuse_second()? == Earlier::HalfJoin {
+        bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
+    }
+    let cluster = read_cluster(options.config.as_deref())?;
+    let config = read_agent_config()?;
+    let machine = node_facts().await?;
+    let node = node_name(options.node_name, &machine.hostname)?;
+    let reached = Reached {
+        behind_nat: options.behind_nat,
+        relay: options.relay,
+        ..Reached::new(&options.advertise).await?
+    };
+    let advertise = reached.addresses_now()?;
+    say("looking at the machine");
+    check_machine(&cluster, &config, Stage::BeforeInit, say).await?;
+
+    let now = Timestamp::now();
+    let subnet = plan::node_subnet(cluster.spec.cluster_cidr, cluster.spec.node_subnet_bits, 0)
+        .context("clusterCIDR has no room for one machine")?;
+    let identity = Identity {
+        schema: 1,
+        node: node.clone(),
+        node_uid: uuid::Uuid::new_v4().to_string(),
+        cluster_uid: uuid::Uuid::new_v4().to_string(),
+        cluster,
+        subnet,
+        advertise,
+        etcd: true,
+        reached,
+    };
+    let managers = Managers::new();
+    let system = managers.system();
+    let renderer = Renderer::installed()?;
+    let settings = render_settings(&identity);
+
+    say("putting sysctls, users and folders in place");
+    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    forwarding::remember(Path::new("/"))?;
+    put_in_place(&renderer.host_files(&settings)?).await?;
+    reload_bus_policy().await?;
+    restart_journal(system.as_ref()).await?;
+
+    say("making the cluster's authorities and this machine's certificates");
+    let etcd_group = Users::new()
+        .accounts()?
+        .group(kat_render::ETCD_USER)
+        .map(|group| group.gid);
+    let keys = Keys::new(Some(
+        etcd_group.context("the group of etcd's user was not made")?,
+    ));
+    let recovery = keys.ensure_authorities(&identity.cluster_uid, now)?;
+    keys.renew(&identity, now)?;
+
+    say("bringing up the overlay");
+    let public_key = ensure_wireguard_key()?;
+    let nobody = Peers {
+        schema: 1,
+        ..Peers::default()
+    };
+    write_network(&identity, &config, &nobody)?;
+    for unit in ["kat-net.socket", "kat-net.service"] {
+        system.enable(unit).await?;
+        start(system.as_ref(), unit).await?;
+    }
+    overlay::wait_for_address(identity.overlay_address().into(), OVERLAY_LIMIT)
+        .await
+        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
+
+    say("starting etcd");
+    write_host_file(&host_files::etcd(&renderer, &identity, &Known::default())?)?;
+    system.reload().await?;
+    start(system.as_ref(), host_files::ETCD).await?;
+    let store = stores::leader(&identity, &keys, &Known::default()).await?;
+    wait_for_etcd(&store).await?;
+
+    say("writing the cluster's first keys");
+    let token = new_token(Scope::Admin, "init", now, None)?;
+    let beginnings = Beginnings {
+        identity: &identity,
+        public_key: &public_key,
+        endpoints: wireguard_endpoints(
+            &identity.reached.told(),
+            &identity.advertise,
+            &config,
+            identity.cluster.spec.wireguard_port,
+        ),
+        identity_key: keys.identity_key()?,
+        member_keys: keys.member_keys()?,
+        architecture: machine.architecture.clone(),
+        token: (token.id, token.record),
+    };
+    if !bootstrap::write(&store, &beginnings, now).await? {
+        bail!("etcd already holds a cluster; `kat-agent reset` removes it from this machine");
+    }
+    etcd_admin::bootstrap_auth(&store, &node, &[&node])
+        .await
+        .context("etcd's users and roles")?;
+
+    let connection = Connection {
+        cluster: identity.cluster.metadata.name.clone(),
+        cluster_uid: identity.cluster_uid.clone(),
+        endpoints: api_endpoints(&identity),
+        ca: keys.cluster_authority()?,
+        token: token.token,
+    };
+    files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+    files::write_atomic(
+        Path::new(paths::ADMIN_CONNECTION),
+        &json::pretty(paths::ADMIN_CONNECTION, &connection)?,
+        Access::mode(0o600),
+    )?;
+    files::write_atomic(
+        Path::new(paths::IDENTITY),
+        &json::pretty(paths::IDENTITY, &identity)?,
+        Access::mode(0o600),
+    )?;
+
+    say("starting kat-agent");
+    system.enable("kat-agent.service").await?;
+    // Enabling changes links that the manager has read.
+    system.reload().await?;
+    start(system.as_ref(), "kat-agent.service").await?;
+    wait_ready(&identity, READY_LIMIT).await?;
+    say(&format!(
+        "machine {node} is Ready and leads the cluster {}\n\n  katcall status\n  katcall apply -f DIR --wait\n  katcall token create --join      # for the next machine",
+        identity.cluster.metadata.name
+    ));
+    say(&format!(
+        "\nThe recovery key of this cluster opens its backups when its machines are gone. Write it down, and\nkeep it away from them. On a machine that holds the store `sudo kat-agent recovery-key` shows it\nagain:\n\n  {}",
+        recovery.reveal()
+    ));
+    Ok(())
+}
+
+/// etcd serves before its users exist, and the first key is not there yet.
+async fn wait_for_etcd(store: &EtcdStore) -> anyhow::Result<()> {
+    let deadline = tokio::time::Instant::now() + ETCD_LIMIT;
+    loop {
+        match store.health().await {
+            Ok(_) => return Ok(()),
+            Err(StoreError::Unavailable(reason)) if tokio::time::Instant::now() >= deadline => {
+                bail!("etcd does not serve: {reason}; `journalctl -u kat-etcd` says why")
+            }
+            Err(StoreError::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(100)).await,
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! `kat-agent join`: one more machine of a cluster (RFC001-KAT 4.1.2).
+
+use std::{path::Path, time::Duration};
+
+use anyhow::Context;
+
+use super::{
+    forwarding,
+    setup::{
+        Earlier, Say, ensure_wireguard_key, node_name, put_in_place, read_agent_config,
+        refuse_second, reload_bus_policy, render_settings, restart_journal, start, write_network,
+    },
+};
+use crate::{
+    cluster::{
+        cluster_cache::Known,
+        identity::Identity,
+        keys::Keys,
+        machine::wait_joined,
+        reach::{Reached, wireguard_endpoints},
+    },
+    commands::check::check_machine,
+    network_files, paths,
+};
+use kat_client::{Client, ClientError, Options};
+use kat_host::{
+    check::Stage,
+    facts::node_facts,
+    files::{self, Access},
+};
+use kat_network::state::{self, Peers};
+use kat_pki::token::Token;
+use kat_plan::{ClusterEndpoints, ClusterMembers};
+use kat_render::Renderer;
+use kat_systemd::{ManagerSource, Managers};
+use kat_types::{
+    api::{JoinAnswer, JoinRequest, TRUSTING},
+    json,
+    plain::plain,
+    resource::ClusterConfiguration,
+};
+
+/// Longest wait for the machine to be Ready.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+
+/// What a machine may become that did not join with `--no-etcd`.
+const HOLDS_KEYS: &str = "this machine may be chosen to hold the cluster's store, and then has the cluster's keys: root on it can do anything to the whole cluster; `--no-etcd` keeps a machine out";
+
+/// What the command line says.
+#[derive(Clone)]
+pub(crate) struct JoinOptions {
+    /// `host:port` of the API of a machine of the cluster.
+    pub leader_api: String,
+    /// The join token; nothing where the network is trusted instead.
+    pub token: Option<String>,
+    /// Addresses, interfaces or host names at which others reach this machine.
+    pub advertise: Vec<String>,
+    /// Name of the machine; the host name without one.
+    pub node_name: Option<String>,
+    /// The machine never is to hold etcd.
+    pub no_etcd: bool,
+    /// The machine is behind NAT.
+    pub behind_nat: bool,
+    /// Machines behind NAT reach each other through it.
+    pub relay: bool,
+    /// The machine asks to hold etcd.
+    pub etcd_peer: bool,
+}
+
+/// Makes this machine part of a cluster, and waits until it is Ready.
+///
+/// Until the leader has let it in, the machine keeps nothing but its keys, and not even these when
+/// the leader said no. A join that broke off goes on where it was when the command is given again;
+/// `kat-agent reset` takes back what it made.
+pub(crate) async fn run(options: JoinOptions, say: Say<'_>) -> anyhow::Result<()> {
+    let earlier = refuse_second()?;
+    let config = read_agent_config()?;
+    let machine = node_facts().await?;
+    let node = node_name(options.node_name, &machine.hostname)?;
+    let reached = Reached {
+        behind_nat: options.behind_nat,
+        relay: options.relay,
+        ..Reached::new(&options.advertise).await?
+    };
+    let advertise = reached.addresses_now()?;
+    let client = client(&options.leader_api, options.token.as_deref())?;
+    if options.token.is_none() {
+        say(&format!(
+            "trusting the network: whoever answers at {} is taken for the cluster, unproved",
+            options.leader_api
+        ));
+    }
+
+    say(&format!("asking {} about the cluster", options.leader_api));
+    let cluster = client.cluster_configuration().await;
+    let cluster = cluster.map_err(|error| explain(&error, &options.leader_api))?;
+    say("looking at the machine");
+    let stage = match earlier {
+        Earlier::Nothing => Stage::BeforeJoin,
+        Earlier::HalfJoin => Stage::Running,
+    };
+    check_machine(&cluster, &config, stage, say).await?;
+
+    say(&format!(
+        "joining the cluster {} as {node}",
+        plain(&cluster.metadata.name)
+    ));
+    let keys = Keys::new(None);
+    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    let mut request = JoinRequest {
+        name: node.clone(),
+        certificate_request: String::new(),
+        wireguard_key: ensure_wireguard_key()?,
+        endpoints: wireguard_endpoints(
+            &reached.told(),
+            &advertise,
+            &config,
+            cluster.spec.wireguard_port,
+        ),
+        advertise: advertise.clone(),
+        architecture: machine.architecture.clone(),
+        no_etcd: options.no_etcd,
+        reach: reached.told(),
+        etcd_peer: options.etcd_peer,
+        member_keys: keys.member_keys()?,
+    };
+    request.certificate_request = keys.joining_request(&node, &request.statement())?;
+    let answer = match client.join(&request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            // It said no: nothing of this machine is known there, and nothing is kept here.
+            if said_no(&error) && earlier == Earlier::Nothing {
+                forget_keys();
+            }
+            return Err(explain(&error, &options.leader_api));
+        }
+    };
+    let identity = identity(node, &answer, advertise, reached);
+    let text = json::pretty(paths::JOINING, &identity)?;
+    files::write_atomic(Path::new(paths::JOINING), &text, Access::mode(0o600))?;
+    keys.store_machine(&answer.certificates)?;
+    let known = Known {
+        schema: 1,
+        leader: Some(options.leader_api),
+        members: ClusterMembers::default(),
+        endpoints: ClusterEndpoints {
+            schema: 1,
+            machines: answer.machines.clone(),
+        },
+        ..Known::default()
+    };
+    known.store()?;
+    let peers = network_files::peers_of(&identity.reached.told(), &answer.peers);
+    settle(&identity, &known, &peers, &keys, say).await?;
+    if !options.no_etcd {
+        say(HOLDS_KEYS);
+    }
+    say(&format!(
+        "machine {} is Ready in the cluster {}, with the subnet {}",
+        identity.node,
+        plain(&identity.cluster.metadata.name),
+        identity.subnet
+    ));
+    Ok(())
+}
+
+/// What is done once the leader has let the machine in.
+async fn settle(
+    identity: &Identity,
+    known: &Known,
+    peers: &Peers,
+    keys: &Keys,
+    say: Say<'_>,
+) -> anyhow::Result<()> {
+    let config = read_agent_config()?;
+    let managers = Managers::new();
+    let system = managers.system();
+    let renderer = Renderer::installed()?;
+
+    say("putting sysctls, users and folders in place");
+    forwarding::remember(Path::new("/"))?;
+    put_in_place(&renderer.host_files(&render_settings(identity))?).await?;
+    reload_bus_policy().await?;
+    restart_journal(system.as_ref()).await?;
+
+    say("bringing up the overlay");
+    write_network(identity, &config, peers)?;
+    for unit in ["kat-net.socket", "kat-net.service"] {
+        system.enable(unit).await?;
+        start(system.as_ref(), unit).await?;
+    }
+
+    say("starting kat-agent");
+    files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+    std::fs::rename(paths::JOINING, paths::IDENTITY).context(paths::IDENTITY)?;
+    system.enable("kat-agent.service").await?;
+    // Enabling changes links that the manager has read.
+    system.reload().await?;
+    start(system.as_ref(), "kat-agent.service").await?;
+    wait_joined(identity, known, keys, READY_LIMIT).await
+}
+
+fn client(leader_api: &str, token: Option<&str>) -> anyhow::Result<Client> {
+    let options = Options::default();
+    let Some(token) = token else {
+        let client = Client::for_joining(leader_api, None, TRUSTING, options)?;
+        return Ok(client);
+    };
+    let token = Token::parse(token).map_err(|_| not_for_joining())?;
+    let fingerprint = token.authority().ok_or_else(not_for_joining)?;
+    Ok(Client::for_joining(
+        leader_api,
+        Some(fingerprint),
+        &token.bearer(),
+        options,
+    )?)
+}
+
+fn not_for_joining() -> anyhow::Error {
+    anyhow::anyhow!(
+        "the token is not one for joining; `katcall token create --join` on a machine of the cluster prints the whole command"
+    )
+}
+
+/// The leader refused, and it is certain that it stored nothing.
+fn said_no(error: &ClientError) -> bool {
+    error
+        .status()
+        .is_some_and(|status| (400..500).contains(&status) && status != 408)
+}
+
+/// What the leader's answer means to the person who joins a machine.
+fn explain(error: &ClientError, leader_api: &str) -> anyhow::Error {
+    let error_text = plain(&error.to_string());
+    let another = "`katcall token create --join` on a machine of the cluster makes another";
+    match error.status() {
+        Some(401) => anyhow::anyhow!("{leader_api} refuses the token: {error_text}; {another}"),
+        Some(_) => match error.hint() {
+            Some(hint) => anyhow::anyhow!("{leader_api} refuses: {error_text}; {}", plain(&hint)),
+            None => anyhow::anyhow!("{leader_api} refuses: {error_text}"),
+        },
+        None => anyhow::anyhow!("{error_text}"),
+    }
+}
+
+fn identity(
+    node: String,
+    answer: &JoinAnswer,
+    advertise: Vec<std::net::IpAddr>,
+    reached: Reached,
+) -> Identity {
+    let cluster: ClusterConfiguration = answer.cluster.clone();
+    Identity {
+        schema: 1,
+        node,
+        node_uid: answer.node_uid.clone(),
+        cluster_uid: answer.cluster_uid.clone(),
+        cluster,
+        subnet: answer.subnet,
+        advertise,
+        etcd: false,
+        reached,
+    }
+}
+
+/// Removes the keys of a machine that was not let in.
+fn forget_keys() {
+    for folder in [paths::PKI, state::FOLDER] {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    // Unless something else lies there.
+    let _ = std::fs::remove_dir(paths::STATE);
+}

@@ -1,0 +1,297 @@
+//! Makes backups on a machine that holds etcd: by hand, and for the leader's timer.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use async_trait::async_trait;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use tokio::sync::{mpsc, oneshot};
+
+use super::archive::{self, BackupFacts, BackupHeader, UNFINISHED};
+use crate::{
+    cluster::{identity::Identity, keys::Keys},
+    commands::setup::Say,
+    etcd::stores,
+};
+use kat_host::files::{self, Access};
+use kat_leader::Backups;
+use kat_network::state;
+use kat_store as store;
+use kat_store::EtcdStore;
+
+/// Largest file of a key.
+const LIMIT: u64 = 64 << 10;
+/// Pieces of etcd's data that wait for the disk.
+const WAITING: usize = 4;
+/// How the time stands in a name.
+const TIME: &str = "%Y%m%dT%H%M%SZ";
+/// An unfinished file of this age belongs to nobody any more.
+const ABANDONED: Duration = Duration::from_secs(3600);
+
+/// `kat-agent backup`: writes one backup, and gives back where. A folder takes one with a name of
+/// its own, and without a path it is the folder of the leader's.
+pub(crate) async fn run(path: Option<PathBuf>, say: Say<'_>) -> anyhow::Result<PathBuf> {
+    let identity = super::member()?;
+    let now = Timestamp::now();
+    let path = path.unwrap_or_else(|| {
+        // Its own, for the settings in the store may have changed, but not be reached.
+        PathBuf::from(&identity.cluster.spec.backup_path)
+    });
+    let local = LocalBackups::new(&identity, &Keys::new(None));
+    let path = if path.is_dir() || path == Path::new(&identity.cluster.spec.backup_path) {
+        make_folder(&path)?;
+        path.join(local.name(now))
+    } else {
+        path
+    };
+    say("copying what etcd holds");
+    let bytes = local.write(&path, now).await?;
+    say(&format!(
+        "{} of the cluster {}, sealed with its recovery key; keep both away from the machines",
+        size(bytes),
+        identity.cluster.metadata.name
+    ));
+    Ok(path)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..=9_999_999 => format!("{} kB", bytes.div_ceil(1000)),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+/// Backups on this machine's disk.
+pub(crate) struct LocalBackups {
+    identity: Arc<Identity>,
+    keys: Keys,
+}
+
+impl LocalBackups {
+    /// Of this machine's etcd.
+    pub(crate) fn new(identity: &Arc<Identity>, keys: &Keys) -> Self {
+        Self {
+            identity: Arc::clone(identity),
+            keys: keys.clone(),
+        }
+    }
+
+    /// The name of a backup that was made then.
+    fn name(&self, made: Timestamp) -> String {
+        let cluster = &self.identity.cluster.metadata.name;
+        format!("kat-{cluster}-{}.backup", made.strftime(TIME))
+    }
+
+    /// When the backup of this name was made; nothing for other files.
+    fn made(&self, name: &str) -> Option<Timestamp> {
+        let cluster = &self.identity.cluster.metadata.name;
+        let rest = name.strip_prefix(&format!("kat-{cluster}-"))?;
+        let time = DateTime::strptime(TIME, rest.strip_suffix(".backup")?).ok()?;
+        Some(time.to_zoned(TimeZone::UTC).ok()?.timestamp())
+    }
+
+    /// Writes one; gives back its size in bytes.
+    async fn write(&self, path: &Path, now: Timestamp) -> anyhow::Result<u64> {
+        let key = self.keys.recovery_key()?;
+        let (header, facts) = (self.header(now)?, self.facts()?);
+        let store = self.store().await?;
+        let (sender, pieces) = mpsc::channel(WAITING);
+        let (tell, whole) = oneshot::channel();
+        let target = path.to_owned();
+        let writer = tokio::task::spawn_blocking(move || {
+            archive::write(&target, &key, (&header, &facts), pieces, whole)
+        });
+        let copied = store::etcd::snapshot(&store, &sender).await;
+        // The writer waits for one of the two.
+        match &copied {
+            Ok(_) => drop(tell.send(())),
+            Err(_) => drop(tell),
+        }
+        drop(sender);
+        // When the disk is full, that is why nobody took the rest.
+        match (writer.await?, copied) {
+            (Ok(bytes), Ok(_)) => Ok(bytes),
+            (Ok(_) | Err(archive::ArchiveError::NotWhole(_)), Err(error)) => {
+                Err(error).context("this machine's etcd gives no copy of its data; `systemctl status kat-agent kat-etcd` shows more")
+            }
+            (Err(error), _) => Err(error.into()),
+        }
+    }
+
+    async fn store(&self) -> anyhow::Result<EtcdStore> {
+        let port = self.identity.cluster.spec.etcd_client_port;
+        let own = vec![format!("https://127.0.0.1:{port}")];
+        let options = stores::at(&self.keys, own, "leader-etcd")?;
+        Ok(EtcdStore::connect(&options).await?)
+    }
+
+    fn header(&self, now: Timestamp) -> anyhow::Result<BackupHeader> {
+        let identity = &self.identity;
+        Ok(BackupHeader {
+            schema: 1,
+            cluster: identity.cluster.metadata.name.clone(),
+            cluster_uid: identity.cluster_uid.clone(),
+            node: identity.node.clone(),
+            created: now,
+            version: kat_types::VERSION.to_owned(),
+            recovery_key: self.keys.recovery_key()?.fingerprint(),
+        })
+    }
+
+    fn facts(&self) -> anyhow::Result<BackupFacts> {
+        let wireguard = Path::new(state::FOLDER).join(state::PRIVATE_KEY_FILE);
+        Ok(BackupFacts {
+            identity: Identity::clone(&self.identity),
+            authorities: self.keys.authorities()?,
+            node_key: self.keys.leaf("node")?.key_pem,
+            wireguard_key: files::read_text(&wireguard, LIMIT)?,
+        })
+    }
+}
+
+#[async_trait]
+impl Backups for LocalBackups {
+    async fn kept(&self, folder: &Path) -> Result<Vec<Timestamp>, String> {
+        let mut kept = Vec::new();
+        let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+        let entries = match std::fs::read_dir(folder) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(kept),
+            Err(error) => return Err(failed(error)),
+        };
+        for entry in entries {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let header = || archive::header_of_own(&entry.path());
+            if let Some(made) = self.made(name)
+                && header()
+                    .is_some_and(|header| header.cluster == self.identity.cluster.metadata.name)
+            {
+                kept.push(made);
+            }
+            if name.starts_with(UNFINISHED) && is_abandoned(&entry.path()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+        kept.sort_unstable();
+        Ok(kept)
+    }
+
+    async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String> {
+        make_folder(folder).map_err(|error| format!("{error:#}"))?;
+        let path = folder.join(self.name(now));
+        let written = self.write(&path, now).await;
+        written.map(drop).map_err(|error| format!("{error:#}"))
+    }
+
+    async fn remove(&self, folder: &Path, made: Timestamp) -> Result<(), String> {
+        let removed = files::remove(&folder.join(self.name(made)));
+        removed.map(drop).map_err(|error| error.to_string())
+    }
+}
+
+fn is_abandoned(path: &Path) -> bool {
+    let modified = path.metadata().and_then(|metadata| metadata.modified());
+    let age = modified.map(|then| SystemTime::now().duration_since(then).unwrap_or_default());
+    age.is_ok_and(|age| age >= ABANDONED)
+}
+
+/// The folder of backups is made with its parents; one that is there keeps its mode.
+fn make_folder(folder: &Path) -> anyhow::Result<()> {
+    if folder.is_dir() {
+        return Ok(());
+    }
+    if folder.exists() {
+        bail!("{}: it is no folder", folder.display());
+    }
+    if let Some(parent) = folder.parent() {
+        std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    }
+    files::ensure_folder(folder, Access::mode(0o700))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local() -> LocalBackups {
+        LocalBackups::new(&Arc::new(Identity::example("n1")), &Keys::new(None))
+    }
+
+    /// A whole backup, with nothing of etcd's.
+    fn write_backup(local: &LocalBackups, path: &Path) {
+        let key = kat_pki::recovery_key::RecoveryKey::generate().unwrap();
+        let header = BackupHeader {
+            schema: 1,
+            cluster: local.identity.cluster.metadata.name.clone(),
+            cluster_uid: local.identity.cluster_uid.clone(),
+            node: local.identity.node.clone(),
+            created: Timestamp::UNIX_EPOCH,
+            version: kat_types::VERSION.to_owned(),
+            recovery_key: key.fingerprint(),
+        };
+        let facts = BackupFacts {
+            identity: Identity::clone(&local.identity),
+            authorities: std::collections::BTreeMap::new(),
+            node_key: String::new(),
+            wireguard_key: String::new(),
+        };
+        let (sender, pieces) = mpsc::channel(1);
+        let (tell, whole) = oneshot::channel();
+        drop(sender);
+        tell.send(()).unwrap();
+        // It blocks, which the tests' runtime does not allow on its own thread.
+        let path = path.to_owned();
+        let writer = std::thread::spawn(move || {
+            archive::write(&path, &key, (&header, &facts), pieces, whole)
+        });
+        writer.join().unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn only_backups_of_this_cluster_are_seen_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = local();
+        let written = |name: &str| write_backup(&local, &folder.path().join(name));
+        let made: Timestamp = "2026-11-22T03:45:07Z".parse().unwrap();
+        assert_eq!(local.name(made), "kat-kat-20261122T034507Z.backup");
+        let others = [
+            "kat-other-20261122T034507Z.backup",
+            "kat-kat-20261122T034507Z.backup.old",
+            "kat-kat-.backup",
+            "kat-kat-20261399T034507Z.backup",
+            ".kat-backup-x",
+            "mine.backup",
+        ];
+        for name in others {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        written("kat-kat-20261122T034507Z.backup");
+        written("kat-kat-20251122T034507Z.backup");
+        let earlier: Timestamp = "2025-11-22T03:45:07Z".parse().unwrap();
+        assert_eq!(local.kept(folder.path()).await.unwrap(), [earlier, made]);
+        local.remove(folder.path(), earlier).await.unwrap();
+        assert_eq!(local.kept(folder.path()).await.unwrap(), [made]);
+        for name in others {
+            assert!(folder.path().join(name).exists(), "{name}");
+        }
+        // What somebody else puts there takes no place of a backup: another's file, an empty one, a link to a backup.
+        let foreign = folder.path().join("kat-kat-20271122T034507Z.backup");
+        written("kat-kat-20271122T034507Z.backup");
+        // The control: it is one as long as it is root's.
+        assert_eq!(local.kept(folder.path()).await.unwrap().len(), 2);
+        std::os::unix::fs::chown(&foreign, Some(20_003), None).unwrap();
+        std::fs::write(folder.path().join("kat-kat-20281122T034507Z.backup"), "").unwrap();
+        let link = folder.path().join("kat-kat-20291122T034507Z.backup");
+        std::os::unix::fs::symlink(local.name(made), link).unwrap();
+        assert_eq!(local.kept(folder.path()).await.unwrap(), [made]);
+        let nowhere = local.kept(&folder.path().join("none")).await;
+        assert_eq!(nowhere.unwrap(), []);
+    }
+}

@@ -1,0 +1,204 @@
+//! How a machine notices that the store it holds is not the cluster's any more.
+//!
+//! `recover` and `restore` begin a store anew, on one machine, and count the store's epoch up. A
+//! member that was away meanwhile has data of the earlier epoch, and two such could even be a quorum
+//! among themselves. So every member asks the others' API ports, before it starts etcd and from time
+//! to time: one that hears of a later epoch gives its part up. Only who has the recovery key can say
+//! so: the epoch is sealed with it, so that no other machine or stranger brings members down.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use futures_util::future::join_all;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::cluster::{cluster_cache::Known, identity::Identity, keys::Keys};
+use kat_client::{Client, ClientError, Options};
+use kat_pki::recovery_key::{self as seal, RecoveryKey, SealError};
+use kat_types::api::StoreEpoch;
+
+/// What it is sealed for.
+const CONTEXT: &[u8] = b"store-epoch";
+/// Longest wait for one machine's answer.
+const ANSWER_LIMIT: Duration = Duration::from_millis(1500);
+/// Longest wait for all of them before etcd starts.
+const START_LIMIT: Duration = Duration::from_secs(3);
+/// Pause before one that did not answer is asked again.
+const AGAIN: Duration = Duration::from_millis(300);
+
+/// States an epoch for others to believe.
+pub(super) fn prove(
+    key: &RecoveryKey,
+    cluster_uid: &str,
+    epoch: u64,
+) -> Result<StoreEpoch, SealError> {
+    let sealed = seal::seal(key, statement(cluster_uid, epoch).as_bytes(), CONTEXT)?;
+    Ok(StoreEpoch {
+        schema: 1,
+        epoch,
+        proof: BASE64_STANDARD.encode(sealed),
+    })
+}
+
+fn is_proven(stated: &StoreEpoch, key: &RecoveryKey, cluster_uid: &str) -> bool {
+    let sealed = BASE64_STANDARD.decode(&stated.proof).unwrap_or_default();
+    let opened = seal::open(key, &sealed, CONTEXT);
+    opened.is_ok_and(|plain| plain == statement(cluster_uid, stated.epoch).as_bytes())
+}
+
+fn statement(cluster_uid: &str, epoch: u64) -> String {
+    format!("{cluster_uid} {epoch}")
+}
+
+/// Whether a machine that holds etcd says, and proves, that the store was begun anew after what this
+/// machine knows. With `patient`, those that do not answer are asked again for a while.
+pub(crate) async fn is_outdated(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+    patient: bool,
+) -> bool {
+    let Ok(key) = keys.recovery_key() else {
+        return false;
+    };
+    let others: Vec<Client> = match clients(identity, keys, known) {
+        Ok(others) => others,
+        Err(error) => {
+            tracing::warn!("the other members can't be asked about their store: {error:#}");
+            return false;
+        }
+    };
+    let until = Instant::now() + if patient { START_LIMIT } else { ANSWER_LIMIT };
+    let own = known.store_epoch.epoch;
+    let asked = others.iter().map(|client| {
+        let ask = move || async move {
+            let health = client.healthz().await;
+            health.map(|health| health.store_epoch)
+        };
+        heard(until, patient, ask)
+    });
+    let heard = join_all(asked).await;
+    let later = heard
+        .into_iter()
+        .flatten()
+        .find(|stated| stated.epoch > own && is_proven(stated, &key, &identity.cluster_uid));
+    if let Some(stated) = &later {
+        tracing::warn!(
+            own,
+            later = stated.epoch,
+            "the cluster's store was begun anew on another machine while this one was away"
+        );
+    }
+    later.is_some()
+}
+
+/// Whether a machine that held etcd says that somebody leads the cluster.
+///
+/// # Errors
+/// This machine's keys can't be used.
+pub(super) async fn is_led(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+) -> anyhow::Result<bool> {
+    let others = clients(identity, keys, known)?;
+    let until = Instant::now() + START_LIMIT;
+    let asked = others.iter().map(|client| {
+        let ask = move || async move {
+            let health = client.healthz().await;
+            health.map(|health| (health.leader && !health.stale).then_some(()))
+        };
+        heard(until, true, ask)
+    });
+    let heard = join_all(asked).await;
+    Ok(heard.into_iter().flatten().next().is_some())
+}
+
+/// What one machine says; nothing where it says nothing in time.
+async fn heard<T, Asked>(until: Instant, patient: bool, ask: impl Fn() -> Asked) -> Option<T>
+where
+    Asked: Future<Output = Result<Option<T>, ClientError>>,
+{
+    loop {
+        let answer = timeout(ANSWER_LIMIT, ask()).await;
+        match answer {
+            Ok(Ok(stated)) => return stated,
+            // It is there, and does not know yet.
+            Ok(Err(error)) if error.status().is_some() => return None,
+            _ if !patient || Instant::now() + AGAIN >= until => return None,
+            _ => sleep(AGAIN).await,
+        }
+    }
+}
+
+/// A client for each way to each other machine that holds etcd, as far as is known.
+fn clients(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<Vec<Client>> {
+    let leaf = keys.leaf("node")?;
+    let pem = format!("{}{}", leaf.certificate_pem, leaf.key_pem);
+    let authority = keys.cluster_authority()?;
+    let port = identity.cluster.spec.api_port;
+    let options = Options {
+        connect_timeout: ANSWER_LIMIT,
+        request_timeout: ANSWER_LIMIT,
+        retry_for: Duration::ZERO,
+        unreachable_for: Duration::ZERO,
+        ..Options::default()
+    };
+    let mut clients = Vec::new();
+    for (name, machine) in &known.endpoints.machines {
+        if *name == identity.node || !machine.etcd {
+            continue;
+        }
+        let overlay = machine.overlay.map(|address| format!("{address}:{port}"));
+        let uid = &identity.cluster_uid;
+        // One for each way: an address that is silent must not use up the time of the others.
+        for endpoint in machine.api.iter().cloned().chain(overlay) {
+            let endpoints = [endpoint];
+            clients.push(Client::from_identity(
+                &endpoints, uid, &authority, &pem, options,
+            )?);
+        }
+    }
+    Ok(clients)
+}
+
+/// Between two looks of a running member.
+pub(crate) const LOOKOUT_INTERVAL: Duration = Duration::from_secs(15);
+
+/// What a running member asks about, from time to time.
+#[derive(Clone)]
+pub(crate) struct Lookout {
+    /// This machine.
+    pub identity: Arc<Identity>,
+    /// Its keys.
+    pub keys: Keys,
+}
+
+impl Lookout {
+    /// See [`is_outdated`].
+    pub(crate) async fn is_outdated(&self, known: &Known) -> bool {
+        self.identity.etcd && is_outdated(&self.identity, &self.keys, known, false).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_has_the_recovery_key_can_count_an_epoch_up() {
+        let key = RecoveryKey::generate().unwrap();
+        let stated = prove(&key, "3f0c", 7).unwrap();
+        assert!(is_proven(&stated, &key, "3f0c"));
+        assert!(!is_proven(&stated, &key, "another cluster"));
+        let other = RecoveryKey::generate().unwrap();
+        assert!(!is_proven(&stated, &other, "3f0c"));
+        let higher = StoreEpoch { epoch: 8, ..stated };
+        assert!(!is_proven(&higher, &key, "3f0c"));
+        let nothing = StoreEpoch {
+            epoch: 9,
+            ..StoreEpoch::default()
+        };
+        assert!(!is_proven(&nothing, &key, "3f0c"));
+    }
+}

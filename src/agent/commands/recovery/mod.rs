@@ -1,0 +1,79 @@
+//! What is done by hand when machines are lost (RFC001-KAT 5.4, 5.5): the recovery key, backups, a
+//! store that is begun anew on a machine that is left, or on a bare one.
+
+mod archive;
+mod backup;
+mod epoch;
+mod prompt;
+mod rebuild;
+mod recover;
+mod restore;
+
+use std::{path::Path, sync::Arc};
+
+use anyhow::{Context, bail};
+
+use self::rebuild::Marker;
+pub(crate) use self::{
+    backup::{LocalBackups, run as backup},
+    epoch::{LOOKOUT_INTERVAL, Lookout, is_outdated},
+    recover::run as recover,
+    restore::{RestoreOptions, forget_unpacked, run as restore},
+};
+use super::setup::read_identity;
+use crate::{
+    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    paths,
+};
+
+/// The recovery key as it is printed.
+pub(crate) fn key() -> anyhow::Result<String> {
+    member()?;
+    let key = Keys::new(None).recovery_key().with_context(no_key_hint)?;
+    Ok(key.reveal())
+}
+
+fn no_key_hint() -> String {
+    format!(
+        "this machine has no recovery key that can be read; the text that `init` printed belongs into {}, mode 0600",
+        kat_pki::recovery_key_file(Path::new(paths::PKI)).display()
+    )
+}
+
+/// The agent does not run while the store is being begun anew: it would take what is not true yet
+/// for the cluster's state.
+pub(crate) fn refuse_unfinished() -> anyhow::Result<()> {
+    if let Some(marker) = Marker::read()? {
+        bail!(
+            "a `kat-agent {command}` did not come to its end; the same command goes on. Workloads run on meanwhile",
+            command = marker.command
+        );
+    }
+    Ok(())
+}
+
+/// Root, on a machine that holds the cluster's store.
+fn member() -> anyhow::Result<Arc<Identity>> {
+    need_root()?;
+    let identity = read_identity()?;
+    if !identity.etcd {
+        let known = Known::stored();
+        let machines = known.endpoints.machines.iter();
+        let members: Vec<&str> = machines
+            .filter(|(_, machine)| machine.etcd)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        bail!(
+            "this machine does not hold the cluster's store; run it on one that does: {}",
+            members.join(", ")
+        );
+    }
+    Ok(identity)
+}
+
+fn need_root() -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Asks a person.
+
+use std::{
+    io::{self, IsTerminal, Read},
+    os::fd::AsFd,
+    path::Path,
+};
+
+use anyhow::{Context, bail};
+use nix::sys::termios::{
+    InputFlags, LocalFlags, SetArg, SpecialCharacterIndices as Key, Termios, tcgetattr, tcsetattr,
+};
+
+use kat_host::files;
+use kat_pki::recovery_key::RecoveryKey;
+
+/// Largest file of a recovery key.
+const LIMIT: u64 = 4 << 10;
+/// Longest line that a terminal hands over at once (termios(3)).
+const LINE: usize = 4096;
+
+/// The recovery key, from a file or from the person at the terminal, unseen.
+pub(super) fn recovery_key(file: Option<&Path>) -> anyhow::Result<RecoveryKey> {
+    if let Some(path) = file {
+        let text = files::read_text(path, LIMIT)?;
+        return RecoveryKey::parse(&text).with_context(|| path.display().to_string());
+    }
+    let input = io::stdin();
+    if !input.is_terminal() {
+        bail!("say --recovery-key-file FILE where nobody can be asked for the recovery key");
+    }
+    let line = ask(&input, "recovery key (it is not shown): ", Typing::Hidden)?;
+    if line.trim().is_empty() {
+        bail!("no recovery key was given; nothing was changed");
+    }
+    Ok(RecoveryKey::parse(&line)?)
+}
+
+/// Where nobody can be asked, `--yes` must say it.
+pub(super) fn need_terminal(what: &str) -> anyhow::Result<()> {
+    if !io::stdin().is_terminal() {
+        bail!("{what}; say --yes where nobody can be asked");
+    }
+    Ok(())
+}
+
+/// Asks whether to go on.
+pub(super) fn go_on(what: &str) -> anyhow::Result<bool> {
+    let answer = ask(
+        &io::stdin(),
+        &format!("{what}; go on? [y/N] "),
+        Typing::Shown,
+    )?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Whether the terminal shows what is typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Typing {
+    Shown,
+    Hidden,
+}
+
+/// Asks, and reads one line; an empty one at the end of the input. What was typed before the
+/// question does not count.
+fn ask<T>(terminal: &T, question: &str, typing: Typing) -> anyhow::Result<String>
+where
+    T: AsFd,
+    for<'a> &'a T: Read,
+{
+    // Set before the question shows: who answers fast is not seen either.
+    let asking = Asking::begin(terminal, typing).context("the terminal can't be set")?;
+    anstream::eprint!("{question}");
+    let mut line = [0; LINE];
+    let mut keys = terminal;
+    // A terminal hands over one line at a time.
+    let read = loop {
+        match keys.read(&mut line) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            read => break read,
+        }
+    };
+    let line = match &read {
+        Ok(length) => line.get(..*length).unwrap_or_default(),
+        Err(_) => &[],
+    };
+    let stop = line.last();
+    let interrupted = stop.is_some_and(|last| asking.stops.contains(last));
+    drop(asking);
+    if typing == Typing::Hidden || interrupted || line.is_empty() {
+        anstream::eprintln!();
+    }
+    read?;
+    if interrupted {
+        bail!("interrupted; nothing was changed");
+    }
+    Ok(String::from_utf8_lossy(line).into_owned())
+}
+
+/// The terminal while a line is asked for; as it was before when this is dropped. What interrupts a
+/// program ends the line instead, so that the terminal is never left as it is now.
+struct Asking<'a, T: AsFd> {
+    terminal: &'a T,
+    before: Termios,
+    stops: Vec<u8>,
+}
+
+impl<'a, T: AsFd> Asking<'a, T> {
+    fn begin(terminal: &'a T, typing: Typing) -> nix::Result<Self> {
+        let before = tcgetattr(terminal)?;
+        let mut asking = before.clone();
+        asking.local_flags.remove(LocalFlags::ISIG);
+        asking
+            .local_flags
+            .insert(LocalFlags::ICANON | LocalFlags::IEXTEN);
+        asking
+            .local_flags
+            .set(LocalFlags::ECHO, typing == Typing::Shown);
+        asking.input_flags.insert(InputFlags::ICRNL);
+        let mut stops = Vec::new();
+        for (stop, end_of_line) in [(Key::VINTR, Key::VEOL), (Key::VQUIT, Key::VEOL2)] {
+            let key = before.control_chars.get(stop as usize).copied();
+            let place = asking.control_chars.get_mut(end_of_line as usize);
+            // 0 is none.
+            if let (Some(key @ 1..), Some(place)) = (key, place) {
+                *place = key;
+                stops.push(key);
+            }
+        }
+        tcsetattr(terminal, SetArg::TCSAFLUSH, &asking)?;
+        Ok(Self {
+            terminal,
+            before,
+            stops,
+        })
+    }
+}
+
+impl<T: AsFd> Drop for Asking<'_, T> {
+    fn drop(&mut self) {
+        let _ = tcsetattr(self.terminal, SetArg::TCSAFLUSH, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests;

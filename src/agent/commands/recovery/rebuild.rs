@@ -1,0 +1,457 @@
+//! Makes a store of one member out of earlier data, and writes into it what is true from then on.
+//!
+//! etcd's own words advise a restore of a snapshot rather than `--force-new-cluster`: the new member
+//! has another id in another cluster, so that nothing of the old one can speak to it. The revision
+//! leaps ahead, so that nobody who watched the old store takes an old revision for a new one.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::chown,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use tokio::process::Command;
+
+use super::super::{host_files, setup};
+use crate::{
+    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    etcd::stores,
+    overlay, paths,
+};
+use kat_host::{
+    files::{self, Access},
+    users::Users,
+};
+use kat_plan::{ClusterEndpoints, EventKind, EventLog};
+use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
+use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
+use kat_systemd::UnitManager;
+use kat_types::{
+    api::{ObjectReference, StoreEpoch},
+    json, keys,
+    reason::EventReason,
+    records::NodeRegistration,
+    transaction::Operation,
+};
+
+const ETCDUTL: &str = "/usr/bin/etcdutl";
+/// How far the revision leaps; etcd's manual advises this for a store that was written to for long.
+const LEAP: &str = "1000000000";
+/// Largest marker.
+const LIMIT: u64 = 64 << 10;
+
+/// `/var/lib/kat/recovery.json`: a store is being begun anew, and the agent must not run meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Marker {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// `recover` or `restore`.
+    pub command: String,
+    /// The epoch of the new store.
+    pub epoch: u64,
+}
+
+impl Marker {
+    /// What an earlier command left that did not come to its end.
+    pub(super) fn read() -> anyhow::Result<Option<Self>> {
+        let path = Path::new(paths::RECOVERY);
+        match files::read_text(path, LIMIT) {
+            Ok(text) => serde_json::from_str(&text)
+                .map(Some)
+                .context(paths::RECOVERY),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps it.
+    pub(super) fn write(&self) -> anyhow::Result<()> {
+        let text = json::bytes(paths::RECOVERY, self)?;
+        files::write_atomic(Path::new(paths::RECOVERY), &text, Access::mode(0o600))?;
+        Ok(())
+    }
+
+    /// The command has come to its end.
+    pub(super) fn remove() -> anyhow::Result<()> {
+        files::remove(Path::new(paths::RECOVERY))?;
+        Ok(())
+    }
+}
+
+/// The next epoch: by the clock, and later than the one before in any case.
+pub(super) fn next_epoch(before: u64, now: Timestamp) -> u64 {
+    let now = u64::try_from(now.as_millisecond()).unwrap_or(0);
+    now.max(before.saturating_add(1))
+}
+
+/// etcd's folders while it is begun anew.
+pub(super) struct Data {
+    folder: PathBuf,
+}
+
+impl Data {
+    /// The real ones.
+    pub(super) fn new() -> Self {
+        Self {
+            folder: ETCD_FOLDER.into(),
+        }
+    }
+
+    /// What etcd runs from.
+    fn member(&self) -> PathBuf {
+        self.folder.join("member")
+    }
+
+    /// What it ran from.
+    fn before(&self) -> PathBuf {
+        self.folder.join("before")
+    }
+
+    /// Where the new data is made.
+    fn made(&self) -> PathBuf {
+        self.folder.join("made")
+    }
+
+    /// Whether the old data was put aside already.
+    pub(super) fn has_begun(&self) -> bool {
+        self.before().exists()
+    }
+
+    /// Looks for what is needed to begin from this machine's data, before anything is stopped.
+    ///
+    /// # Errors
+    /// The data is gone, or etcd's tool is not installed.
+    pub(super) fn check_own(&self) -> anyhow::Result<()> {
+        let source = self.member().join("snap/db");
+        if !source.exists() {
+            bail!(
+                "{} is missing: this machine has no data of the store; recover on another that holds it, or `kat-agent restore` begins from a backup",
+                source.display()
+            );
+        }
+        if !Path::new(ETCDUTL).exists() {
+            bail!("{ETCDUTL} is missing; it comes with `sudo apt install etcd-client`");
+        }
+        Ok(())
+    }
+
+    /// Begins anew from the data of this machine's member; etcd must not run. Goes on where it was
+    /// broken off: the old data is there until [`Self::forget`].
+    pub(super) async fn begin_from_own(
+        &self,
+        identity: &Identity,
+        epoch: u64,
+    ) -> anyhow::Result<()> {
+        if !self.before().exists() {
+            let source = self.member().join("snap/db");
+            if !source.exists() {
+                bail!(
+                    "{} is missing: this machine has no data of the store; `kat-agent restore` begins from a backup",
+                    source.display()
+                );
+            }
+            self.make(&source, true, identity, epoch).await?;
+            fs::rename(self.member(), self.before())
+                .with_context(|| self.before().display().to_string())?;
+        }
+        self.put_in_place()
+    }
+
+    /// Begins anew from a snapshot, whatever was there.
+    pub(super) async fn begin_from_snapshot(
+        &self,
+        snapshot: &Path,
+        identity: &Identity,
+        epoch: u64,
+    ) -> anyhow::Result<()> {
+        self.make(snapshot, false, identity, epoch).await?;
+        remove_folder(&self.member())?;
+        self.put_in_place()
+    }
+
+    /// Removes what etcd ran from before.
+    pub(super) fn forget(&self) -> anyhow::Result<()> {
+        remove_folder(&self.before())?;
+        remove_folder(&self.made())
+    }
+
+    fn put_in_place(&self) -> anyhow::Result<()> {
+        if !self.member().exists() {
+            let made = self.made().join("member");
+            fs::rename(&made, self.member()).with_context(|| made.display().to_string())?;
+        }
+        sync(&self.folder).with_context(|| self.folder.display().to_string())
+    }
+
+    async fn make(
+        &self,
+        source: &Path,
+        own: bool,
+        identity: &Identity,
+        epoch: u64,
+    ) -> anyhow::Result<()> {
+        let made = self.made();
+        remove_folder(&made)?;
+        let url = format!(
+            "https://{}:{}",
+            identity.overlay_address(),
+            identity.cluster.spec.etcd_peer_port
+        );
+        let mut command = Command::new(ETCDUTL);
+        command.args(["snapshot", "restore"]).arg(source);
+        command.arg("--data-dir").arg(&made);
+        command.args(["--name", &identity.node]);
+        command.args(["--initial-cluster", &format!("{}={url}", identity.node)]);
+        command.args(["--initial-advertise-peer-urls", &url]);
+        command.args(["--initial-cluster-token", &format!("kat-{epoch}")]);
+        command.args(["--bump-revision", LEAP, "--mark-compacted"]);
+        if own {
+            // The hash is at the end of snapshots alone.
+            command.arg("--skip-hash-check=true");
+        }
+        let output = match command.output().await {
+            Ok(output) => output,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+                "{ETCDUTL} is missing; it comes with etcd's client: `sudo apt install etcd-client`"
+            ),
+            Err(error) => return Err(error).context(ETCDUTL),
+        };
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            let last = words.trim().lines().last().unwrap_or_default();
+            bail!(
+                "etcdutl can't begin a store from {}: {last}",
+                source.display()
+            );
+        }
+        give_to_etcd(&made)?;
+        sync(&made).with_context(|| made.display().to_string())
+    }
+}
+
+/// Brings the file system that holds it to the disk.
+fn sync(folder: &Path) -> io::Result<()> {
+    let folder = File::open(folder)?;
+    rustix::fs::syncfs(&folder)?;
+    Ok(())
+}
+
+fn remove_folder(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| path.display().to_string())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// etcd's user owns its data, and nobody else reads it.
+fn give_to_etcd(folder: &Path) -> anyhow::Result<()> {
+    let accounts = Users::new().accounts()?;
+    let user = accounts
+        .user(ETCD_USER)
+        .with_context(|| format!("the user {ETCD_USER} is missing"))?;
+    let (uid, gid) = (user.uid, user.gid);
+    let mut waiting = vec![folder.to_owned()];
+    while let Some(path) = waiting.pop() {
+        let mut give = || -> io::Result<()> {
+            chown(&path, Some(uid), Some(gid))?;
+            if path.is_dir() {
+                for entry in fs::read_dir(&path)? {
+                    waiting.push(entry?.path());
+                }
+            }
+            Ok(())
+        };
+        give().with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// Starts etcd on the new data, and waits until it serves.
+pub(super) async fn start_etcd(
+    identity: &Identity,
+    keys: &Keys,
+    system: &dyn UnitManager,
+) -> anyhow::Result<EtcdStore> {
+    let renderer = Renderer::installed()?;
+    let alone = Known::default();
+    setup::write_host_file(&host_files::etcd(&renderer, identity, &alone)?)?;
+    system.reload().await?;
+    let limit = Duration::from_secs(60);
+    let deadline = tokio::time::Instant::now() + limit;
+    overlay::wait_for_address(identity.overlay_address().into(), limit)
+        .await
+        .context("kat0 did not come up; `journalctl -u kat-net -u kat-wg` says why")?;
+    setup::start(system, host_files::ETCD).await?;
+    let store = stores::leader(identity, keys, &alone).await?;
+    loop {
+        match store.health().await {
+            Ok(_) => return Ok(store),
+            Err(error) if tokio::time::Instant::now() >= deadline => {
+                return Err(error)
+                    .context("etcd does not serve; `journalctl -u kat-etcd` says why");
+            }
+            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+        }
+    }
+}
+
+/// What is written into a store that was begun anew.
+pub(super) struct Beginning<'a> {
+    /// The machine that holds it.
+    pub identity: &'a Identity,
+    /// Its epoch.
+    pub epoch: &'a StoreEpoch,
+    /// `host:port` of the machine's WireGuard, where that has changed.
+    pub endpoints: Option<Vec<String>>,
+    /// What the event says.
+    pub message: String,
+}
+
+/// Nobody else holds the store or leads any more, from the first moment on that an agent sees it.
+/// May be done again. Gives back the names of the machines that held the store.
+///
+/// No leader can be there to do this: no agent runs that could be elected (invariant 2 names it).
+pub(super) async fn settle(
+    store: &EtcdStore,
+    beginning: &Beginning<'_>,
+    now: Timestamp,
+) -> anyhow::Result<Vec<String>> {
+    let Beginning {
+        identity, epoch, ..
+    } = beginning;
+    let mut operations = Vec::new();
+    let mut others = Vec::new();
+    for item in store.list(keys::REGISTRATIONS).await?.items {
+        let name = item.key.trim_start_matches(keys::REGISTRATIONS).to_owned();
+        let Ok(mut registration) = serde_json::from_slice::<NodeRegistration>(&item.value) else {
+            continue;
+        };
+        let own = name == identity.node;
+        if !own && registration.etcd {
+            // Its user goes first: from then on it can't write, whatever it still runs.
+            etcd_admin::remove_leader_user(store, &name).await?;
+            others.push(name);
+        }
+        let before = registration.clone();
+        registration.etcd = own;
+        if own && beginning.endpoints.is_some() {
+            registration.advertise.clone_from(&identity.advertise);
+        }
+        if registration != before {
+            let value = json::bytes(&item.key, &registration)?;
+            operations.push(Operation::Put(item.key, value));
+        }
+    }
+    if let Some(stored) = store.get(keys::ENDPOINTS).await? {
+        let mut endpoints: ClusterEndpoints = serde_json::from_slice(&stored.value)?;
+        hold_alone(&mut endpoints, identity);
+        let value = json::bytes(&stored.key, &endpoints)?;
+        operations.push(Operation::Put(stored.key, value));
+    }
+    if let Some(endpoints) = &beginning.endpoints {
+        let key = keys::network_node(&identity.node, "wg_endpoints");
+        let value = json::bytes(&key, endpoints)?;
+        operations.push(Operation::Put(key, value));
+        let key = keys::network_node(&identity.node, "reach");
+        let reach = identity.reached.told();
+        let value = json::bytes(&key, &reach)?;
+        operations.push(Operation::Put(key, value));
+    }
+    operations.push(Operation::Put(
+        keys::STORE_EPOCH.to_owned(),
+        json::bytes(keys::STORE_EPOCH, epoch)?,
+    ));
+    // The leader writes them anew; their ids were those of the old store.
+    operations.push(Operation::Delete(keys::MEMBERS.to_owned()));
+    operations.push(Operation::DeletePrefix(keys::ELECTION.to_owned()));
+    let object = ObjectReference {
+        kind: "Node".to_owned(),
+        name: identity.node.clone(),
+        namespace: String::new(),
+        uid: identity.node_uid.clone(),
+    };
+    let mut log = EventLog::new(&Default::default(), now);
+    let message = beginning.message.clone();
+    operations.extend(log.record(
+        EventKind::Warning,
+        EventReason::StoreBegunAnew,
+        object,
+        message,
+    ));
+    match store.transact(&[], &operations).await? {
+        Committed::Yes(_) => Ok(others),
+        Committed::No => bail!("etcd did not take what is true now"),
+    }
+}
+
+/// Nobody is to ask another machine's etcd.
+fn hold_alone(endpoints: &mut ClusterEndpoints, identity: &Identity) {
+    for (name, machine) in &mut endpoints.machines {
+        machine.etcd = *name == identity.node;
+    }
+}
+
+/// Who this machine knows, before it has read the new store.
+pub(super) fn known_alone(identity: &Identity, epoch: &StoreEpoch) -> anyhow::Result<()> {
+    let mut known = Known::stored();
+    known.schema = 1;
+    known.leader = None;
+    known.members = Default::default();
+    known.store_epoch = epoch.clone();
+    hold_alone(&mut known.endpoints, identity);
+    known.store()?;
+    files::remove(Path::new(paths::MEMBER))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_go_up_whatever_the_clock_says() {
+        let at = |second: i64| Timestamp::from_second(second).unwrap();
+        assert_eq!(next_epoch(0, at(5)), 5000);
+        assert_eq!(next_epoch(5000, at(9)), 9000);
+        assert_eq!(next_epoch(5000, at(1)), 5001);
+        assert_eq!(next_epoch(0, at(-7)), 1);
+    }
+
+    fn data(folder: &tempfile::TempDir, there: &[(&str, &str)]) -> Data {
+        for (path, text) in there {
+            let path = folder.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        Data {
+            folder: folder.path().to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_move_that_was_broken_off_goes_on_and_keeps_the_old_data() {
+        let old = ("before/snap/db", "old");
+        // Between the two renames, and after both.
+        for there in ["made/member/snap/db", "member/snap/db"] {
+            let folder = tempfile::tempdir().unwrap();
+            let data = data(&folder, &[old, (there, "new")]);
+            data.put_in_place().unwrap();
+            let read = |path: PathBuf| fs::read_to_string(path.join("snap/db")).unwrap();
+            assert_eq!(
+                (read(data.member()), read(data.before())),
+                ("new".into(), "old".into())
+            );
+            data.forget().unwrap();
+            assert_eq!(read(data.member()), "new");
+            assert!(!data.before().exists() && !data.made().exists());
+        }
+    }
+}

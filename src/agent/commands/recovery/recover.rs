@@ -1,0 +1,205 @@
+//! `kat-agent recover`: the quorum is gone for good, and this machine goes on alone with what it has.
+
+use std::time::Duration;
+
+use anyhow::bail;
+use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
+
+use super::{
+    epoch::prove,
+    prompt,
+    rebuild::{self, Beginning, Data, Marker, next_epoch},
+};
+use crate::{
+    cluster::{cluster_cache::Known, identity::Identity, keys::Keys, machine::wait_ready},
+    commands::{host_files, setup, setup::Say},
+    etcd::{member::etcd_group, stores},
+};
+use kat_store::StoreError;
+use kat_systemd::{ManagerSource, Managers, SystemdError, UnitManager};
+
+/// A quorum that is only just coming back is waited for so long.
+const QUORUM_LIMIT: Duration = Duration::from_secs(8);
+/// Longest start of etcd that is waited for before it is asked.
+const START_LIMIT: Duration = Duration::from_secs(3);
+/// Longest stop of a service.
+const STOP_LIMIT: Duration = Duration::from_secs(60);
+/// Longest wait for the machine to be Ready.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+
+/// Makes this machine the only one that holds the store, with its own data, and waits until it leads.
+///
+/// Refuses where the quorum answers. Until the machine is Ready the old data stays, and the same
+/// command goes on where it was broken off.
+pub(crate) async fn run(yes: bool, say: Say<'_>) -> anyhow::Result<()> {
+    let identity = super::member()?;
+    let keys = Keys::new(etcd_group(&identity)?);
+    // A machine that was off for long has certificates that ran out: with those a quorum would not
+    // answer, and look like none. Both can be done again, and change nothing for who runs.
+    keys.seal_authorities()?;
+    keys.renew(&identity, Timestamp::now())?;
+    let recovery = keys.recovery_key()?;
+    let known = Known::stored();
+    let managers = Managers::new();
+    let system = managers.system();
+    let system = system.as_ref();
+
+    let epoch = match Marker::read()? {
+        Some(marker) if marker.command == "recover" => {
+            // Nothing was changed yet, or all is done: the others may have come back meanwhile.
+            if !Data::new().has_begun()
+                && let Err(error) = refuse_if_answered(&identity, &keys, &known, system).await
+            {
+                Marker::remove()?;
+                setup::start(system, "kat-agent.service").await?;
+                return Err(error);
+            }
+            say("going on with the recover that was broken off");
+            marker.epoch
+        }
+        Some(marker) => bail!(
+            "a `kat-agent {}` did not come to its end on this machine; it goes on, or `kat-agent reset` takes back what it made",
+            marker.command
+        ),
+        None => {
+            Data::new().check_own()?;
+            if !yes {
+                prompt::need_terminal("this makes a store of one member")?;
+            }
+            say("looking for a quorum of the machines that hold the cluster's store");
+            refuse_if_answered(&identity, &keys, &known, system).await?;
+            if !yes && !prompt::go_on(&question(&identity, &known))? {
+                bail!("nothing was changed");
+            }
+            let epoch = next_epoch(known.store_epoch.epoch, Timestamp::now());
+            let marker = Marker {
+                schema: 1,
+                command: "recover".to_owned(),
+                epoch,
+            };
+            marker.write()?;
+            epoch
+        }
+    };
+    let epoch = prove(&recovery, &identity.cluster_uid, epoch)?;
+
+    say("stopping kat-agent and etcd; workloads run on");
+    for unit in ["kat-agent.service", host_files::ETCD] {
+        stop(system, unit).await?;
+    }
+    say("beginning a store of one member with this machine's data");
+    let data = Data::new();
+    data.begin_from_own(&identity, epoch.epoch).await?;
+    say("starting etcd");
+    let store = rebuild::start_etcd(&identity, &keys, system).await?;
+    say("taking the other members out");
+    let beginning = Beginning {
+        identity: &identity,
+        epoch: &epoch,
+        endpoints: None,
+        message: format!(
+            "the store was begun anew on machine {}, with its data: kat-agent recover",
+            identity.node
+        ),
+    };
+    rebuild::settle(&store, &beginning, Timestamp::now()).await?;
+    rebuild::known_alone(&identity, &epoch)?;
+    data.forget()?;
+    Marker::remove()?;
+
+    say("starting kat-agent");
+    setup::start(system, "kat-agent.service").await?;
+    wait_ready(&identity, READY_LIMIT).await?;
+    say(&next_steps(&identity, &others(&identity, &known)));
+    Ok(())
+}
+
+/// The machines that held the store beside this one, as it knew them.
+fn others(identity: &Identity, known: &Known) -> Vec<String> {
+    let machines = known.endpoints.machines.iter();
+    let others = machines.filter(|(name, machine)| machine.etcd && **name != identity.node);
+    others.map(|(name, _)| name.clone()).collect()
+}
+
+fn question(identity: &Identity, known: &Known) -> String {
+    let others = others(identity, known).join(", ");
+    format!(
+        "this begins the cluster's store anew with the data of {} alone: what {others} accepted and did not\nhand on yet is lost, and none of them holds the store any more. Only do this if they are gone for\ngood: one that still runs, cut off from here, would go on by itself until it hears of it",
+        identity.node
+    )
+}
+
+fn next_steps(identity: &Identity, others: &[String]) -> String {
+    let mut text = format!(
+        "machine {} is Ready and leads the cluster {} alone\n",
+        identity.node, identity.cluster.metadata.name
+    );
+    for other in others {
+        text.push_str(&format!(
+            "\n  katcall delete node {other}      # if it will not come back: what ran there is placed elsewhere"
+        ));
+    }
+    text.push_str(
+        "\n  katcall token create --join      # for new machines; from three on the store is on three again\n\nMachines that do come back keep their part in the cluster, and may hold the store again.",
+    );
+    text
+}
+
+/// etcd is started for it where it does not run: perhaps it was all that is missing.
+async fn refuse_if_answered(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+    system: &dyn UnitManager,
+) -> anyhow::Result<()> {
+    match system.start(host_files::ETCD, START_LIMIT).await {
+        Ok(_) | Err(SystemdError::JobTimeout { .. }) => {}
+        Err(error) => tracing::warn!("etcd can't be started: {error:#}"),
+    }
+    let store = stores::leader(identity, keys, known).await?;
+    let deadline = Instant::now() + QUORUM_LIMIT;
+    loop {
+        match store.health().await {
+            Err(StoreError::Unavailable(_)) if Instant::now() >= deadline => return Ok(()),
+            Err(StoreError::Unavailable(_)) => sleep(Duration::from_millis(300)).await,
+            Ok(_) | Err(_) => bail!(
+                "the cluster's store answers: there is nothing to recover, and nothing was changed. `katcall status` says what is not well; `katcall delete node` takes a machine out that is gone"
+            ),
+        }
+    }
+}
+
+pub(crate) async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
+    match system.stop(unit, STOP_LIMIT).await {
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::MachineEndpoints;
+
+    #[test]
+    fn the_question_and_the_end_name_the_other_members() {
+        let identity = Identity::example("n1");
+        let mut known = Known::default();
+        for (name, etcd) in [("n1", true), ("n2", true), ("n3", true), ("n4", false)] {
+            let machine = MachineEndpoints {
+                etcd,
+                ..MachineEndpoints::default()
+            };
+            known.endpoints.machines.insert(name.to_owned(), machine);
+        }
+        let others = others(&identity, &known);
+        assert_eq!(others, ["n2", "n3"]);
+        assert!(question(&identity, &known).contains("what n2, n3 accepted"));
+        let next = next_steps(&identity, &others);
+        assert!(
+            next.contains("delete node n2") && !next.contains("n4"),
+            "{next}"
+        );
+    }
+}

@@ -1,0 +1,380 @@
+//! `kat-agent restore`: a bare machine takes the place of the one that made a backup.
+//!
+//! It becomes that machine: name, identity, subnet, WireGuard key and certificates' key are those of
+//! the backup, so that all others know it, wherever it is. It holds the store alone; the rest comes
+//! by the ordinary way.
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, bail};
+use jiff::Timestamp;
+
+use super::{
+    archive::{Archive, BackupFacts},
+    epoch::{is_led, prove},
+    prompt,
+    rebuild::{self, Beginning, Data, Marker, next_epoch},
+};
+use crate::{
+    cluster::{
+        cluster_cache::Known,
+        identity::Identity,
+        keys::Keys,
+        machine::wait_ready,
+        reach::{Reached, wireguard_endpoints},
+    },
+    commands::{
+        check::check_machine,
+        forwarding,
+        setup::{
+            Earlier, Say, put_in_place, read_agent_config, refuse_second, reload_bus_policy,
+            render_settings, restart_journal, start, write_network,
+        },
+    },
+    paths,
+};
+use kat_host::{
+    check::Stage,
+    files::{self, Access},
+    users::Users,
+};
+use kat_network::state::{self, Peers};
+use kat_pki::recovery_key::RecoveryKey;
+use kat_plan::{ClusterEndpoints, node_address};
+use kat_render::Renderer;
+use kat_store::{EtcdStore, StateStore};
+use kat_systemd::{ManagerSource, Managers, UnitManager};
+use kat_types::{
+    api::{MembershipAnswer, StoreEpoch},
+    json, keys,
+    plain::plain,
+    resource::AgentConfig,
+};
+
+/// Longest wait for the machine to be Ready.
+const READY_LIMIT: Duration = Duration::from_secs(90);
+/// A port that nobody listens on (RFC 863): what is sent there only opens the tunnel.
+const DISCARD: u16 = 9;
+/// How the name of a folder begins in which a backup is unpacked.
+const UNPACKED: &str = "restore-";
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub(crate) struct RestoreOptions {
+    /// The backup.
+    pub file: PathBuf,
+    /// A file with the recovery key; asked for without one.
+    pub recovery_key_file: Option<PathBuf>,
+    /// Addresses or interfaces at which others reach this machine.
+    pub advertise: Vec<String>,
+}
+
+/// Makes this machine what the backup says, and waits until it leads.
+///
+/// Nothing is changed while the file, the key or the machine are not as they should be. What a later
+/// failure leaves behind is done again by the same command, or taken back by `kat-agent reset`.
+pub(crate) async fn run(options: RestoreOptions, say: Say<'_>) -> anyhow::Result<()> {
+    super::need_root()?;
+    let again = match Marker::read()? {
+        Some(marker) if marker.command == "restore" => {
+            // Written last: without it the machine may be begun again.
+            files::remove(Path::new(paths::IDENTITY))?;
+            true
+        }
+        Some(_) => bail!("a `kat-agent recover` did not come to its end on this machine"),
+        None => false,
+    };
+    if refuse_second()? == Earlier::HalfJoin && !again {
+        bail!("an earlier join did not come to its end; `kat-agent reset` takes back what it made");
+    }
+    forget_unpacked(Path::new(paths::STATE))?;
+    let archive = Archive::open(&options.file)?;
+    let header = archive.header().clone();
+    say(&format!(
+        "a backup of the cluster {}, made on machine {} at {:.0} by KAT {}",
+        plain(&header.cluster),
+        plain(&header.node),
+        header.created,
+        plain(&header.version)
+    ));
+    let recovery = prompt::recovery_key(options.recovery_key_file.as_deref())?;
+    let reached = Reached::new(&options.advertise).await?;
+    let advertise = reached.addresses_now()?;
+    let config = read_agent_config()?;
+
+    let fresh = !Path::new(paths::STATE).exists();
+    files::ensure_folder(Path::new(paths::STATE), Access::mode(0o755))?;
+    let opened = open(archive, &recovery, &config, (again, say)).await;
+    let (folder, facts) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            // Nothing was made yet but this, and it may hold what is not ours.
+            if fresh {
+                let _ = std::fs::remove_dir(paths::STATE);
+            }
+            return Err(error);
+        }
+    };
+    // Whether it is behind NAT or a relay is as it was: the others go by that.
+    let reached = Reached {
+        by: reached.by,
+        ..facts.identity.reached.clone()
+    };
+    let identity = Identity {
+        advertise,
+        reached,
+        etcd: true,
+        ..facts.identity.clone()
+    };
+    let restoring = Restoring {
+        identity: &identity,
+        facts: &facts,
+        recovery: &recovery,
+        config: &config,
+        snapshot: &folder.path().join("snapshot"),
+        created: header.created,
+    };
+    restoring.settle(say).await?;
+    say(&format!(
+        "machine {} is Ready and leads the cluster {} alone, as it was at {:.0}\n\n  katcall get nodes                # machines that still run find it by themselves\n  katcall delete node NAME         # for each that will not come back\n  katcall token create --join      # for new machines\n\nThe machine that made the backup must not come back as {}: `kat-agent reset` on it first.",
+        identity.node, identity.cluster.metadata.name, header.created, identity.node
+    ));
+    Ok(())
+}
+
+/// Removes what an earlier restore unpacked and was killed before it could remove that: folders with
+/// the whole store in clear.
+pub(crate) fn forget_unpacked(state: &Path) -> anyhow::Result<()> {
+    let entries = match std::fs::read_dir(state) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        entries => entries.with_context(|| state.display().to_string())?,
+    };
+    for entry in entries {
+        let entry = entry.with_context(|| state.display().to_string())?;
+        let unpacked = entry.file_name().to_string_lossy().starts_with(UNPACKED);
+        if unpacked && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let path = entry.path();
+            std::fs::remove_dir_all(&path).with_context(|| path.display().to_string())?;
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks it, and looks whether the machine can take it.
+async fn open(
+    archive: Archive,
+    recovery: &RecoveryKey,
+    config: &AgentConfig,
+    (again, say): (bool, Say<'_>),
+) -> anyhow::Result<(tempfile::TempDir, BackupFacts)> {
+    let folder = tempfile::Builder::new()
+        .prefix(UNPACKED)
+        .tempdir_in(paths::STATE)
+        .with_context(|| paths::STATE.to_owned())?;
+    say("opening it");
+    let facts = archive.unpack(recovery, &folder.path().join("snapshot"))?;
+    say("looking at the machine");
+    let stage = if again {
+        Stage::Running
+    } else {
+        Stage::BeforeInit
+    };
+    check_machine(&facts.identity.cluster, config, stage, say).await?;
+    Ok((folder, facts))
+}
+
+struct Restoring<'a> {
+    identity: &'a Identity,
+    facts: &'a BackupFacts,
+    recovery: &'a RecoveryKey,
+    config: &'a AgentConfig,
+    snapshot: &'a Path,
+    created: Timestamp,
+}
+
+impl Restoring<'_> {
+    async fn settle(&self, say: Say<'_>) -> anyhow::Result<()> {
+        let identity = self.identity;
+        let managers = Managers::new();
+        let system = managers.system();
+        let system = system.as_ref();
+        let now = Timestamp::now();
+        // The backup's own epoch is not known yet; a clock that is behind is made up for below.
+        let epoch = next_epoch(0, now);
+        let marker = Marker {
+            schema: 1,
+            command: "restore".to_owned(),
+            epoch,
+        };
+        marker.write()?;
+
+        say("putting sysctls, users and folders in place");
+        let renderer = Renderer::installed()?;
+        forwarding::remember(Path::new("/"))?;
+        put_in_place(&renderer.host_files(&render_settings(identity))?).await?;
+        reload_bus_policy().await?;
+        restart_journal(system).await?;
+
+        say("putting the cluster's authorities and the machine's keys in place");
+        let keys = self.keys(now)?;
+
+        say("bringing up the overlay");
+        let nobody = Peers {
+            schema: 1,
+            ..Peers::default()
+        };
+        write_network(identity, self.config, &nobody)?;
+        for unit in ["kat-net.socket", "kat-net.service"] {
+            system.enable(unit).await?;
+            start(system, unit).await?;
+        }
+
+        say("beginning the store with the backup's data");
+        super::recover::stop(system, crate::commands::host_files::ETCD).await?;
+        let data = Data::new();
+        data.begin_from_snapshot(self.snapshot, identity, epoch)
+            .await?;
+        let store = rebuild::start_etcd(identity, &keys, system).await?;
+        self.refuse_if_led(&store, &keys).await?;
+        let epoch = self.epoch(&store, epoch).await?;
+        let spec = &identity.cluster.spec;
+        let beginning = Beginning {
+            identity,
+            epoch: &epoch,
+            endpoints: Some(wireguard_endpoints(
+                &identity.reached.told(),
+                &identity.advertise,
+                self.config,
+                spec.wireguard_port,
+            )),
+            message: format!(
+                "the store was begun anew on machine {}, from a backup of {:.0}: kat-agent restore",
+                identity.node, self.created
+            ),
+        };
+        rebuild::settle(&store, &beginning, now).await?;
+        rebuild::known_alone(identity, &epoch)?;
+        data.forget()?;
+        self.start_agent(system, say).await?;
+        greet(&store, identity).await;
+        Ok(())
+    }
+
+    /// Machines of a living cluster would hear of the later epoch, and give up what they hold.
+    async fn refuse_if_led(&self, store: &EtcdStore, keys: &Keys) -> anyhow::Result<()> {
+        let endpoints = match store.get(keys::ENDPOINTS).await? {
+            Some(stored) => serde_json::from_slice(&stored.value)?,
+            None => ClusterEndpoints::default(),
+        };
+        let known = Known {
+            endpoints,
+            ..Known::default()
+        };
+        if is_led(self.identity, keys, &known).await? {
+            bail!(
+                "other machines lead this cluster, and a restore would take it back to the backup; `kat-agent reset` here, and `kat-agent join` it"
+            );
+        }
+        Ok(())
+    }
+
+    async fn start_agent(&self, system: &dyn UnitManager, say: Say<'_>) -> anyhow::Result<()> {
+        say("starting kat-agent");
+        files::ensure_folder(Path::new(paths::CONFIGURATION), Access::mode(0o755))?;
+        let text = json::pretty(paths::IDENTITY, self.identity)?;
+        files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
+        Marker::remove()?;
+        system.enable("kat-agent.service").await?;
+        // Enabling changes links that the manager has read.
+        system.reload().await?;
+        start(system, "kat-agent.service").await?;
+        wait_ready(self.identity, READY_LIMIT).await
+    }
+
+    /// The authorities, sealed; the machine's own key, by which the cluster knows it; and leaves.
+    fn keys(&self, now: Timestamp) -> anyhow::Result<Keys> {
+        let group = Users::new()
+            .accounts()?
+            .group(kat_render::ETCD_USER)
+            .map(|group| group.gid);
+        let keys = Keys::new(Some(
+            group.context("the group of etcd's user was not made")?,
+        ));
+        let given = MembershipAnswer {
+            authorities: self.facts.authorities.clone(),
+            recovery_key: self.recovery.reveal(),
+        };
+        keys.store_authorities(&given)?;
+        keys.store_node_key(&self.facts.node_key)?;
+        keys.renew(self.identity, now)?;
+        files::ensure_folder(Path::new(state::FOLDER), Access::mode(0o700))?;
+        let wireguard = Path::new(state::FOLDER).join(state::PRIVATE_KEY_FILE);
+        let key = self.facts.wireguard_key.as_bytes();
+        files::write_atomic(&wireguard, key, Access::mode(0o600))?;
+        Ok(keys)
+    }
+
+    /// Later than what the backup says, too.
+    async fn epoch(&self, store: &EtcdStore, epoch: u64) -> anyhow::Result<StoreEpoch> {
+        let stored = store.get(keys::STORE_EPOCH).await?;
+        let before =
+            stored.and_then(|stored| serde_json::from_slice::<StoreEpoch>(&stored.value).ok());
+        let before = before.map_or(0, |before| before.epoch);
+        let epoch = epoch.max(before.saturating_add(1));
+        Ok(prove(self.recovery, &self.identity.cluster_uid, epoch)?)
+    }
+}
+
+/// Opens the tunnels to the other machines: they know this one's key, and learn its address from the
+/// first packet. Who does not answer is not there.
+async fn greet(store: &EtcdStore, identity: &Identity) {
+    let Ok(listing) = store.list(keys::NETWORK_NODES).await else {
+        return;
+    };
+    let own = identity.overlay_address();
+    let subnets = listing
+        .items
+        .iter()
+        .filter(|item| item.key.ends_with("/subnet"));
+    let subnets = subnets.filter_map(|item| std::str::from_utf8(&item.value).ok()?.parse().ok());
+    let others: Vec<_> = subnets.map(node_address).filter(|at| *at != own).collect();
+    let Ok(socket) = tokio::net::UdpSocket::bind(SocketAddr::from((own, 0))).await else {
+        return;
+    };
+    // kat-net takes a moment to make its peers from the agent's file.
+    for _ in 0..3 {
+        for address in &others {
+            let _ = socket
+                .send_to(b"", SocketAddr::from((*address, DISCARD)))
+                .await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_restore_that_was_killed_unpacked_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        forget_unpacked(&folder.path().join("none")).unwrap();
+        for name in ["restore-a", "restore-b/deeper", "etcd", "restored"] {
+            std::fs::create_dir_all(folder.path().join(name)).unwrap();
+        }
+        for name in ["restore-a/snapshot", "restore-b/deeper/x", "restore-notes"] {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        forget_unpacked(folder.path()).unwrap();
+        let entries = std::fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["etcd", "restore-notes", "restored"]);
+    }
+}

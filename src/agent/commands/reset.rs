@@ -1,0 +1,269 @@
+//! `kat-agent reset`: takes this machine out and removes what init, join and the agent made.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    forwarding, recovery,
+    setup::{Say, read_identity, read_joined, render_settings},
+};
+use crate::{
+    Statuses,
+    cluster::{cluster_cache::Known, identity::Identity, machine},
+    disk::ballast,
+    images::{registries, unused::ImageCare},
+    paths,
+    secrets::Secrets,
+    volumes::Volumes,
+    worker::{
+        Tools, UserDesired, Worker, machine_options::MachineOptions, unit_files::remove_every_users,
+    },
+};
+use kat_host::{files, users::Users};
+use kat_network as network;
+use kat_render::{ETCD_USER, Renderer};
+use kat_systemd::{Journal, Logind, ManagerSource, Managers, SystemdError, UnitManager};
+use kat_types::resource::{AgentConfig, ClusterConfiguration};
+
+/// Longest stop of one service.
+const STOP_LIMIT: Duration = Duration::from_secs(90);
+/// Longest removal of one workload's user.
+const USER_LIMIT: Duration = Duration::from_secs(120);
+
+/// Removes everything of KAT but the package and what the administrator wrote (`agent.yaml`,
+/// backups, volumes). Goes on after a failure and says at the end what is left.
+pub(crate) async fn run(say: Say<'_>) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    let managers: Arc<dyn ManagerSource> = Arc::new(Managers::new());
+    let system = managers.system();
+    let mut failures = Vec::new();
+    let mut note = |what: &str, result: anyhow::Result<()>| {
+        if let Err(error) = result {
+            failures.push(format!("{what}: {error:#}"));
+        }
+    };
+
+    say("stopping kat-agent");
+    note(
+        "kat-agent.service",
+        stop(system.as_ref(), "kat-agent.service").await,
+    );
+
+    say("stopping and removing the workloads of this machine");
+    let tools = Arc::new(tools(&managers)?);
+    for uid in tools.accounts.all() {
+        note(&format!("user {uid}"), remove_user(&tools, uid).await);
+    }
+
+    // The only machine with etcd ends the cluster.
+    let others = |identity: &Identity| {
+        let known = Known::stored().of_others(identity);
+        !known.endpoints.api().is_empty()
+    };
+    if let Some(identity) = read_joined().filter(|one| !one.etcd || others(one)) {
+        say("telling the cluster that this machine leaves");
+        if let Err(error) = machine::leave(&identity).await {
+            say(&format!(
+                "the cluster does not know that this machine left ({error}); `katcall delete node {}` tells it",
+                identity.node
+            ));
+        }
+    }
+
+    say("removing the overlay, etcd and their files");
+    // Those of users whose account is gone; none as a rule.
+    match system.list("kat-hostpath@*").await {
+        Ok(units) => {
+            for unit in units {
+                note(&unit, stop(system.as_ref(), &unit).await);
+            }
+        }
+        Err(error) => note("host paths", Err(error.into())),
+    }
+    // Only if empty: what is bound there is the machine's.
+    let _ = std::fs::remove_dir(kat_types::assignment::BOUND_FOLDER);
+    for unit in [
+        "kat-etcd.service",
+        "kat-net.service",
+        "kat-net.socket",
+        "kat-wg.service",
+    ] {
+        note(unit, stop(system.as_ref(), unit).await);
+    }
+    note("the network", network::teardown().await.map_err(Into::into));
+    note("net.ipv4.ip_forward", forwarding::restore(Path::new("/")));
+    note("files", remove_files());
+    note("systemd", system.reload().await.map_err(Into::into));
+    note("users", remove_accounts().await);
+    if failures.is_empty() {
+        return Ok(());
+    }
+    bail!("this is left:\n  {}", failures.join("\n  "))
+}
+
+async fn stop(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
+    for done in [
+        system.stop(unit, STOP_LIMIT).await.map(drop),
+        system.disable(unit).await,
+    ] {
+        match done {
+            Ok(()) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match system.reset_failed(unit).await {
+        Ok(()) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
+    let cluster = read_identity()
+        .map(|identity| identity.cluster.clone())
+        .unwrap_or_default();
+    let settings = read_identity()
+        .map(|identity| render_settings(&identity))
+        .unwrap_or_default();
+    let ClusterConfiguration { spec, .. } = cluster;
+    Ok(Tools {
+        managers: Arc::clone(managers),
+        sessions: Arc::new(Logind::new(managers.system())),
+        accounts: Arc::new(Users::new()),
+        renderer: Arc::new(Renderer::installed()?),
+        logs: Arc::new(Journal::new()),
+        secrets: Secrets::new(Path::new("/"), "", &settings),
+        settings,
+        domain: spec.cluster_domain,
+        overlay_address: std::net::Ipv4Addr::LOCALHOST,
+        root: "/".into(),
+        monotonic: Arc::new(machine::monotonic_microseconds),
+        limits_enforced: true,
+        network: Arc::new(crate::health::probe::Overlay),
+        volumes: Arc::new(Volumes::new(
+            Path::new("/"),
+            &spec.volume_base_path,
+            &AgentConfig::default(),
+        )),
+        listeners: Arc::new(crate::host_ports::Listening {
+            overlay: spec.cluster_cidr,
+        }),
+        options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),
+        images: ImageCare::new(Path::new("/"), &AgentConfig::default()),
+    })
+}
+
+/// An empty, confirmed list makes a worker remove everything of its user.
+async fn remove_user(tools: &Arc<Tools>, uid: u32) -> anyhow::Result<()> {
+    let user = tools.accounts.find(uid).context("it is not KAT's")?;
+    let (_sender, receiver) = watch::channel(UserDesired {
+        confirmed: true,
+        ..UserDesired::default()
+    });
+    let worker = Worker::new(Arc::clone(tools), user, receiver, Statuses::default());
+    let cancel = CancellationToken::new();
+    tokio::time::timeout(USER_LIMIT, worker.run(cancel))
+        .await
+        .context("its workload did not end in time")
+}
+
+fn remove_files() -> anyhow::Result<()> {
+    let settings = kat_render::RenderSettings::default();
+    for file in Renderer::installed()?.host_files(&settings)? {
+        files::remove(&file.path)?;
+    }
+    // Folders that Debian's systemd does not bring; what somebody else keeps there keeps them.
+    for folder in ["/etc/systemd/journald.conf.d", "/etc/sysusers.d"] {
+        let _ = std::fs::remove_dir(folder);
+    }
+    for file in [
+        registries::FILE,
+        "/etc/systemd/system/kat-etcd.service",
+        paths::ADMIN_CONNECTION,
+    ] {
+        files::remove(Path::new(file))?;
+    }
+    remove_every_users(Path::new("/"))?;
+    for folder in [
+        "pki", "etcd-pki", "etcd", "files", "network", "resolv", "hooks.d", "secrets", "holder",
+    ] {
+        remove_folder(&Path::new(paths::STATE).join(folder))?;
+    }
+    recovery::forget_unpacked(Path::new(paths::STATE))?;
+    files::remove(&Path::new(paths::STATE).join(ballast::FILE))?;
+    files::remove(Path::new(paths::EVICTION_RESERVE))?;
+    // Data stays where there is any.
+    let _ = std::fs::remove_dir(Path::new(paths::STATE).join("volumes"));
+    // A home whose user could not be removed stays: something may be mounted in it.
+    let _ = std::fs::remove_dir(kat_host::users::HOMES);
+    for file in [
+        paths::DESIRED,
+        paths::GRANTED,
+        paths::VOLUMES,
+        paths::IMAGES,
+        paths::KNOWN,
+        paths::JOINING,
+        paths::MEMBER,
+        paths::RECOVERY,
+        paths::IDENTITY,
+    ] {
+        files::remove(Path::new(file))?;
+    }
+    // These stay if the administrator keeps something there.
+    for folder in [paths::STATE, paths::CONFIGURATION, paths::RUN] {
+        if Path::new(folder) == Path::new(paths::RUN) {
+            remove_folder(Path::new(folder))?;
+        } else {
+            let _ = std::fs::remove_dir(folder);
+        }
+    }
+    Ok(())
+}
+
+/// Removes it with all that is in it; where a file system is mounted there, as may be for etcd, that stays, empty.
+fn remove_folder(path: &Path) -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy && is_empty(path) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| path.display().to_string()),
+    }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).is_ok_and(|mut entries| entries.next().is_none())
+}
+
+/// The users and groups of init.
+async fn remove_accounts() -> anyhow::Result<()> {
+    let accounts = Users::new().accounts()?;
+    let mut commands = Vec::new();
+    if accounts.user(ETCD_USER).is_some() {
+        commands.push(["userdel", ETCD_USER]);
+    }
+    for group in [ETCD_USER, "kat"] {
+        if accounts.group(group).is_some() {
+            commands.push(["groupdel", group]);
+        }
+    }
+    for [program, name] in commands {
+        let output = tokio::process::Command::new(program)
+            .arg(name)
+            .output()
+            .await
+            .context(program)?;
+        let gone = Users::new().accounts()?;
+        let left = gone.user(name).is_some() || gone.group(name).is_some();
+        if !output.status.success() && left {
+            bail!(
+                "{program} {name}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,299 @@
+//! What `init` and `join` share: reading the machine's settings, and putting things in place.
+
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+
+use crate::{cluster::identity::Identity, network_files::NetworkFiles, paths};
+use kat_bundle as bundle;
+use kat_host::files::{self, Access};
+use kat_network::overlay::wireguard;
+use kat_network::state::{self, DnsRecords, Instances, NodeNetwork, Peers};
+use kat_pki as pki;
+use kat_render::{HostFile, RenderSettings};
+use kat_systemd::{JobResult, UnitManager};
+use kat_types::resource::{AgentConfig, ClusterConfiguration};
+
+/// Largest configuration file.
+const LIMIT: u64 = 256 << 10;
+/// Longest start of one service.
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+/// Tells the person what happens. One sentence a step.
+pub(crate) type Say<'a> = &'a (dyn Fn(&str) + Send + Sync);
+
+/// What an earlier `join` left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Earlier {
+    /// Nothing.
+    Nothing,
+    /// A key, and perhaps more: it did not come to its end, and may go on.
+    HalfJoin,
+}
+
+/// Refuses a machine that is in a cluster, or in the middle of becoming the first of one.
+pub(crate) fn refuse_second() -> anyhow::Result<Earlier> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("this needs root: run it with sudo");
+    }
+    let Ok(text) = files::read_text(Path::new(paths::IDENTITY), LIMIT) else {
+        let there = |name: &str| Path::new(paths::PKI).join(name).exists();
+        let restoring = Path::new(paths::RECOVERY).exists();
+        if !restoring && (there("cluster-ca.key") || there("recovery.key")) {
+            bail!(
+                "an earlier init did not come to its end; `kat-agent reset` takes back what it made"
+            );
+        }
+        return Ok(if there("node.key") {
+            Earlier::HalfJoin
+        } else {
+            Earlier::Nothing
+        });
+    };
+    match serde_json::from_str::<Identity>(&text) {
+        Ok(identity) => bail!(
+            "this machine is already `{}` of the cluster `{}`; `kat-agent reset` takes it out and removes its workloads",
+            identity.node,
+            identity.cluster.metadata.name
+        ),
+        Err(error) => bail!("{} exists but can't be read: {error}", paths::IDENTITY),
+    }
+}
+
+/// `cluster.kat`, or its defaults.
+pub(crate) fn read_cluster(path: Option<&Path>) -> anyhow::Result<ClusterConfiguration> {
+    let Some(path) = path else {
+        return Ok(ClusterConfiguration::default());
+    };
+    let text = files::read_text(path, LIMIT)?;
+    let name = path.display().to_string();
+    let cluster =
+        bundle::parse_cluster(&text, &name).map_err(|diagnostics| explain(&diagnostics, &text))?;
+    refuse_not_yet(&bundle::not_yet_cluster(&text, &name), &text)?;
+    Ok(cluster)
+}
+
+/// `/etc/kat/agent.yaml`, or its defaults.
+pub(crate) fn read_agent_config() -> anyhow::Result<AgentConfig> {
+    match files::read_text(Path::new(paths::AGENT_CONFIG), LIMIT) {
+        Ok(text) => {
+            let config = bundle::parse_agent_config(&text, paths::AGENT_CONFIG)
+                .map_err(|diagnostics| explain(&diagnostics, &text))?;
+            refuse_not_yet(
+                &bundle::not_yet_agent_config(&text, paths::AGENT_CONFIG),
+                &text,
+            )?;
+            Ok(config)
+        }
+        Err(error) if error.is_not_found() => Ok(AgentConfig::default()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn refuse_not_yet(diagnostics: &[bundle::Diagnostic], text: &str) -> anyhow::Result<()> {
+    if diagnostics.is_empty() {
+        Ok(())
+    } else {
+        Err(explain(diagnostics, text))
+    }
+}
+
+fn explain(diagnostics: &[bundle::Diagnostic], text: &str) -> anyhow::Error {
+    let rendered: Vec<_> = diagnostics
+        .iter()
+        .map(|diagnostic| bundle::render(diagnostic, text, false))
+        .collect();
+    anyhow::anyhow!("the configuration is not valid\n{}", rendered.join("\n"))
+}
+
+/// The name that was given, or the host's up to its first dot.
+pub(crate) fn node_name(given: Option<String>, hostname: &str) -> anyhow::Result<String> {
+    let from_host = || {
+        hostname
+            .split('.')
+            .next()
+            .unwrap_or_default()
+            .to_ascii_lowercase()
+    };
+    let node = given.unwrap_or_else(from_host);
+    pki::check_name(&node).with_context(|| {
+        format!("`{node}` can't be the machine's name; choose one with --node-name")
+    })?;
+    Ok(node)
+}
+
+/// What is the same for every instance of this machine.
+pub(crate) fn render_settings(identity: &Identity) -> RenderSettings {
+    RenderSettings {
+        volumes_folder: identity.cluster.spec.volume_base_path.as_str().into(),
+        hold_seconds: identity.cluster.spec.node_loss_timeout_seconds,
+        ..RenderSettings::default()
+    }
+}
+
+/// Writes files of the machine, and lets systemd's programs act on them.
+pub(crate) async fn put_in_place(host_files: &[HostFile]) -> anyhow::Result<()> {
+    for file in host_files {
+        write_host_file(file)?;
+    }
+    let path = |suffix: &str| {
+        let file = host_files.iter().find(|file| file.path.starts_with(suffix));
+        file.map(|file| file.path.display().to_string())
+            .unwrap_or_default()
+    };
+    for (program, arguments) in [
+        ("/usr/bin/systemd-sysusers", vec![path("/etc/sysusers.d")]),
+        (
+            "/usr/bin/systemd-tmpfiles",
+            vec!["--create".to_owned(), path("/etc/tmpfiles.d")],
+        ),
+        (
+            "/usr/lib/systemd/systemd-sysctl",
+            vec![path("/etc/sysctl.d")],
+        ),
+    ] {
+        let output = tokio::process::Command::new(program)
+            .args(&arguments)
+            .output()
+            .await;
+        let output = output.with_context(|| program.to_owned())?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            bail!("{program} {}: {words}", arguments.join(" "));
+        }
+    }
+    Ok(())
+}
+
+/// Writes one file of the machine.
+pub(crate) fn write_host_file(file: &HostFile) -> anyhow::Result<()> {
+    if let Some(folder) = file.path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    files::write_if_changed(&file.path, file.text.as_bytes(), Access::mode(file.mode))?;
+    Ok(())
+}
+
+/// The system bus reads its policy again: it names a group that was only just made.
+pub(crate) async fn reload_bus_policy() -> anyhow::Result<()> {
+    let connection = zbus::Connection::system().await.context("the system bus")?;
+    let bus = zbus::fdo::DBusProxy::new(&connection).await?;
+    bus.reload_config()
+        .await
+        .context("the policy of the system bus")?;
+    Ok(())
+}
+
+/// The journal takes its new setting, and what it has so far, to the disk.
+pub(crate) async fn restart_journal(system: &dyn UnitManager) -> anyhow::Result<()> {
+    system
+        .restart("systemd-journald.service", START_LIMIT)
+        .await?;
+    let flushed = tokio::process::Command::new("/usr/bin/journalctl")
+        .arg("--flush")
+        .output()
+        .await;
+    flushed.context("journalctl --flush")?;
+    Ok(())
+}
+
+/// WireGuard's public key of this machine, base64; the private one is made if it is missing.
+pub(crate) fn ensure_wireguard_key() -> anyhow::Result<String> {
+    let folder = Path::new(state::FOLDER);
+    files::ensure_folder(folder, Access::mode(0o700))?;
+    let key_path = folder.join(state::PRIVATE_KEY_FILE);
+    let key = if key_path.exists() {
+        wireguard::read_private_key(&key_path)?
+    } else {
+        wireguard::generate_key()?
+    };
+    files::write_if_changed(&key_path, key.to_base64().as_bytes(), Access::mode(0o600))?;
+    Ok(key.public().to_string())
+}
+
+/// What `kat-net` begins with.
+pub(crate) fn write_network(
+    identity: &Identity,
+    config: &AgentConfig,
+    peers: &Peers,
+) -> anyhow::Result<()> {
+    let network = NetworkFiles::new(state::FOLDER.into());
+    network.write_node(&node_network(identity, config))?;
+    network.write_peers(peers)?;
+    network.write_instances(&Instances {
+        schema: 1,
+        ..Instances::default()
+    })?;
+    network.write_dns(&DnsRecords {
+        schema: 1,
+        ..DnsRecords::default()
+    })?;
+    Ok(())
+}
+
+/// This machine, for `kat-net`.
+pub(crate) fn node_network(identity: &Identity, config: &AgentConfig) -> NodeNetwork {
+    let spec = &identity.cluster.spec;
+    NodeNetwork {
+        schema: 1,
+        node: identity.node.clone(),
+        cluster_cidr: spec.cluster_cidr,
+        service_cidr: spec.service_cidr,
+        subnet: identity.subnet,
+        address: identity.overlay_address(),
+        cluster_domain: spec.cluster_domain.clone(),
+        wireguard_port: config.wireguard_port.unwrap_or(spec.wireguard_port),
+        mtu: spec.mtu,
+        upstream_dns: config.upstream_dns.clone(),
+        control_ports: [
+            spec.etcd_client_port,
+            spec.etcd_peer_port,
+            spec.api_port,
+            spec.agent_port,
+        ]
+        .into(),
+        hold_seconds: spec.node_loss_timeout_seconds,
+        relay: identity.reached.relay,
+    }
+}
+
+/// `host:port` of this machine's API.
+pub(crate) fn api_endpoints(identity: &Identity) -> Vec<String> {
+    let port = identity.cluster.spec.api_port;
+    identity
+        .advertise
+        .iter()
+        .map(|address| SocketAddr::new(*address, port).to_string())
+        .collect()
+}
+
+/// Starts a unit and waits until it runs.
+pub(crate) async fn start(system: &dyn UnitManager, unit: &str) -> anyhow::Result<()> {
+    match system.start(unit, START_LIMIT).await? {
+        JobResult::Done => Ok(()),
+        result => bail!("{unit} did not start ({result:?}); `journalctl -u {unit}` says why"),
+    }
+}
+
+/// The identity of a machine that joined, though perhaps not to the end.
+pub(crate) fn read_joined() -> Option<Identity> {
+    [paths::IDENTITY, paths::JOINING].iter().find_map(|path| {
+        let text = files::read_text(Path::new(path), LIMIT).ok()?;
+        serde_json::from_str(&text).ok()
+    })
+}
+
+/// The identity of this machine; a sentence when it has none.
+pub(crate) fn read_identity() -> anyhow::Result<Arc<Identity>> {
+    let text = match files::read_text(Path::new(paths::IDENTITY), LIMIT) {
+        Ok(text) => text,
+        Err(error) if error.is_not_found() => {
+            bail!(
+                "this machine is in no cluster yet; `kat-agent init` makes one, `kat-agent join` joins one"
+            )
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let identity = serde_json::from_str(&text).with_context(|| paths::IDENTITY.to_owned())?;
+    Ok(Arc::new(identity))
+}

@@ -1,0 +1,233 @@
+//! Room that is kept for etcd: a file beside its data that is given up when the disk is full.
+//!
+//! etcd ends without room for its log, and with it every change of the cluster, also the one that would
+//! make room. What fills the disk takes the ballast's room as well in the end; until then etcd starts
+//! again and takes changes, so that a workload can be deleted.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::{MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    disk::pressure::{Look, Room},
+    paths,
+};
+use kat_daemon::watchdog::Pulses;
+use kat_types::root::Root;
+
+/// Name of the file in KAT's folder, which root alone writes to.
+pub(crate) const FILE: &str = "ballast";
+
+/// Between two looks: a program that writes as fast as it can fills what is left within seconds.
+const EVERY: Duration = Duration::from_secs(2);
+/// Size of the ballast: several segments of etcd's log (64 MiB each); less on a small disk.
+const MOST: u64 = 256 << 20;
+/// It is a sixteenth of the file system at most.
+const PART: u64 = 16;
+
+/// The ballast of one machine that holds etcd.
+pub(crate) struct Ballast {
+    file: PathBuf,
+    etcd: PathBuf,
+    look: Look,
+}
+
+/// What a look at the ballast led to.
+#[derive(Debug, PartialEq, Eq)]
+enum Done {
+    Nothing,
+    Made,
+    Released,
+}
+
+impl Ballast {
+    /// Below `root`, with what the file systems say.
+    pub(crate) fn new(root: &Path, look: Look) -> Self {
+        let state = Root::new(root).below(paths::STATE);
+        Self {
+            file: state.join(FILE),
+            etcd: state.join("etcd"),
+            look,
+        }
+    }
+
+    /// Makes the ballast and gives it up as there is room, until `cancel`.
+    pub(crate) async fn run(self, pulses: Pulses, cancel: CancellationToken) {
+        let pulse = pulses.watch("who keeps room for etcd");
+        let ballast = std::sync::Arc::new(self);
+        let mut failed = false;
+        loop {
+            let now = std::sync::Arc::clone(&ballast);
+            let kept = tokio::task::spawn_blocking(move || now.keep());
+            match pulse.wait(kept).await {
+                Ok(Ok(Done::Nothing)) => {}
+                Ok(Ok(Done::Made)) => failed = false,
+                Ok(Ok(Done::Released)) => tracing::warn!(
+                    path = %ballast.file.display(),
+                    "the disk of etcd's data is full: the room that was kept for etcd is given up"
+                ),
+                Ok(Err(error)) if !failed => {
+                    failed = true;
+                    tracing::warn!(path = %ballast.file.display(), "no room is kept for etcd: {error:#}");
+                }
+                Ok(Err(_)) => {}
+                Err(error) => tracing::error!("the look at etcd's room ended early: {error:#}"),
+            }
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            if pulse.wait(rest).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Looks once.
+    fn keep(&self) -> io::Result<Done> {
+        let Ok(etcd) = (self.look)(&self.etcd) else {
+            return Ok(Done::Nothing);
+        };
+        let folder = self.file.parent().unwrap_or(&self.etcd);
+        let room = (self.look)(folder)?;
+        let there = fs::symlink_metadata(&self.file).ok();
+        // On a file system of its own etcd shares its room with nobody.
+        if etcd.device != room.device {
+            if there.is_some() {
+                fs::remove_file(&self.file)?;
+            }
+            return Ok(Done::Nothing);
+        }
+        match there {
+            Some(_) if room.free_bytes < low(room) => {
+                fs::remove_file(&self.file)?;
+                Ok(Done::Released)
+            }
+            // One that was cut off by a loss of power is made anew.
+            Some(there) if there.blocks().saturating_mul(512) < wanted(room) => {
+                fs::remove_file(&self.file)?;
+                Ok(Done::Nothing)
+            }
+            None if room.free_bytes >= wanted(room).saturating_mul(2) + low(room) => {
+                allocate(&self.file, wanted(room))?;
+                Ok(Done::Made)
+            }
+            _ => Ok(Done::Nothing),
+        }
+    }
+}
+
+/// Makes a file that takes so much room, 0600.
+///
+/// # Errors
+/// There is one already, or there is not so much room.
+pub(crate) fn allocate(path: &Path, size: u64) -> io::Result<()> {
+    let mut options = File::options();
+    let file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    let flags = rustix::fs::FallocateFlags::empty();
+    let made = rustix::fs::fallocate(&file, flags, 0, size).map_err(io::Error::from);
+    if let Err(error) = made {
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(())
+}
+
+/// Its size on this file system.
+fn wanted(room: Room) -> u64 {
+    // Whole blocks, so that what is allocated is not less.
+    (room.bytes / PART).min(MOST) >> 20 << 20
+}
+
+/// It is given up when less than this is free: half of its size.
+pub(crate) fn low(room: Room) -> u64 {
+    wanted(room) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A disk of 64 MiB, with 4 MiB of ballast, that has as much free as it is told.
+    fn ballast(root: &Path) -> (Ballast, Arc<Mutex<Room>>, Arc<Mutex<u64>>) {
+        fs::create_dir_all(root.join("var/lib/kat/etcd")).unwrap();
+        let room = Arc::new(Mutex::new(Room {
+            device: 1,
+            bytes: 64 * MIB,
+            free_bytes: 32 * MIB,
+            inodes: 0,
+            free_inodes: 0,
+        }));
+        let own = Arc::new(Mutex::new(1));
+        let (told, device) = (Arc::clone(&room), Arc::clone(&own));
+        let look: Look = Arc::new(move |path| {
+            let room = *told.lock();
+            let device = match path.ends_with("etcd") {
+                true => *device.lock(),
+                false => room.device,
+            };
+            Ok(Room { device, ..room })
+        });
+        (Ballast::new(root, look), room, own)
+    }
+
+    #[test]
+    fn a_full_disk_gets_the_ballasts_room_and_gives_it_back_when_there_is_plenty() {
+        let root = tempfile::tempdir().unwrap();
+        let (ballast, room, _) = ballast(root.path());
+        let free = |mib| room.lock().free_bytes = mib * MIB;
+        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        let there = fs::metadata(&ballast.file).unwrap();
+        assert_eq!(
+            (there.len(), there.mode() & 0o777, there.uid()),
+            (4 * MIB, 0o600, rustix::process::getuid().as_raw())
+        );
+        assert!(there.blocks() * 512 >= 4 * MIB, "it takes its room");
+        free(2);
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        free(1);
+        assert_eq!(ballast.keep().unwrap(), Done::Released);
+        assert!(!ballast.file.exists());
+        // The room that it gave up is no reason to take it back.
+        free(9);
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        free(10);
+        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+    }
+
+    #[test]
+    fn etcd_on_a_file_system_of_its_own_needs_no_ballast() {
+        let root = tempfile::tempdir().unwrap();
+        let (ballast, _, own) = ballast(root.path());
+        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        *own.lock() = 2;
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert!(!ballast.file.exists());
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert!(!ballast.file.exists());
+    }
+
+    #[test]
+    fn a_ballast_that_was_cut_off_is_made_anew() {
+        let root = tempfile::tempdir().unwrap();
+        let (ballast, ..) = ballast(root.path());
+        fs::write(&ballast.file, "short").unwrap();
+        assert_eq!(ballast.keep().unwrap(), Done::Nothing);
+        assert_eq!(ballast.keep().unwrap(), Done::Made);
+        assert_eq!(fs::metadata(&ballast.file).unwrap().len(), 4 * MIB);
+    }
+}

@@ -1,0 +1,882 @@
+//! An instance is stopped when the disk that etcd and the containers lie on runs full.
+//!
+//! Looked at each 2 s, as the ballast is: what writes as fast as it can fills what is left within seconds. Half as much free as
+//! `DiskPressure` asks for is too little ([`Margin`]). Then the largest use above a declared request of storage is stopped
+//! ([`decide`]), one after the other, until there is room. What it wrote into its container goes with that; the data of a volume
+//! stays. It starts again here when there is room and its pause is over, which doubles from 1 to 10 minutes, unless the leader
+//! has placed it elsewhere meanwhile.
+//!
+//! An agent that starts anew knows of it by a file below `/run`; a machine that boots starts everything again.
+
+mod decide;
+mod measure;
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    decide::{Basis, Kind, Lack, Taken, Use, decide},
+    measure::{Machine, Places},
+};
+use super::ballast;
+use crate::{
+    Statuses,
+    disk::{
+        pressure as disks,
+        pressure::{Look, Room},
+    },
+    paths,
+    supervisor::Listed,
+};
+use kat_daemon::watchdog::Pulses;
+use kat_host::{
+    files,
+    users::{HOMES, home_of},
+};
+use kat_types::{assignment::Assignment, reason::Reason, resource::AgentConfig, root::Root};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(2);
+/// Longest measure of all instances; what is not measured by then counts as nothing, unfinished.
+const MEASURE_LIMIT: Duration = Duration::from_secs(10);
+/// Measures that hang; with so many no other is begun.
+const MOST_HUNG: usize = 4;
+/// An instance that was stopped is waited for; one that has not ended by then may hang.
+const ENDS_WITHIN: u64 = 40 * SECOND;
+/// Between two of those that free nothing, where the room does not get less.
+const BETWEEN: u64 = 60 * SECOND;
+/// Pause of an instance that was stopped for the first time.
+const FIRST_PAUSE: u64 = 60 * SECOND;
+/// Longest pause.
+const LONGEST_PAUSE: u64 = 600 * SECOND;
+/// One that has run for so long since is stopped for the first time again.
+const FORGIVEN: u64 = 3600 * SECOND;
+/// Microseconds.
+const SECOND: u64 = 1_000_000;
+/// Of a hundred inodes, where they are counted, so many are too few.
+const INODES: u64 = 1;
+/// Largest file of what was stopped.
+const LIMIT: u64 = 1 << 20;
+/// Room that is kept for Podman: it writes a little while it removes a container, as its user, to whom a full disk gives nothing.
+const RESERVE: u64 = 16 << 20;
+/// It is this part of the file system at most.
+const RESERVE_PART: u64 = 64;
+/// Longest look at the file systems.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+
+/// Instances that must not run now, each with what is told of it.
+pub(crate) type Evicted = Arc<BTreeMap<String, String>>;
+
+/// What is to be free of a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Margin {
+    /// With less, somebody is stopped.
+    least: u64,
+    /// With less, somebody is stopped whose end frees nothing: etcd is about to have no room.
+    urgent: u64,
+    /// With so much, nobody else is.
+    enough: u64,
+    /// With so much, those that were stopped start again.
+    calm: u64,
+}
+
+impl Margin {
+    /// In bytes. `pressure` is what `DiskPressure` asks for.
+    fn of(room: Room, pressure: u64) -> Self {
+        let urgent = ballast::low(room);
+        let least = (pressure / 2).max(urgent);
+        let enough = least.saturating_add(least / 2);
+        let pressure_ends = pressure.saturating_add(pressure / 5);
+        Self {
+            least,
+            urgent,
+            enough,
+            calm: pressure_ends.max(enough),
+        }
+    }
+
+    /// In inodes.
+    fn of_inodes(room: Room) -> Self {
+        let least = room.inodes / 100 * INODES;
+        Self {
+            least,
+            urgent: least / 2,
+            enough: least * 2,
+            calm: room.inodes / 100 * disks::INODES_THAT_CALM,
+        }
+    }
+}
+
+/// One instance that was stopped.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Record {
+    /// It must not run now.
+    is_stopped: bool,
+    /// Microseconds of the monotonic clock, as the others.
+    since: u64,
+    /// It does not start before.
+    until: u64,
+    /// How often it was stopped, one time soon after the other.
+    times: u32,
+    /// Why, for people.
+    message: String,
+}
+
+impl Record {
+    fn stop(&mut self, now: u64, message: String) {
+        if now.saturating_sub(self.until) >= FORGIVEN {
+            self.times = 0;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << self.times.min(10));
+        *self = Self {
+            is_stopped: true,
+            since: now,
+            until: now.saturating_add(pause.min(LONGEST_PAUSE)),
+            times: self.times.saturating_add(1),
+            message,
+        };
+    }
+}
+
+/// Measures what instances use of a file system: `true` for what stays without them.
+type Measure = Arc<dyn Fn(&Places, u64, bool) -> Taken + Send + Sync>;
+
+/// Stops instances of a machine, and lets them start again.
+pub(crate) struct Evictor {
+    machine: Machine,
+    homes: PathBuf,
+    /// `/var/lib/kat` and the homes.
+    guarded: [PathBuf; 2],
+    config: AgentConfig,
+    look: Look,
+    measure: Measure,
+    monotonic: Arc<dyn Fn() -> u64 + Send + Sync>,
+    statuses: Statuses,
+    file: PathBuf,
+    reserve: PathBuf,
+    records: BTreeMap<String, Record>,
+    hung: Arc<AtomicUsize>,
+    /// Free bytes after the last one was stopped whose end freed nothing.
+    free_then: Option<u64>,
+}
+
+impl Evictor {
+    /// Of the machine whose files lie below `root`.
+    pub(crate) fn new(
+        root: &Path,
+        volumes: &str,
+        config: &AgentConfig,
+        look: Look,
+        (statuses, monotonic): (Statuses, Arc<dyn Fn() -> u64 + Send + Sync>),
+    ) -> Self {
+        let below = |path: &str| Root::new(root).below(path);
+        let file = below(paths::EVICTED);
+        let records = match files::read_bounded(&file, LIMIT) {
+            Ok(text) => serde_json::from_slice(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %file.display(), "the list of evicted instances can't be read: {error:#}");
+                BTreeMap::new()
+            }),
+            Err(error) => {
+                if !error.is_not_found() {
+                    tracing::warn!("the list of evicted instances can't be read: {error:#}");
+                }
+                BTreeMap::new()
+            }
+        };
+        Self {
+            machine: Machine {
+                root: root.to_owned(),
+                volumes: (!config.volume_shared).then(|| below(volumes)),
+            },
+            homes: below(HOMES),
+            guarded: [below(paths::STATE), below(HOMES)],
+            config: config.clone(),
+            look,
+            measure: Arc::new(|places, device, data| match data {
+                true => places.data(device),
+                false => places.layers(device),
+            }),
+            monotonic,
+            statuses,
+            file,
+            reserve: below(paths::EVICTION_RESERVE),
+            records,
+            hung: Arc::default(),
+            free_then: None,
+        }
+    }
+
+    /// Those that must not run now.
+    pub(crate) fn evicted(&self) -> Evicted {
+        let stopped = self.records.iter().filter(|(_, one)| one.is_stopped);
+        let told = stopped.map(|(instance, one)| (instance.clone(), one.message.clone()));
+        Arc::new(told.collect())
+    }
+
+    /// Looks again and again until `cancel`.
+    pub(crate) async fn run(
+        self,
+        lists: watch::Receiver<Listed>,
+        evicted: watch::Sender<Evicted>,
+        pulses: Pulses,
+        cancel: CancellationToken,
+    ) {
+        let pulse = pulses.watch("who makes room on a full disk");
+        let mut evictor = self;
+        loop {
+            let listed = lists.borrow().clone();
+            let step = tokio::task::spawn_blocking(move || {
+                evictor.step(&listed);
+                evictor
+            });
+            evictor = match pulse.wait(step).await {
+                Ok(evictor) => evictor,
+                Err(error) => {
+                    tracing::error!("the look at the disks ended early: {error:#}");
+                    return;
+                }
+            };
+            let now = evictor.evicted();
+            evicted.send_if_modified(|present| {
+                let differs = *present != now;
+                *present = now;
+                differs
+            });
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            if pulse.wait(rest).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Looks once, and changes what must not run. Blocks for as long as disks do, within bounds.
+    fn step(&mut self, listed: &Listed) {
+        let now = (self.monotonic)();
+        let before = self.records.clone();
+        if listed.known {
+            let assignments = &listed.desired.assignments;
+            self.records.retain(|instance, _| {
+                let assigned = assignments.get(instance);
+                assigned.is_some_and(Assignment::is_run)
+            });
+        }
+        if let Some(rooms) = self.rooms() {
+            self.release(&rooms, now);
+            for (path, room) in &rooms {
+                if let Some((lack, margin)) = self.lack(*room) {
+                    self.make_room(listed, (path, *room), (lack, margin), now);
+                }
+            }
+        }
+        if self.records != before
+            && let Err(error) = files::write_json(&self.file, &self.records)
+        {
+            tracing::warn!(
+                "which instances are evicted is not kept over a restart of the agent: {error:#}"
+            );
+        }
+    }
+
+    /// The guarded file systems, each once; nothing where they can't be looked at.
+    fn rooms(&self) -> Option<Vec<(PathBuf, Room)>> {
+        let (look, paths) = (Arc::clone(&self.look), self.guarded.clone());
+        let looked = bounded(&self.hung, LOOK_LIMIT, move || {
+            let mut rooms: Vec<(PathBuf, Room)> = Vec::new();
+            for path in paths {
+                // One that is not there has no room to be short of.
+                if let Ok(room) = look(&path)
+                    && rooms.iter().all(|(_, other)| other.device != room.device)
+                {
+                    rooms.push((path, room));
+                }
+            }
+            rooms
+        });
+        looked.filter(|rooms| !rooms.is_empty())
+    }
+
+    fn margin(&self, room: Room) -> Margin {
+        Margin::of(room, disks::least(self.config.disk_free, room))
+    }
+
+    fn lack(&self, room: Room) -> Option<(Lack, Margin)> {
+        let lacks = |kind, free: u64, margin: Margin| {
+            let lack = Lack {
+                kind,
+                missing: margin.enough.saturating_sub(free),
+                urgent: free < margin.urgent,
+            };
+            (free < margin.least).then_some((lack, margin))
+        };
+        let bytes = lacks(Kind::Bytes, room.free_bytes, self.margin(room));
+        let inodes = || lacks(Kind::Files, room.free_inodes, Margin::of_inodes(room));
+        bytes.or_else(|| inodes().filter(|_| room.inodes > 0))
+    }
+
+    /// Where every file system has room again, those may start whose pause is over.
+    fn release(&mut self, rooms: &[(PathBuf, Room)], now: u64) {
+        let calm = rooms.iter().all(|(_, room)| {
+            let inodes = room.inodes == 0 || room.free_inodes >= Margin::of_inodes(*room).calm;
+            room.free_bytes >= self.margin(*room).calm && inodes
+        });
+        if !calm {
+            return;
+        }
+        self.free_then = None;
+        self.keep_reserve(rooms);
+        for (instance, record) in &mut self.records {
+            if record.is_stopped && now >= record.until {
+                record.is_stopped = false;
+                // From here on it counts for how long it has run.
+                record.until = now;
+                tracing::info!(instance, "there is room on the disk again: it may start");
+            }
+        }
+    }
+
+    /// Takes the room for Podman, where the homes share it with `/var/lib/kat`.
+    fn keep_reserve(&self, rooms: &[(PathBuf, Room)]) {
+        let [(_, room)] = rooms else { return };
+        let size = (room.bytes / RESERVE_PART).min(RESERVE) >> 12 << 12;
+        if size == 0 || self.reserve.exists() {
+            return;
+        }
+        if let Err(error) = ballast::allocate(&self.reserve, size) {
+            tracing::warn!(path = %self.reserve.display(), "no room is kept for Podman: {error:#}");
+        }
+    }
+
+    /// Stops one instance, where one is to be stopped.
+    fn make_room(
+        &mut self,
+        listed: &Listed,
+        (path, room): (&Path, Room),
+        (lack, margin): (Lack, Margin),
+        now: u64,
+    ) {
+        if !listed.known || self.is_ending(now) {
+            return;
+        }
+        let running = listed.desired.assignments.values().filter(|one| {
+            let evicted = self.records.get(&one.instance);
+            one.is_run()
+                && !listed.fenced.contains(&one.instance)
+                && !evicted.is_some_and(|record| record.is_stopped)
+        });
+        let places: Vec<Places> = running
+            .map(|one| Places::of(&self.machine, home_of(&self.homes, &one.user), one))
+            .collect();
+        if places.is_empty() {
+            return;
+        }
+        let mut uses = self.measure(&places, room.device, false);
+        let calm = Lack {
+            urgent: false,
+            ..lack
+        };
+        let mut chosen = decide(&uses, calm).map(|(one, basis)| (one.clone(), basis));
+        if chosen.is_none() && lack.urgent && self.may_end_growth(room, now) {
+            let of_data = self.measure(&places, room.device, true);
+            for (one, data) in uses.iter_mut().zip(of_data) {
+                one.data = data.data;
+            }
+            chosen = decide(&uses, lack).map(|(one, basis)| (one.clone(), basis));
+            if chosen.is_none() {
+                tracing::warn!(
+                    path = %path.display(),
+                    "the disk runs full, and no instance uses more than its request of storage"
+                );
+            }
+        }
+        let Some((victim, basis)) = chosen else {
+            return;
+        };
+        self.free_then = (basis == Basis::Data).then_some(room.free_bytes);
+        let message = told(&victim, basis, (path, room), (lack, margin));
+        tracing::warn!(
+            instance = victim.instance,
+            why = message,
+            "an instance is evicted"
+        );
+        let record = self.records.entry(victim.instance).or_default();
+        record.stop(now, message);
+    }
+
+    /// The last one that was stopped has not ended yet.
+    fn is_ending(&self, now: u64) -> bool {
+        let (reports, _) = self.statuses.all();
+        let has_ended = |instance: &String| {
+            let mut reports = reports.iter();
+            let report = reports.find(|report| report.instance_id == *instance);
+            report.is_none_or(|report| report.reason == Reason::Evicted)
+        };
+        self.records.iter().any(|(instance, record)| {
+            record.is_stopped
+                && now.saturating_sub(record.since) < ENDS_WITHIN
+                && !has_ended(instance)
+        })
+    }
+
+    /// What ends growth frees nothing, so that the next one is stopped only where the room gets less all the same, or after a
+    /// while.
+    fn may_end_growth(&self, room: Room, now: u64) -> bool {
+        let stopped = self.records.values().filter(|one| one.is_stopped);
+        let last = stopped.map(|one| one.since).max();
+        let waited = last.is_none_or(|last| now.saturating_sub(last) >= BETWEEN);
+        waited || self.free_then.is_none_or(|then| room.free_bytes < then)
+    }
+
+    /// What each uses of the file system, in the same order: what goes with it, or what stays.
+    fn measure(&self, places: &[Places], device: u64, data: bool) -> Vec<Use> {
+        let of = |places: &Places, taken: Taken| {
+            let (layers, data) = match data {
+                true => (Taken::NONE, taken),
+                false => (taken, Taken::NONE),
+            };
+            Use {
+                instance: places.instance.clone(),
+                request: places.request,
+                layers,
+                data,
+            }
+        };
+        let unfinished = Taken {
+            whole: false,
+            ..Taken::NONE
+        };
+        let found: Arc<Mutex<Vec<Taken>>> = Arc::default();
+        let (filled, measure) = (Arc::clone(&found), Arc::clone(&self.measure));
+        let all = places.to_vec();
+        let done = bounded(&self.hung, MEASURE_LIMIT, move || {
+            for one in &all {
+                let taken = measure(one, device, data);
+                let mut filled = filled.lock();
+                filled.push(taken);
+            }
+        });
+        if done.is_none() {
+            tracing::warn!("not all of what instances use of the disk could be measured in time");
+        }
+        let found = found.lock();
+        let taken = found.iter().copied().chain(std::iter::repeat(unfinished));
+        places
+            .iter()
+            .zip(taken)
+            .map(|(one, taken)| of(one, taken))
+            .collect()
+    }
+}
+
+/// Gives the room up that is kept for Podman.
+pub(crate) fn give_up_reserve(root: &Path) {
+    let path = Root::new(root).below(paths::EVICTION_RESERVE);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(path = %path.display(), "the room for Podman is not given up: {error:#}");
+        }
+        _ => {}
+    }
+}
+
+/// Runs something that may hang in a thread of its own. Nothing where it takes too long: it is left alone then, and counted.
+fn bounded<T: Send + 'static>(
+    hung: &Arc<AtomicUsize>,
+    limit: Duration,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    if hung.load(Ordering::Relaxed) >= MOST_HUNG {
+        return None;
+    }
+    hung.fetch_add(1, Ordering::Relaxed);
+    let counted = Arc::clone(hung);
+    let (done, result) = mpsc::channel();
+    let thread = std::thread::Builder::new().name("disk".to_owned());
+    let started = thread.spawn(move || {
+        let found = work();
+        counted.fetch_sub(1, Ordering::Relaxed);
+        // Nobody may wait any more.
+        let _ = done.send(found);
+    });
+    if let Err(error) = started {
+        hung.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!("a thread that looks at disks can't be started: {error:#}");
+        return None;
+    }
+    result.recv_timeout(limit).ok()
+}
+
+/// Why an instance was stopped, for people.
+fn told(
+    victim: &Use,
+    basis: Basis,
+    (path, room): (&Path, Room),
+    (lack, margin): (Lack, Margin),
+) -> String {
+    let size = disks::size;
+    let path = path.display();
+    let (full, used) = match lack.kind {
+        Kind::Bytes => {
+            let least = |taken: Taken| match taken.whole {
+                true => size(taken.bytes),
+                false => format!("at least {}", size(taken.bytes)),
+            };
+            let used = match basis {
+                Basis::Layers => format!(
+                    "it had written {} into its containers",
+                    least(victim.layers)
+                ),
+                Basis::Data => format!(
+                    "it had written {} into its containers and its volumes, whose data stays",
+                    least(victim.layers.and(victim.data))
+                ),
+            };
+            let request = match victim.request {
+                0 => "requests no storage".to_owned(),
+                request => format!("requests {} of storage", size(request)),
+            };
+            let full = format!(
+                "{} of {} were free, less than {}",
+                size(room.free_bytes),
+                size(room.bytes),
+                size(margin.least)
+            );
+            (full, format!("{used}, more than others, and {request}"))
+        }
+        Kind::Files => {
+            let files = victim.layers.and(victim.data).files;
+            let full = format!(
+                "{} of {} inodes were free, less than {INODES} %",
+                room.free_inodes, room.inodes
+            );
+            (full, format!("it had made {files} files, more than others"))
+        }
+    };
+    format!("stopped, because {path} ran full ({full}): {used}; it starts again when there is room")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU64;
+
+    use super::*;
+    use crate::{desired::Desired, tests::assignment};
+    use kat_types::{
+        api::{InstancePhase, InstanceReport},
+        resource::Bytes,
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    /// A machine with a disk of 2000 MiB, where etcd, the homes and the volumes lie.
+    struct Bench {
+        _root: tempfile::TempDir,
+        evictor: Evictor,
+        room: Arc<Mutex<Room>>,
+        /// By instance, mebibytes of its containers and of its volumes.
+        uses: Arc<Mutex<BTreeMap<String, (u64, u64)>>>,
+        clock: Arc<AtomicU64>,
+        statuses: Statuses,
+        listed: Listed,
+    }
+
+    impl Bench {
+        fn new(names: &[(&str, u64)]) -> Self {
+            let root = tempfile::tempdir().unwrap();
+            let room = Arc::new(Mutex::new(Room {
+                device: 1,
+                bytes: 2000 * MIB,
+                free_bytes: 1000 * MIB,
+                inodes: 1000,
+                free_inodes: 900,
+            }));
+            let clock = Arc::new(AtomicU64::new(7200 * SECOND));
+            let assignments = names.iter().enumerate().map(|(index, (name, request))| {
+                let mut one = assignment(u32::try_from(index).unwrap(), name);
+                one.container.resources.requests.storage =
+                    (*request > 0).then_some(Bytes(request * MIB));
+                (one.instance.clone(), one)
+            });
+            let listed = Listed {
+                known: true,
+                confirmed: true,
+                desired: Arc::new(Desired {
+                    assignments: assignments.collect(),
+                    ..Desired::default()
+                }),
+                ..Listed::default()
+            };
+            let (statuses, uses) = (Statuses::default(), Arc::default());
+            let evictor = Self::agent(root.path(), &room, &clock, &statuses, &uses);
+            Self {
+                _root: root,
+                evictor,
+                room,
+                uses,
+                clock,
+                statuses,
+                listed,
+            }
+        }
+
+        fn agent(
+            root: &Path,
+            room: &Arc<Mutex<Room>>,
+            clock: &Arc<AtomicU64>,
+            statuses: &Statuses,
+            uses: &Arc<Mutex<BTreeMap<String, (u64, u64)>>>,
+        ) -> Evictor {
+            std::fs::create_dir_all(root.join("run/kat")).unwrap();
+            let (room, clock, uses) = (Arc::clone(room), Arc::clone(clock), Arc::clone(uses));
+            let look: Look = Arc::new(move |_| Ok(*room.lock()));
+            let monotonic: Arc<dyn Fn() -> u64 + Send + Sync> =
+                Arc::new(move || clock.load(Ordering::Relaxed));
+            let config = AgentConfig::default();
+            let parts = (statuses.clone(), monotonic);
+            let mut evictor = Evictor::new(root, "/srv/volumes", &config, look, parts);
+            evictor.measure = Arc::new(move |places, _, data| {
+                let uses = uses.lock();
+                let (layers, volumes) = uses.get(&places.instance).copied().unwrap_or_default();
+                Taken {
+                    bytes: MIB * if data { volumes } else { layers },
+                    ..Taken::NONE
+                }
+            });
+            evictor
+        }
+
+        /// Another process of the agent.
+        fn restart(&mut self) {
+            let Self {
+                _root: root,
+                room,
+                uses,
+                clock,
+                statuses,
+                ..
+            } = self;
+            self.evictor = Self::agent(root.path(), room, clock, statuses, uses);
+        }
+
+        fn free(&self, mib: u64) {
+            self.room.lock().free_bytes = mib * MIB;
+        }
+
+        fn uses(&self, name: &str, layers: u64, volumes: u64) {
+            let mut uses = self.uses.lock();
+            uses.insert(format!("{name}-aaaaa"), (layers, volumes));
+        }
+
+        /// Its unit has ended, and what goes with its container.
+        fn ended(&self, name: &str) {
+            self.statuses.set(InstanceReport {
+                instance_id: format!("{name}-aaaaa"),
+                phase: InstancePhase::Scheduled,
+                reason: Reason::Evicted.into(),
+                ..InstanceReport::default()
+            });
+            let mut uses = self.uses.lock();
+            uses.get_mut(&format!("{name}-aaaaa")).unwrap().0 = 0;
+        }
+
+        fn runs(&self, name: &str) {
+            self.statuses.set(InstanceReport {
+                instance_id: format!("{name}-aaaaa"),
+                phase: InstancePhase::Running,
+                ..InstanceReport::default()
+            });
+        }
+
+        /// After so many seconds; the names of those that must not run.
+        fn step(&mut self, seconds: u64) -> Vec<String> {
+            self.clock.fetch_add(seconds * SECOND, Ordering::Relaxed);
+            self.evictor.step(&self.listed);
+            let evicted = self.evictor.evicted();
+            let names = evicted.keys().map(|id| id.trim_end_matches("-aaaaa"));
+            names.map(str::to_owned).collect()
+        }
+    }
+
+    const NOBODY: Vec<String> = Vec::new();
+
+    #[test]
+    fn who_fills_the_disk_with_its_container_is_stopped_and_comes_back_after_its_pause() {
+        let mut bench = Bench::new(&[("filler", 0), ("web", 0), ("db", 4000)]);
+        bench.uses("filler", 700, 0);
+        bench.uses("web", 20, 0);
+        bench.uses("db", 800, 300);
+        for name in ["filler", "web", "db"] {
+            bench.runs(name);
+        }
+        // DiskPressure alone stops nobody.
+        bench.free(150);
+        assert_eq!(bench.step(2), NOBODY);
+        bench.free(90);
+        assert_eq!(bench.step(2), ["filler"]);
+        let why = bench.evictor.evicted()["filler-aaaaa"].clone();
+        assert!(
+            why.contains("90 MiB of 1.9 GiB were free, less than 100 MiB")
+                && why.contains("it had written 700 MiB into its containers")
+                && why.contains("requests no storage"),
+            "{why}"
+        );
+        // While it ends nobody else is stopped.
+        bench.free(0);
+        assert_eq!(bench.step(2), ["filler"]);
+        bench.ended("filler");
+        bench.free(750);
+        assert_eq!(bench.step(2), ["filler"]);
+        assert_eq!(bench.step(50), ["filler"]);
+        assert_eq!(bench.step(10), NOBODY);
+    }
+
+    #[test]
+    fn a_pause_doubles_to_ten_minutes_and_is_forgiven_after_an_hour() {
+        let mut bench = Bench::new(&[("filler", 0)]);
+        let mut pauses = Vec::new();
+        for round in 0..6 {
+            if round == 5 {
+                // It has run well for a while.
+                bench.step(3600);
+            }
+            bench.uses("filler", 900, 0);
+            bench.runs("filler");
+            bench.free(10);
+            assert_eq!(bench.step(2), ["filler"]);
+            bench.ended("filler");
+            bench.free(900);
+            let mut pause = 0;
+            while !bench.step(10).is_empty() {
+                pause += 10;
+            }
+            pauses.push((pause + 10) / 60);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 10, 1]);
+    }
+
+    #[test]
+    fn it_stays_stopped_while_the_disk_is_short() {
+        let mut bench = Bench::new(&[("filler", 0)]);
+        bench.uses("filler", 900, 0);
+        bench.runs("filler");
+        bench.free(10);
+        assert_eq!(bench.step(2), ["filler"]);
+        bench.ended("filler");
+        // The pressure has not ended: a fifth more than a tenth of the disk.
+        bench.free(239);
+        assert_eq!(bench.step(700), ["filler"]);
+        bench.free(241);
+        assert_eq!(bench.step(2), NOBODY);
+    }
+
+    #[test]
+    fn volumes_count_when_hardly_anything_is_left_and_the_next_one_goes_only_where_it_gets_less() {
+        let mut bench = Bench::new(&[("filler", 0), ("db", 0)]);
+        bench.uses("filler", 0, 600);
+        bench.uses("db", 0, 900);
+        for name in ["filler", "db"] {
+            bench.runs(name);
+        }
+        bench.free(90);
+        assert_eq!(bench.step(2), NOBODY);
+        bench.free(50);
+        assert_eq!(bench.step(2), ["db"]);
+        let why = bench.evictor.evicted()["db-aaaaa"].clone();
+        assert!(why.contains("its volumes, whose data stays"), "{why}");
+        bench.ended("db");
+        assert_eq!(bench.step(2), ["db"]);
+        bench.free(49);
+        assert_eq!(bench.step(2), ["db", "filler"]);
+    }
+
+    #[test]
+    fn another_agent_does_not_forget_who_was_stopped() {
+        let mut bench = Bench::new(&[("filler", 0)]);
+        bench.uses("filler", 900, 0);
+        bench.runs("filler");
+        bench.free(10);
+        assert_eq!(bench.step(2), ["filler"]);
+        let told = bench.evictor.evicted();
+        bench.restart();
+        assert_eq!(bench.evictor.evicted(), told);
+        bench.ended("filler");
+        bench.free(900);
+        assert_eq!(bench.step(30), ["filler"]);
+        bench.restart();
+        assert_eq!(bench.step(30), NOBODY);
+        // What leaves the machine is forgotten.
+        bench.free(10);
+        bench.uses("filler", 900, 0);
+        bench.runs("filler");
+        assert_eq!(bench.step(2), ["filler"]);
+        bench.listed.desired = Arc::default();
+        assert_eq!(bench.step(2), NOBODY);
+        assert!(bench.evictor.records.is_empty());
+    }
+
+    #[test]
+    fn without_a_list_nobody_is_stopped_or_forgotten() {
+        let mut bench = Bench::new(&[("filler", 0)]);
+        bench.uses("filler", 900, 0);
+        bench.free(10);
+        let listed = std::mem::take(&mut bench.listed);
+        assert_eq!(bench.step(2), NOBODY);
+        bench.listed = listed;
+        assert_eq!(bench.step(2), ["filler"]);
+        bench.listed = Listed::default();
+        assert_eq!(bench.step(2), ["filler"]);
+    }
+
+    #[test]
+    fn inodes_run_out_too() {
+        let mut bench = Bench::new(&[("filler", 0)]);
+        bench.runs("filler");
+        bench.evictor.measure = Arc::new(|_, _, data| Taken {
+            files: if data { 0 } else { 800 },
+            ..Taken::NONE
+        });
+        bench.room.lock().free_inodes = 11;
+        assert_eq!(bench.step(2), NOBODY);
+        bench.room.lock().free_inodes = 9;
+        assert_eq!(bench.step(2), ["filler"]);
+        let why = bench.evictor.evicted()["filler-aaaaa"].clone();
+        assert!(
+            why.contains("9 of 1000 inodes were free") && why.contains("800 files"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn a_measure_that_hangs_is_left_alone_and_counted() {
+        let hung = Arc::new(AtomicUsize::new(0));
+        let (end, ended) = mpsc::channel::<()>();
+        let ended = Arc::new(Mutex::new(ended));
+        for _ in 0..MOST_HUNG {
+            let ended = Arc::clone(&ended);
+            let found = bounded(&hung, Duration::from_millis(20), move || {
+                let _ = ended.lock().recv();
+            });
+            assert_eq!(found, None);
+        }
+        assert_eq!(hung.load(Ordering::Relaxed), MOST_HUNG);
+        assert_eq!(bounded(&hung, Duration::from_secs(5), || 1), None);
+        drop(end);
+        while hung.load(Ordering::Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(bounded(&hung, Duration::from_secs(5), || 1), Some(1));
+    }
+}

@@ -1,0 +1,267 @@
+//! Which instance is stopped when a file system runs full. Pure.
+//!
+//! What grew most is never asked: a victim can be made to grow, by writing to it.
+
+/// What was measured of some folders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// Files and folders.
+    pub files: u64,
+    /// All of it was seen; else it is at least so much.
+    pub whole: bool,
+}
+
+impl Taken {
+    /// Nothing, and nothing more.
+    pub(super) const NONE: Self = Self {
+        bytes: 0,
+        files: 0,
+        whole: true,
+    };
+
+    /// Both together.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_add(other.bytes),
+            files: self.files.saturating_add(other.files),
+            whole: self.whole && other.whole,
+        }
+    }
+}
+
+/// What one instance uses of a file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Use {
+    /// Its id.
+    pub instance: String,
+    /// Its request of storage, in bytes.
+    pub request: u64,
+    /// What goes with its containers: their writable layers and unnamed volumes.
+    pub layers: Taken,
+    /// What stays without it: its volumes, and paths of the machine that were made for it.
+    pub data: Taken,
+}
+
+/// What the file system has too little of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Room.
+    Bytes,
+    /// Inodes.
+    Files,
+}
+
+/// How much the file system lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lack {
+    /// Of what.
+    pub kind: Kind,
+    /// So much has to become free.
+    pub missing: u64,
+    /// Hardly anything is left: where stopping frees too little, growth has to end.
+    pub urgent: bool,
+}
+
+/// What the choice went by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Basis {
+    /// Stopping it frees what it used.
+    Layers,
+    /// Stopping it ends its growth; what it has written stays.
+    Data,
+}
+
+/// The instance to stop: the one with the largest use above its request. By what goes with its containers where that of
+/// all together is enough; else one whose measure is unfinished, which may have what is missing; else, where it is
+/// urgent, by all that it uses.
+pub(super) fn decide(uses: &[Use], lack: Lack) -> Option<(&Use, Basis)> {
+    let amount = |taken: Taken| match lack.kind {
+        Kind::Bytes => taken.bytes,
+        Kind::Files => taken.files,
+    };
+    let above = |one: &Use, taken: Taken| {
+        let request = match lack.kind {
+            Kind::Bytes => one.request,
+            Kind::Files => 0,
+        };
+        amount(taken).saturating_sub(request)
+    };
+    let largest = |taken: fn(&Use) -> Taken, only: fn(&Use) -> bool| {
+        let candidates = uses.iter().filter(|one| only(one));
+        let candidates = candidates.filter(|one| above(one, taken(one)) > 0);
+        candidates.max_by(|left, right| {
+            let by_use = above(left, taken(left)).cmp(&above(right, taken(right)));
+            by_use.then_with(|| right.instance.cmp(&left.instance))
+        })
+    };
+    let freed = uses.iter().filter(|one| above(one, one.layers) > 0);
+    let freed = freed.map(|one| amount(one.layers));
+    let by_layers = match freed.fold(0, u64::saturating_add) >= lack.missing {
+        true => largest(|one| one.layers, |_| true),
+        false => largest(|one| one.layers, |one| !one.layers.whole),
+    };
+    if let Some(victim) = by_layers {
+        return Some((victim, Basis::Layers));
+    }
+    let victim = largest(|one| one.layers.and(one.data), |_| true);
+    victim
+        .filter(|_| lack.urgent)
+        .map(|victim| (victim, Basis::Data))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn taken(bytes: u64) -> Taken {
+        Taken {
+            bytes,
+            ..Taken::NONE
+        }
+    }
+
+    fn one(instance: &str, request: u64, layers: u64, data: u64) -> Use {
+        Use {
+            instance: instance.to_owned(),
+            request,
+            layers: taken(layers),
+            data: taken(data),
+        }
+    }
+
+    const LACK: Lack = Lack {
+        kind: Kind::Bytes,
+        missing: 50,
+        urgent: false,
+    };
+    const URGENT: Lack = Lack {
+        urgent: true,
+        ..LACK
+    };
+
+    fn name(found: Option<(&Use, Basis)>) -> Option<(String, Basis)> {
+        found.map(|(one, basis)| (one.instance.clone(), basis))
+    }
+
+    #[test]
+    fn the_largest_use_above_its_request_is_stopped() {
+        let uses = [
+            one("db", 1000, 900, 5000),
+            one("filler", 0, 400, 0),
+            one("web", 0, 30, 0),
+        ];
+        let filler = Some(("filler".to_owned(), Basis::Layers));
+        assert_eq!(name(decide(&uses, LACK)), filler);
+        assert_eq!(name(decide(&uses, URGENT)), filler);
+    }
+
+    #[test]
+    fn volumes_count_only_where_layers_free_too_little_and_hardly_anything_is_left() {
+        let uses = [one("db", 1000, 0, 5000), one("web", 0, 30, 0)];
+        assert_eq!(decide(&uses, LACK), None);
+        let db = Some(("db".to_owned(), Basis::Data));
+        assert_eq!(name(decide(&uses, URGENT)), db);
+        // Within its request nobody is stopped, however full the disk is.
+        let within = [one("db", 6000, 0, 5000)];
+        assert_eq!(decide(&within, URGENT), None);
+    }
+
+    #[test]
+    fn an_unfinished_measure_may_have_what_is_missing() {
+        let mut hidden = one("hidden", 0, 10, 0);
+        hidden.layers.whole = false;
+        let uses = [hidden, one("web", 0, 30, 0), one("db", 0, 0, 5000)];
+        let found = Some(("hidden".to_owned(), Basis::Layers));
+        assert_eq!(name(decide(&uses, LACK)), found);
+    }
+
+    #[test]
+    fn inodes_have_no_request() {
+        let mut many = one("many", 1 << 30, 10, 0);
+        many.layers.files = 100_000;
+        let uses = [one("large", 0, 1 << 30, 0), many];
+        let lack = Lack {
+            kind: Kind::Files,
+            ..LACK
+        };
+        let found = Some(("many".to_owned(), Basis::Layers));
+        assert_eq!(name(decide(&uses, lack)), found);
+    }
+
+    prop_compose! {
+        fn any_use()(
+            request in 0u64..100,
+            (layers, data) in (0u64..200, 0u64..200),
+            (files, whole) in (0u64..200, any::<bool>()),
+        ) -> (u64, Taken, Taken) {
+            (request, Taken { bytes: layers, files, whole }, taken(data))
+        }
+    }
+
+    prop_compose! {
+        fn any_uses()(each in prop::collection::vec(any_use(), 0..8)) -> Vec<Use> {
+            let numbered = each.into_iter().enumerate();
+            let uses = numbered.map(|(number, (request, layers, data))| Use {
+                instance: format!("i{number}"),
+                request,
+                layers,
+                data,
+            });
+            uses.collect()
+        }
+    }
+
+    fn above(one: &Use, lack: Lack, basis: Basis) -> u64 {
+        let all = match basis {
+            Basis::Layers => one.layers,
+            Basis::Data => one.layers.and(one.data),
+        };
+        match lack.kind {
+            Kind::Bytes => all.bytes.saturating_sub(one.request),
+            Kind::Files => all.files,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_victim_is_above_its_request_and_nobody_is_further_above(
+            uses in any_uses(),
+            missing in 0u64..400,
+            (urgent, of_files) in any::<(bool, bool)>(),
+        ) {
+            let kind = if of_files { Kind::Files } else { Kind::Bytes };
+            let lack = Lack { kind, missing, urgent };
+            if let Some((victim, basis)) = decide(&uses, lack) {
+                let most = above(victim, lack, basis);
+                prop_assert!(most > 0);
+                prop_assert!(basis == Basis::Layers || urgent);
+                for other in &uses {
+                    let equal_chance = victim.layers.whole || !other.layers.whole;
+                    if basis == Basis::Data || equal_chance {
+                        prop_assert!(above(other, lack, basis) <= most);
+                    }
+                }
+            } else {
+                // Nobody is above, or nothing that is above frees enough and there is time.
+                let any = uses.iter().any(|one| above(one, lack, Basis::Data) > 0);
+                prop_assert!(!any || !urgent);
+            }
+        }
+
+        #[test]
+        fn the_order_of_the_instances_does_not_matter(
+            uses in any_uses(),
+            missing in 0u64..400,
+            urgent in any::<bool>(),
+        ) {
+            let lack = Lack { kind: Kind::Bytes, missing, urgent };
+            let mut turned = uses.clone();
+            turned.reverse();
+            prop_assert_eq!(name(decide(&uses, lack)), name(decide(&turned, lack)));
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! How much of a file system instances use: folders that programs write to, gone through by root.
+//!
+//! Nothing in them is trusted. Every name is taken from the open folder that has it (openat2(2)), no link is followed and no
+//! mount crossed; entries, depth and time are bounded, and a measure that meets a bound is unfinished.
+
+use std::{
+    collections::HashSet,
+    ffi::{CStr, OsStr},
+    fs::File,
+    io::Read,
+    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use serde::Deserialize;
+
+use super::decide::Taken;
+use crate::paths;
+use kat_types::{
+    assignment::Assignment,
+    resource::{EnsureType, HostMount},
+};
+
+/// Folders in each other that are entered; each is open meanwhile.
+const DEEPEST: usize = 256;
+/// Files and folders of one instance.
+const MOST_ENTRIES: u64 = 400_000;
+/// Files with several names that are told apart; later ones count for each name.
+const MOST_LINKED: usize = 100_000;
+/// Time for one instance.
+const LONGEST: Duration = Duration::from_secs(1);
+/// Podman's storage in a user's home (containers-storage(1)).
+const STORAGE: &str = ".local/share/containers/storage";
+/// Its lists of containers; those with `--rm` are in the second one.
+const LISTS: [&str; 2] = [
+    "overlay-containers/containers.json",
+    "overlay-containers/volatile-containers.json",
+];
+/// A larger list is not read.
+const LARGEST_LIST: u64 = 16 << 20;
+
+/// Where an instance writes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Places {
+    /// Its id.
+    pub instance: String,
+    /// Its request of storage, in bytes.
+    pub request: u64,
+    /// The home of its user, in a folder that is root's alone.
+    home: PathBuf,
+    /// Its containers, as Podman knows them.
+    containers: Vec<String>,
+    /// What stays without it.
+    data: Vec<Data>,
+}
+
+/// A folder of data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Data {
+    /// Of simple cluster storage, below the volume base path.
+    Volume { base: PathBuf, folder: PathBuf },
+    /// A path of the machine that KAT may have made.
+    Host { root: PathBuf, path: PathBuf },
+}
+
+/// What is the same for all instances.
+#[derive(Debug, Clone)]
+pub(super) struct Machine {
+    /// `/` on a real machine.
+    pub root: PathBuf,
+    /// The volume base path below it; nothing where that is shared with other machines.
+    pub volumes: Option<PathBuf>,
+}
+
+impl Places {
+    /// Those of an instance whose user has this home.
+    pub(super) fn of(machine: &Machine, home: PathBuf, assignment: &Assignment) -> Self {
+        let others = assignment.others();
+        let others = others.map(|(kind, one)| assignment.other_unit(kind, one));
+        let units = std::iter::once(assignment.unit()).chain(others);
+        let containers = units.map(|unit| unit.trim_end_matches(".service").to_owned());
+        let together = assignment.together();
+        let written = assignment
+            .volumes
+            .iter()
+            .filter(|volume| together.writes_to(&volume.definition.name));
+        let data = written.filter_map(|volume| {
+            if let Some(folder) = &volume.folder {
+                return Some(Data::Volume {
+                    base: machine.volumes.clone()?,
+                    folder: folder.into(),
+                });
+            }
+            let host = volume.definition.host_mount.as_ref()?;
+            is_made(host).then(|| Data::Host {
+                root: machine.root.clone(),
+                path: host.host_path.trim_start_matches('/').into(),
+            })
+        });
+        let requests = together.resources.effective_requests();
+        Self {
+            instance: assignment.instance.clone(),
+            request: requests.storage.map_or(0, |storage| storage.0),
+            home,
+            containers: containers.collect(),
+            data: data.collect(),
+        }
+    }
+
+    /// What goes with its containers, on this file system. Unnamed volumes of a user count for each of its instances: which
+    /// container has which is not in the lists.
+    pub(super) fn layers(&self, device: u64) -> Taken {
+        let mut walk = Walk::new(device);
+        let Some(storage) = self.storage() else {
+            return Taken::NONE;
+        };
+        for list in LISTS {
+            let Some(found) = containers(&storage, list) else {
+                walk.taken.whole = false;
+                continue;
+            };
+            for one in found {
+                if one.names.iter().any(|name| self.containers.contains(name)) {
+                    walk.below(&storage, &Path::new("overlay").join(&one.layer));
+                    walk.below(&storage, &Path::new("overlay-containers").join(&one.id));
+                }
+            }
+        }
+        walk.below(&storage, Path::new("volumes"));
+        walk.taken
+    }
+
+    /// What stays without it, on this file system.
+    pub(super) fn data(&self, device: u64) -> Taken {
+        let mut walk = Walk::new(device);
+        for data in &self.data {
+            match data {
+                // The owner's own links lead to the base path, and nobody else's.
+                Data::Volume { base, folder } => {
+                    if let Some(base) = open(base) {
+                        walk.below(&base, folder);
+                    }
+                }
+                Data::Host { root, path } => {
+                    if let Some(root) = open(root) {
+                        walk.anywhere_below(&root, path);
+                    }
+                }
+            }
+        }
+        walk.taken
+    }
+
+    fn storage(&self) -> Option<OwnedFd> {
+        let homes = open(self.home.parent()?)?;
+        let home = Path::new(self.home.file_name()?);
+        enter(&homes, home.join(STORAGE), ResolveFlags::BENEATH).ok()
+    }
+}
+
+/// KAT makes it where it is missing: what lies there is most likely the instance's own.
+fn is_made(host: &HostMount) -> bool {
+    let made = matches!(
+        host.ensure_type,
+        Some(EnsureType::DirectoryOrCreate | EnsureType::FileOrCreate)
+    );
+    made || Path::new(&host.host_path).starts_with(paths::HOST)
+}
+
+/// A container in Podman's storage.
+#[derive(Deserialize)]
+struct Stored {
+    #[serde(default)]
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+    #[serde(default)]
+    layer: String,
+}
+
+/// Those of a list; none where there is no list, nothing where it can't be read.
+fn containers(storage: &OwnedFd, list: &str) -> Option<Vec<Stored>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(storage, list, flags, Mode::empty(), closed());
+    let file = match opened {
+        Ok(file) => File::from(file),
+        Err(rustix::io::Errno::NOENT) => return Some(Vec::new()),
+        Err(_) => return None,
+    };
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut text = Vec::new();
+    file.take(LARGEST_LIST).read_to_end(&mut text).ok()?;
+    let mut found: Vec<Stored> = serde_json::from_slice(&text).ok()?;
+    found.retain(|one| is_id(&one.id) && is_id(&one.layer));
+    Some(found)
+}
+
+/// One name in a folder, whatever a list says.
+fn is_id(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+fn closed() -> ResolveFlags {
+    ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV
+}
+
+/// A folder that root alone changes the way to.
+fn open(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty()).ok()
+}
+
+/// A folder below another one, without following a link.
+fn enter(
+    folder: &OwnedFd,
+    path: impl rustix::path::Arg,
+    resolve: ResolveFlags,
+) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = resolve | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(folder, path, flags, Mode::empty(), resolve)
+}
+
+/// The measure of one instance.
+struct Walk {
+    device: u64,
+    taken: Taken,
+    until: Instant,
+    entries: u64,
+    linked: HashSet<u64>,
+}
+
+impl Walk {
+    fn new(device: u64) -> Self {
+        Self {
+            device,
+            taken: Taken::NONE,
+            until: Instant::now() + LONGEST,
+            entries: MOST_ENTRIES,
+            linked: HashSet::new(),
+        }
+    }
+
+    /// Adds a folder with all in it; one that is not there is nothing.
+    fn below(&mut self, base: &OwnedFd, path: &Path) {
+        self.found(enter(base, path, closed()));
+    }
+
+    /// The same where file systems may be mounted on the way.
+    fn anywhere_below(&mut self, base: &OwnedFd, path: &Path) {
+        self.found(enter(base, path, ResolveFlags::BENEATH));
+    }
+
+    fn found(&mut self, folder: rustix::io::Result<OwnedFd>) {
+        match folder {
+            Ok(folder) => self.folder(&folder),
+            Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => {}
+            Err(_) => self.taken.whole = false,
+        }
+    }
+
+    fn folder(&mut self, folder: &OwnedFd) {
+        let Ok(stat) = rustix::fs::fstat(folder) else {
+            self.taken.whole = false;
+            return;
+        };
+        if stat.st_dev != self.device {
+            return;
+        }
+        self.count(&stat);
+        let Ok(listing) = Dir::read_from(folder) else {
+            self.taken.whole = false;
+            return;
+        };
+        let mut open = vec![listing];
+        while let Some(listing) = open.last_mut() {
+            if self.entries == 0 || Instant::now() >= self.until {
+                self.taken.whole = false;
+                return;
+            }
+            let entry = match listing.read() {
+                None => {
+                    open.pop();
+                    continue;
+                }
+                Some(Err(_)) => {
+                    self.taken.whole = false;
+                    open.pop();
+                    continue;
+                }
+                Some(Ok(entry)) => entry,
+            };
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let deep = open.len() >= DEEPEST;
+            if let Some(inner) = open.last().and_then(|outer| self.one(outer, name, deep)) {
+                open.push(inner);
+            }
+        }
+    }
+
+    /// Counts what has this name; gives back a folder to go through.
+    fn one(&mut self, folder: &Dir, name: &CStr, deep: bool) -> Option<Dir> {
+        let place = folder.fd().ok()?;
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let name = OsStr::from_bytes(name.to_bytes());
+        // What goes away meanwhile is nothing.
+        let stat = rustix::fs::statat(place, name, flags).ok()?;
+        if stat.st_dev != self.device {
+            return None;
+        }
+        self.count(&stat);
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+            return None;
+        }
+        if deep {
+            self.taken.whole = false;
+            return None;
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let inner = rustix::fs::openat2(place, name, flags, Mode::empty(), closed());
+        // A mount, or a link that has taken its place.
+        Dir::new(inner.ok()?).ok()
+    }
+
+    fn count(&mut self, stat: &Stat) {
+        self.entries = self.entries.saturating_sub(1);
+        let is_folder = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if !is_folder && stat.st_nlink > 1 && self.linked.len() < MOST_LINKED {
+            let is_new = self.linked.insert(stat.st_ino);
+            if !is_new {
+                return;
+            }
+        }
+        let bytes = u64::try_from(stat.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512);
+        self.taken.bytes = self.taken.bytes.saturating_add(bytes);
+        self.taken.files = self.taken.files.saturating_add(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::MetadataExt};
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    fn device(path: &Path) -> u64 {
+        fs::metadata(path).unwrap().dev()
+    }
+
+    fn measure(folder: &Path) -> Taken {
+        let mut walk = Walk::new(device(folder));
+        walk.below(&open(folder).unwrap(), Path::new("."));
+        walk.taken
+    }
+
+    #[test]
+    fn a_folder_weighs_what_its_files_take_and_one_with_two_names_counts_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let inner = folder.path().join("a/b");
+        fs::create_dir_all(&inner).unwrap();
+        fs::write(inner.join("file"), vec![1; MIB]).unwrap();
+        fs::hard_link(inner.join("file"), folder.path().join("again")).unwrap();
+        // A hole takes no room.
+        let hole = File::create(folder.path().join("hole")).unwrap();
+        hole.set_len(1 << 40).unwrap();
+        let taken = measure(folder.path());
+        let mib = u64::try_from(MIB).unwrap();
+        assert!(taken.whole);
+        assert!(
+            (mib..2 * mib).contains(&taken.bytes),
+            "{} bytes",
+            taken.bytes
+        );
+        // The folder itself, two in it, the file, and the one with the hole.
+        assert_eq!(taken.files, 5);
+    }
+
+    #[test]
+    fn no_link_is_followed_and_no_pipe_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("large"), vec![1; 8 * MIB]).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), folder.path().join("link")).unwrap();
+        let file = elsewhere.path().join("large");
+        std::os::unix::fs::symlink(file, folder.path().join("file")).unwrap();
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        let taken = measure(folder.path());
+        assert!(taken.whole && taken.bytes < 1 << 20, "{taken:?}");
+        assert_eq!(taken.files, 4);
+        // Nor where the measure begins.
+        let mut walk = Walk::new(device(folder.path()));
+        walk.below(&open(folder.path()).unwrap(), Path::new("link"));
+        assert_eq!((walk.taken.bytes, walk.taken.whole), (0, false));
+    }
+
+    #[test]
+    fn what_is_mounted_is_not_entered() {
+        let mut walk = Walk::new(device(Path::new("/")));
+        walk.entries = 10_000;
+        walk.below(&open(Path::new("/")).unwrap(), Path::new("proc"));
+        assert_eq!(walk.taken.files, 0);
+    }
+
+    #[test]
+    fn folders_too_deep_too_many_files_and_too_much_time_leave_a_measure_unfinished() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut deep = folder.path().to_owned();
+        for _ in 0..DEEPEST + 10 {
+            deep.push("d");
+        }
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("hidden"), vec![1; MIB]).unwrap();
+        let taken = measure(folder.path());
+        assert!(!taken.whole);
+        assert_eq!(taken.files, u64::try_from(DEEPEST).unwrap() + 1);
+
+        let many = tempfile::tempdir().unwrap();
+        for number in 0..100 {
+            fs::write(many.path().join(number.to_string()), "x").unwrap();
+        }
+        let mut walk = Walk::new(device(many.path()));
+        walk.entries = 50;
+        walk.below(&open(many.path()).unwrap(), Path::new("."));
+        assert_eq!((walk.taken.files, walk.taken.whole), (50, false));
+        let mut walk = Walk::new(device(many.path()));
+        walk.until = Instant::now();
+        walk.below(&open(many.path()).unwrap(), Path::new("."));
+        assert!(!walk.taken.whole);
+    }
+
+    /// A home as Podman leaves it, with containers of these names; each has a layer of so many bytes.
+    fn home(root: &Path, containers: &[(&str, usize)]) -> PathBuf {
+        let home = root.join("users/kat-default-web");
+        let storage = home.join(STORAGE);
+        let mut list = Vec::new();
+        for (number, (name, bytes)) in containers.iter().enumerate() {
+            let id = format!("{number:064x}");
+            let layer = format!("{:064x}", number + 100);
+            let diff = storage.join("overlay").join(&layer).join("diff/tmp");
+            fs::create_dir_all(&diff).unwrap();
+            fs::write(diff.join("fill"), vec![1; *bytes]).unwrap();
+            list.push(serde_json::json!({"id": id, "names": [name], "layer": layer, "image": "i"}));
+        }
+        // A layer of an image.
+        let image = storage.join("overlay").join(format!("{:064x}", 500));
+        fs::create_dir_all(&image).unwrap();
+        fs::write(image.join("large"), vec![1; 16 * MIB]).unwrap();
+        fs::create_dir_all(storage.join("overlay-containers")).unwrap();
+        let text = serde_json::to_vec(&list).unwrap();
+        fs::write(storage.join(LISTS[1]), text).unwrap();
+        home
+    }
+
+    #[test]
+    fn an_instance_uses_the_layers_of_its_containers_and_no_image() {
+        let root = tempfile::tempdir().unwrap();
+        let assignment = crate::tests::assignment(0, "web");
+        let own = "kat-default-web-aaaaa";
+        let home = home(
+            root.path(),
+            &[(own, 2 * MIB), ("kat-default-web-bbbbb", 8 * MIB)],
+        );
+        let machine = Machine {
+            root: root.path().to_owned(),
+            volumes: None,
+        };
+        let places = Places::of(&machine, home.clone(), &assignment);
+        let taken = places.layers(device(root.path()));
+        let mib = u64::try_from(MIB).unwrap();
+        assert!(
+            taken.whole && (2 * mib..3 * mib).contains(&taken.bytes),
+            "{taken:?}"
+        );
+        // Nothing of it lies on another file system.
+        assert_eq!(places.layers(device(Path::new("/proc"))).bytes, 0);
+        // A list that is something else leaves the measure unfinished.
+        let list = home.join(STORAGE).join(LISTS[1]);
+        fs::remove_file(&list).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &list).unwrap();
+        assert!(!places.layers(device(root.path())).whole);
+    }
+
+    #[test]
+    fn an_id_in_a_list_leads_nowhere_else() {
+        assert!(is_id(&"a".repeat(64)));
+        for text in ["", "..", "../../../etc", &"a".repeat(63), &"/".repeat(64)] {
+            assert!(!is_id(text), "{text}");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! Whether the machine's file systems have enough room: the condition `DiskPressure`.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::{Statuses, paths};
+use kat_daemon::watchdog::Pulses;
+use kat_host::users::HOMES;
+use kat_types::{
+    api::{Condition, DISK_PRESSURE},
+    reason::Reason,
+    resource::{AgentConfig, Bytes},
+    root::Root,
+};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+/// Longest look: a network file system whose server is gone would hold it up for good.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
+/// What is to be free where nobody says how much: a tenth, and at most so much.
+const MOST: u64 = 10 << 30;
+/// Of a hundred inodes, where they are counted.
+const INODES: u64 = 5;
+/// The pressure for inodes ends with so many of a hundred.
+pub(crate) const INODES_THAT_CALM: u64 = INODES + INODES / 5;
+
+/// The room of one file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Tells file systems apart.
+    pub device: u64,
+    /// All bytes.
+    pub bytes: u64,
+    /// Those that are free for anyone.
+    pub free_bytes: u64,
+    /// All inodes; 0 where they are not counted.
+    pub inodes: u64,
+    /// Those that are free for anyone.
+    pub free_inodes: u64,
+}
+
+/// Looks at the file system that has a path.
+pub(crate) type Look = Arc<dyn Fn(&Path) -> io::Result<Room> + Send + Sync>;
+
+/// What statvfs(3) says.
+///
+/// # Errors
+/// The path is not there, or can't be looked at.
+pub(crate) fn look(path: &Path) -> io::Result<Room> {
+    let device = std::fs::metadata(path)?.dev();
+    let found = rustix::fs::statvfs(path)?;
+    Ok(Room {
+        device,
+        bytes: found.f_blocks.saturating_mul(found.f_frsize),
+        free_bytes: found.f_bavail.saturating_mul(found.f_frsize),
+        inodes: found.f_files,
+        free_inodes: found.f_favail,
+    })
+}
+
+/// The file systems that KAT writes to, and which of them are short of room.
+pub(crate) struct Disks {
+    paths: Vec<PathBuf>,
+    /// Where the images of workloads' users lie.
+    homes: PathBuf,
+    wanted: Option<Bytes>,
+    look: Look,
+    /// By path, the file system, and why there is too little.
+    short: Mutex<Short>,
+}
+
+type Short = BTreeMap<PathBuf, (u64, String)>;
+
+impl Disks {
+    /// Those of `/var/lib/kat`, of the homes, and of the volumes where these are not on storage that machines
+    /// share: that is no matter of one machine.
+    pub(crate) fn new(root: &Path, volumes: &str, config: &AgentConfig, look: Look) -> Self {
+        let below = |path: &str| Root::new(root).below(path);
+        let homes = below(HOMES);
+        let mut paths = vec![below(paths::STATE), homes.clone()];
+        if !config.volume_shared {
+            paths.push(below(volumes));
+        }
+        Self {
+            paths,
+            homes,
+            wanted: config.disk_free,
+            look,
+            short: Mutex::default(),
+        }
+    }
+
+    /// Looks again and again until `cancel`; a change is reported at once.
+    pub(crate) async fn run(
+        self: Arc<Self>,
+        statuses: Statuses,
+        pulses: Pulses,
+        cancel: CancellationToken,
+    ) {
+        let pulse = pulses.watch("who looks at the machine's disks");
+        loop {
+            let disks = Arc::clone(&self);
+            let looked = tokio::task::spawn_blocking(move || disks.look());
+            // One that hangs goes on hanging, and what was known stays: no second one is begun beside it.
+            tokio::pin!(looked);
+            let mut told = false;
+            loop {
+                match pulse
+                    .wait(tokio::time::timeout(LOOK_LIMIT, &mut looked))
+                    .await
+                {
+                    Ok(Ok(true)) => {
+                        statuses.tell();
+                        break;
+                    }
+                    Ok(_) => break,
+                    Err(_) if cancel.is_cancelled() => return,
+                    Err(_) if told => {}
+                    Err(_) => {
+                        told = true;
+                        tracing::warn!("a file system of the machine does not answer");
+                    }
+                }
+            }
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            if pulse.wait(rest).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Looks once; true where what is short has changed.
+    pub(crate) fn look(&self) -> bool {
+        let before = self.short();
+        let mut now = Short::new();
+        let mut devices = Vec::new();
+        for path in &self.paths {
+            let was = before.get(path);
+            let Ok(room) = (self.look)(path) else {
+                // One that is not there has no room to be short of; one that can't be looked at is as it was.
+                now.extend(
+                    was.filter(|_| path.exists())
+                        .map(|why| (path.clone(), why.clone())),
+                );
+                continue;
+            };
+            if devices.contains(&room.device) {
+                continue;
+            }
+            devices.push(room.device);
+            if let Some(why) = self.why_short(room, was.is_some()) {
+                // The words of when it began: they are not to change with each byte.
+                let why = was.map_or(why, |(_, before)| before.clone());
+                now.insert(path.clone(), (room.device, why));
+            }
+        }
+        let changed = now != before;
+        if changed {
+            for (path, (_, why)) in now.iter().filter(|(path, _)| !before.contains_key(*path)) {
+                tracing::warn!(path = %path.display(), "{why}");
+            }
+            for path in before.keys().filter(|path| !now.contains_key(*path)) {
+                tracing::info!(path = %path.display(), "there is enough room again");
+            }
+            *self.short.lock() = now;
+        }
+        changed
+    }
+
+    fn short(&self) -> Short {
+        self.short.lock().clone()
+    }
+
+    /// Why there is too little room. It ends with a fifth more than what it began with, so that it does not come
+    /// and go.
+    fn why_short(&self, room: Room, was: bool) -> Option<String> {
+        let enough = |least: u64| match was {
+            true => least.saturating_add(least / 5),
+            false => least,
+        };
+        let least = self.least(room);
+        if room.free_bytes < enough(least) {
+            return Some(format!(
+                "{} of {} are free, less than {}",
+                size(room.free_bytes),
+                size(room.bytes),
+                size(least)
+            ));
+        }
+        let least = room.inodes / 100 * INODES;
+        if self.wanted != Some(Bytes(0)) && room.free_inodes < enough(least) {
+            return Some(format!(
+                "{} of {} inodes are free, less than {INODES} %",
+                room.free_inodes, room.inodes
+            ));
+        }
+        None
+    }
+
+    fn least(&self, room: Room) -> u64 {
+        least(self.wanted, room)
+    }
+
+    /// The file system with the images is short of room now, looked at anew.
+    pub(crate) fn images_are_short(&self) -> bool {
+        let Ok(homes) = (self.look)(&self.homes) else {
+            return false;
+        };
+        let short = self.short();
+        // The first path of a file system stands for it.
+        let was = short.values().any(|(device, _)| *device == homes.device);
+        was && self.why_short(homes, true).is_some()
+    }
+
+    /// `DiskPressure`, while a file system is short of room.
+    pub(crate) fn condition(&self) -> Option<Condition> {
+        let short = self.short();
+        let told: Vec<String> = short
+            .iter()
+            .map(|(path, (_, why))| format!("{}: {why}", path.display()))
+            .collect();
+        (!told.is_empty()).then(|| Condition {
+            kind: DISK_PRESSURE.to_owned(),
+            status: true,
+            reason: Reason::DiskPressure.into(),
+            message: told.join("; "),
+            since: String::new(),
+        })
+    }
+}
+
+/// So many bytes are to be free, where the machine's owner wants so many.
+pub(crate) fn least(wanted: Option<Bytes>, room: Room) -> u64 {
+    match wanted {
+        Some(Bytes(wanted)) => wanted,
+        None => (room.bytes / 10).min(MOST),
+    }
+}
+
+/// `812 MiB`, `1.5 GiB`.
+pub(crate) fn size(bytes: u64) -> String {
+    const GIB: u64 = 1 << 30;
+    match bytes / GIB {
+        0 => format!("{} MiB", bytes >> 20),
+        whole => format!("{whole}.{} GiB", (bytes % GIB) * 10 / GIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    /// Disks that have as much as they are told: `/var/lib/kat` with the homes, and the volumes' own.
+    fn disks(config: &AgentConfig) -> (Disks, Arc<Mutex<[Room; 2]>>) {
+        let room = |device| Room {
+            device,
+            bytes: 20 * GIB,
+            free_bytes: 10 * GIB,
+            inodes: 1000,
+            free_inodes: 900,
+        };
+        let rooms = Arc::new(Mutex::new([room(1), room(2)]));
+        let told = Arc::clone(&rooms);
+        let look: Look = Arc::new(move |path| {
+            let rooms = told.lock();
+            Ok(rooms[usize::from(path.ends_with("volumes"))])
+        });
+        let disks = Disks::new(Path::new("/"), "/srv/volumes", config, look);
+        (disks, rooms)
+    }
+
+    #[test]
+    fn pressure_begins_below_a_tenth_names_the_path_and_ends_with_a_fifth_more() {
+        let (disks, rooms) = disks(&AgentConfig::default());
+        assert!(!disks.look());
+        assert_eq!(disks.condition(), None);
+        rooms.lock()[0].free_bytes = 2 * GIB - 1;
+        assert!(disks.look());
+        let condition = disks.condition().unwrap();
+        assert_eq!(
+            condition.message,
+            "/var/lib/kat: 1.9 GiB of 20.0 GiB are free, less than 2.0 GiB"
+        );
+        assert!(condition.status && disks.images_are_short());
+        // Its words stay while it lasts.
+        rooms.lock()[0].free_bytes = GIB;
+        assert!(!disks.look());
+        assert_eq!(disks.condition(), Some(condition));
+        rooms.lock()[0].free_bytes = 2 * GIB + GIB / 3;
+        assert!(!disks.look());
+        rooms.lock()[0].free_bytes = 2 * GIB + GIB / 2;
+        assert!(!disks.images_are_short(), "looked at anew");
+        assert!(disks.look());
+        assert_eq!(disks.condition(), None);
+    }
+
+    #[test]
+    fn a_volume_disk_that_is_full_is_no_reason_to_remove_images() {
+        let (disks, rooms) = disks(&AgentConfig::default());
+        rooms.lock()[1].free_bytes = 0;
+        assert!(disks.look());
+        let message = disks.condition().unwrap().message;
+        assert!(message.starts_with("/srv/volumes: 0 MiB of"), "{message}");
+        assert!(!disks.images_are_short());
+    }
+
+    #[test]
+    fn shared_volumes_are_no_matter_of_one_machine() {
+        let shared = AgentConfig {
+            volume_shared: true,
+            ..AgentConfig::default()
+        };
+        let (disks, rooms) = disks(&shared);
+        rooms.lock()[1].free_bytes = 0;
+        assert!(!disks.look());
+    }
+
+    #[test]
+    fn inodes_count_too_and_a_machine_may_say_what_is_enough() {
+        let (disks, rooms) = disks(&AgentConfig::default());
+        rooms.lock()[0].free_inodes = 49;
+        assert!(disks.look());
+        let message = disks.condition().unwrap().message;
+        assert!(message.contains("49 of 1000 inodes"), "{message}");
+        for (wanted, short) in [(0, false), (9 * GIB, false), (11 * GIB, true)] {
+            let config = AgentConfig {
+                disk_free: Some(Bytes(wanted)),
+                ..AgentConfig::default()
+            };
+            let (disks, rooms) = self::disks(&config);
+            rooms.lock()[0].free_inodes = if wanted == 0 { 0 } else { 900 };
+            assert_eq!(disks.look(), short, "{wanted}");
+        }
+    }
+
+    #[test]
+    fn the_machine_has_disks() {
+        let room = look(Path::new("/")).unwrap();
+        assert!(room.bytes > 0 && room.free_bytes <= room.bytes);
+        assert!(look(Path::new("/no/such/path")).is_err());
+    }
+}

@@ -1,0 +1,266 @@
+//! What runs only on machines that hold etcd: the store, and the candidate for leadership.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use jiff::Timestamp;
+use tokio::{sync::oneshot, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use super::{membership, stores};
+use crate::{
+    cluster::{
+        cluster_cache::{Known, KnownNow},
+        identity::Identity,
+        keys::Keys,
+        reach::Present,
+    },
+    commands::{host_files, recovery},
+    overlay, paths,
+};
+use kat_api::Joining;
+use kat_daemon::watchdog::Pulses;
+use kat_host::users::Users;
+use kat_leader as leader;
+use kat_leader::{
+    BackupsConfig, EtcdMembers, LeaderConfig, LeaderHandle, MemberClients, MembersConfig,
+    TakeoverConfig,
+};
+use kat_pki as pki;
+use kat_plan::Sealing;
+use kat_render::{ETCD_QUOTA, Renderer};
+use kat_store::{EtcdStore, StoreError};
+use kat_systemd::{JobResult, UnitManager};
+use kat_types::resource::AgentConfig;
+
+/// Time to live of a leadership without a renewal.
+const LEASE: Duration = Duration::from_secs(5);
+/// What was done for a full store is tried again after so long.
+const UPKEEP_RETRY: Duration = Duration::from_secs(60);
+/// Longest start of etcd.
+const ETCD_LIMIT: Duration = Duration::from_secs(90);
+/// Longest wait for kat0 before it.
+const OVERLAY_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long etcd is waited for before the machine goes on without it.
+const READY_SOON: Duration = Duration::from_secs(3);
+
+/// What a machine has that holds etcd.
+pub(crate) struct Member {
+    /// The store, as the leader's user.
+    pub store: EtcdStore,
+    /// What it shows, and whether it leads.
+    pub handle: LeaderHandle,
+    /// What lets other machines join.
+    pub joining: Joining,
+}
+
+/// What a member is made of.
+pub(crate) struct MemberParts<'a> {
+    /// The machine.
+    pub identity: &'a Arc<Identity>,
+    /// Its own settings.
+    pub config: &'a AgentConfig,
+    /// Its keys.
+    pub keys: &'a Keys,
+    /// Where the cluster is.
+    pub known: &'a KnownNow,
+    /// systemd.
+    pub system: Arc<dyn UnitManager>,
+    /// Writes etcd's unit.
+    pub renderer: Arc<Renderer>,
+    /// The wall clock.
+    pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
+    /// Where loops are seen by the watchdog.
+    pub pulses: &'a Pulses,
+}
+
+impl Member {
+    /// Starts etcd without waiting for it, since it is ready only with a quorum; campaigns, looks
+    /// after the members while it leads, and after the leader while it does not.
+    pub(crate) async fn start(
+        parts: MemberParts<'_>,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> anyhow::Result<Self> {
+        let MemberParts {
+            identity,
+            config,
+            keys,
+            known,
+            system,
+            renderer,
+            clock,
+            pulses,
+        } = parts;
+        let renewed = keys.renew(identity, Timestamp::now())?;
+        if !renewed.is_empty() {
+            tracing::info!(?renewed, "certificates were renewed");
+        }
+        let (started, first) = oneshot::channel();
+        let etcd_unit = EtcdKeeper {
+            identity: Arc::clone(identity),
+            known: known.clone(),
+            system,
+            renderer,
+        };
+        tasks.spawn(etcd_unit.run(started, cancel.clone()));
+        // Where it does not need the others, or they are there, it is ready soon.
+        let _ = tokio::time::timeout(READY_SOON, first).await;
+        let now = known.borrow().clone();
+        let store = stores::leader(identity, keys, &now).await?;
+        Present::of(identity, config)
+            .api(identity)
+            .context("the machine has no address")?;
+        let (own, settings) = (Arc::clone(identity), config.clone());
+        let endpoint = move || Present::of(&own, &settings).api(&own).unwrap_or_default();
+        let spec = &identity.cluster.spec;
+        let handle = leader::start(
+            Arc::new(store.clone()),
+            LeaderConfig {
+                candidate: identity.node.clone(),
+                lease: LEASE,
+                endpoint: Arc::new(endpoint),
+                clock: Arc::clone(&clock),
+                pulses: pulses.clone(),
+                sealing: Sealing::With(keys.recovery_key()?),
+            },
+            cancel.clone(),
+        );
+        let own_keys = keys.clone();
+        let options = move |url: &str| {
+            stores::at(&own_keys, vec![url.to_owned()], "leader-etcd")
+                .map_err(|error| StoreError::Invalid(error.to_string()))
+        };
+        let clients = Arc::new(MemberClients::new(&store, Arc::new(options)));
+        let etcd: Arc<dyn EtcdMembers> = Arc::clone(&clients) as _;
+        let members = MembersConfig {
+            node: identity.node.clone(),
+            client_port: spec.etcd_client_port,
+            peer_port: spec.etcd_peer_port,
+            clock: Arc::clone(&clock),
+            etcd: Arc::clone(&etcd),
+            upkeep: clients,
+            quota: ETCD_QUOTA,
+            retry: UPKEEP_RETRY,
+            pulses: pulses.clone(),
+        };
+        tasks.spawn(leader::keep_members(
+            handle.clone(),
+            members,
+            cancel.clone(),
+        ));
+        let backups = BackupsConfig {
+            node: identity.node.clone(),
+            clock,
+            backups: Arc::new(recovery::LocalBackups::new(identity, keys)),
+        };
+        tasks.spawn(leader::keep_backups(
+            handle.clone(),
+            backups,
+            cancel.clone(),
+        ));
+        let takeover = TakeoverConfig {
+            node: identity.node.clone(),
+            api_port: spec.api_port,
+            own_url: format!("https://127.0.0.1:{}", spec.etcd_client_port),
+            etcd,
+        };
+        tasks.spawn(leader::watch_over(handle.clone(), takeover, cancel.clone()));
+        let joining = Joining {
+            authorities: Arc::new(pki::Authorities::load(Path::new(paths::PKI))?),
+            users: Arc::new(stores::EtcdUsers(store.clone())),
+        };
+        Ok(Self {
+            store,
+            handle,
+            joining,
+        })
+    }
+}
+
+/// Starts etcd, and keeps its unit as the members are.
+struct EtcdKeeper {
+    identity: Arc<Identity>,
+    known: KnownNow,
+    system: Arc<dyn UnitManager>,
+    renderer: Arc<Renderer>,
+}
+
+impl EtcdKeeper {
+    async fn run(self, started: oneshot::Sender<()>, cancel: CancellationToken) {
+        let work = async {
+            let mut started = Some(started);
+            let mut known = self.known.clone();
+            loop {
+                let now = known.borrow_and_update().clone();
+                if membership::is_out(&self.identity, &now) {
+                    drop(started.take());
+                    if known.changed().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                self.write_unit(&now).await;
+                let changed = tokio::select! {
+                    () = self.start(&now) => {
+                        drop(started.take());
+                        known.changed().await
+                    }
+                    changed = known.changed() => changed,
+                };
+                if changed.is_err() {
+                    return;
+                }
+            }
+        };
+        cancel.run_until_cancelled(work).await;
+        // The others of the agent's tasks end it.
+        cancel.cancelled().await;
+    }
+
+    async fn write_unit(&self, known: &Known) {
+        match host_files::etcd(&self.renderer, &self.identity, known) {
+            Ok(file) => {
+                if let Err(error) = host_files::renew(&[file], self.system.as_ref()).await {
+                    tracing::error!("etcd's unit can't be written: {error:#}");
+                }
+            }
+            Err(error) => tracing::error!("etcd's unit can't be rendered: {error:#}"),
+        }
+    }
+
+    /// One that has never been started here is started anew with the members of now: it must name
+    /// them all, and they may have changed since it was started last.
+    async fn start(&self, known: &Known) {
+        if let Some(member) = membership::lost_data(&self.identity, known) {
+            tracing::error!(
+                member,
+                "the data of this machine's etcd is gone, and it has a vote: it is not started; the leader makes it anew where the others keep the quorum"
+            );
+            return;
+        }
+        let address = self.identity.overlay_address().into();
+        if let Err(error) = overlay::wait_for_address(address, OVERLAY_LIMIT).await {
+            tracing::warn!(%address, "kat0 is not up; etcd is tried without it: {error:#}");
+        }
+        let started = if membership::has_data() {
+            self.system.start(host_files::ETCD, ETCD_LIMIT).await
+        } else {
+            self.system.restart(host_files::ETCD, ETCD_LIMIT).await
+        };
+        if !matches!(started, Ok(JobResult::Done)) {
+            tracing::error!(
+                ?started,
+                "etcd is not ready; workloads run on, nothing can be changed"
+            );
+        }
+    }
+}
+
+/// The group of etcd's user, on a machine that holds etcd.
+pub(crate) fn etcd_group(identity: &Identity) -> anyhow::Result<Option<u32>> {
+    let accounts = Users::new().accounts()?;
+    let group = accounts.group(kat_render::ETCD_USER);
+    Ok(group.filter(|_| identity.etcd).map(|group| group.gid))
+}

@@ -1,0 +1,309 @@
+//! A machine becomes a member of etcd, or stops being one, as the leader has written down.
+//!
+//! The agent changes what lies on the disk and then starts anew: which role it has is decided once,
+//! at its start. Workloads run on meanwhile.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use anyhow::{Context, bail};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cluster::{
+        cluster_cache::{Known, KnownNow},
+        identity::Identity,
+        keys::Keys,
+        machine,
+    },
+    commands::{host_files, recovery, recovery::Lookout},
+    paths,
+};
+use kat_daemon::watchdog::Pulses;
+use kat_host::files::{self, Access};
+use kat_plan::MemberRecord;
+use kat_render::ETCD_FOLDER;
+use kat_systemd::{ManagerSource, SystemdError, UnitManager};
+use kat_types::json;
+
+/// Pause after a change that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// Longest stop of etcd.
+const STOP_LIMIT: Duration = Duration::from_secs(45);
+/// Largest file of a member's id.
+const LIMIT: u64 = 64;
+
+/// What is to become of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It stays what it is.
+    Stay,
+    /// It becomes a member.
+    Begin,
+    /// It is a member, and this is the id by which it is known from now on.
+    Remember,
+    /// It is none any more, or was removed and is to begin again.
+    End,
+}
+
+/// `own` is the id under which this machine became a member, if that was written down.
+fn turn(identity: &Identity, known: &Known, own: Option<&str>) -> Turn {
+    match (identity.etcd, known.member(identity)) {
+        (false, None) => Turn::Stay,
+        (false, Some(_)) => Turn::Begin,
+        // Until the leader has written the members down, the first machine is the only one.
+        (true, None) if known.members.members.is_empty() => Turn::Stay,
+        (true, None) => Turn::End,
+        (true, Some(member)) => match own {
+            None => Turn::Remember,
+            Some(own) if own == member.id => Turn::Stay,
+            Some(_) => Turn::End,
+        },
+    }
+}
+
+/// The leader has written down that this machine is no member, or another one than it was: its etcd
+/// is being stopped for good, and must not be started meanwhile.
+pub(crate) fn is_out(identity: &Identity, known: &Known) -> bool {
+    turn(identity, known, read_own().as_deref()) == Turn::End
+}
+
+/// Returns when the agent must start anew; with `cancel` too.
+pub(crate) async fn follow(
+    identity: Arc<Identity>,
+    keys: Keys,
+    managers: Arc<dyn ManagerSource>,
+    mut known: KnownNow,
+    pulses: Pulses,
+    cancel: CancellationToken,
+) {
+    let pulse = pulses.watch("who follows this machine's part in the store");
+    let work = async {
+        // What an unfinished change left: a machine without etcd has no authority.
+        if !identity.etcd
+            && let Err(error) = clear(&keys, managers.system().as_ref()).await
+        {
+            tracing::error!("what only a member has is left on this machine: {error:#}");
+        }
+        let lookout = Lookout {
+            identity: Arc::clone(&identity),
+            keys: keys.clone(),
+        };
+        loop {
+            pulse.beat();
+            let now = known.borrow_and_update().clone();
+            let own = read_own();
+            let decided = match lookout.is_outdated(&now).await {
+                true => Turn::End,
+                false => turn(&identity, &now, own.as_deref()),
+            };
+            let done = match decided {
+                Turn::Stay => Ok(false),
+                Turn::Remember => remember(&identity, &now).map(|()| false),
+                Turn::Begin => begin(&identity, &keys, &now).await.map(|()| true),
+                Turn::End => end(&identity, &keys, managers.system().as_ref())
+                    .await
+                    .map(|()| true),
+            };
+            match done {
+                Ok(true) => return,
+                Ok(false) => {
+                    let changed = timeout(recovery::LOOKOUT_INTERVAL, known.changed());
+                    if let Ok(Err(_)) = pulse.wait(changed).await {
+                        pulse.wait(std::future::pending::<()>()).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("this machine's part in the store can't change yet: {error:#}");
+                    sleep(AFTER_FAILURE).await;
+                }
+            }
+        }
+    };
+    cancel.run_until_cancelled(work).await;
+}
+
+fn read_own() -> Option<String> {
+    files::read_text(Path::new(paths::MEMBER), LIMIT).ok()
+}
+
+fn remember(identity: &Identity, known: &Known) -> anyhow::Result<()> {
+    let member = known.member(identity).context("it is no member")?;
+    let access = Access::mode(0o600);
+    files::write_atomic(Path::new(paths::MEMBER), member.id.as_bytes(), access)?;
+    Ok(())
+}
+
+/// Takes the authorities, and becomes a member at the next start.
+async fn begin(identity: &Identity, keys: &Keys, known: &Known) -> anyhow::Result<()> {
+    tracing::info!("this machine is to hold the cluster's store");
+    let member = known.member(identity).context("it is no member")?;
+    let same = has_data() && read_own().as_ref() == Some(&member.id);
+    if member.voting && !same {
+        bail!(
+            "its member has a vote and its data is gone from this machine; the leader takes that member out and makes it anew"
+        );
+    }
+    let given = machine::membership(identity, known, keys).await?;
+    keys.store_authorities(&given)?;
+    if !same {
+        // What an earlier membership left would be taken for this one's.
+        empty_data()?;
+    }
+    remember(identity, known)?;
+    write_role(identity, true)
+}
+
+/// Gives this machine's part up if the store was begun anew on another one while it was away: asked
+/// before etcd starts, for two such members could be a quorum. True when the agent must start anew.
+pub(crate) async fn give_up_outdated(
+    identity: &Identity,
+    keys: &Keys,
+    known: &Known,
+    system: &dyn UnitManager,
+) -> anyhow::Result<bool> {
+    if !identity.etcd {
+        return Ok(false);
+    }
+    // First: what others say is sealed with the key that comes of this.
+    if keys.seal_authorities()? {
+        tracing::info!(
+            "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
+        );
+    }
+    if !recovery::is_outdated(identity, keys, known, true).await {
+        return Ok(false);
+    }
+    end(identity, keys, system).await?;
+    Ok(true)
+}
+
+/// Stops etcd, removes what only a member has, and is a worker at the next start.
+async fn end(identity: &Identity, keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+    tracing::info!("this machine holds the cluster's store no more");
+    stop(system).await?;
+    // First: whatever fails after this, the machine does not start with keys it must not have.
+    write_role(identity, false)?;
+    clear(keys, system).await
+}
+
+async fn stop(system: &dyn UnitManager) -> anyhow::Result<()> {
+    match system.stop(host_files::ETCD, STOP_LIMIT).await {
+        Ok(_) | Err(SystemdError::NoSuchUnit(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Leaves nothing that only a member has, whatever an earlier end was broken off at.
+async fn clear(keys: &Keys, system: &dyn UnitManager) -> anyhow::Result<()> {
+    stop(system).await?;
+    files::remove(Path::new("/etc/systemd/system/kat-etcd.service"))?;
+    files::remove(Path::new(paths::MEMBER))?;
+    empty_data()?;
+    keys.forget_authorities()?;
+    Ok(())
+}
+
+fn write_role(identity: &Identity, etcd: bool) -> anyhow::Result<()> {
+    let identity = Identity {
+        etcd,
+        ..identity.clone()
+    };
+    let text = json::pretty(paths::IDENTITY, &identity)?;
+    files::write_atomic(Path::new(paths::IDENTITY), &text, Access::mode(0o600))?;
+    Ok(())
+}
+
+/// etcd has become a member here: it writes its log only then.
+pub(crate) fn has_data() -> bool {
+    Path::new(ETCD_FOLDER).join("member/wal").exists()
+}
+
+/// etcd's id of this machine's member, if that has a vote and its data is not here any more. It must
+/// not start again as that member: it would have forgotten for whom it voted and what it promised to
+/// keep. The leader takes it out and makes it anew.
+pub(crate) fn lost_data(identity: &Identity, known: &Known) -> Option<String> {
+    lost(known.member(identity)?, has_data(), read_own().as_deref())
+}
+
+fn lost(member: &MemberRecord, has_data: bool, own: Option<&str>) -> Option<String> {
+    let same = own.is_none_or(|own| own == member.id);
+    (member.voting && !(has_data && same)).then(|| member.id.clone())
+}
+
+fn empty_data() -> anyhow::Result<()> {
+    match std::fs::remove_dir_all(Path::new(ETCD_FOLDER).join("member")) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).context(ETCD_FOLDER)
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_plan::ClusterMembers;
+
+    #[test]
+    fn the_role_follows_what_the_leader_wrote() {
+        let identity = |etcd| Identity {
+            etcd,
+            ..Identity::example("n2")
+        };
+        let known = |members: &[(&str, &str)]| {
+            let record = |id: &str| MemberRecord {
+                id: id.to_owned(),
+                ..MemberRecord::default()
+            };
+            let members = members.iter().map(|(n, id)| ((*n).to_owned(), record(id)));
+            Known {
+                members: ClusterMembers {
+                    schema: 1,
+                    members: members.collect(),
+                },
+                ..Known::default()
+            }
+        };
+        let nobody = known(&[]);
+        let other = known(&[("n1", "a")]);
+        let both = known(&[("n1", "a"), ("n2", "b")]);
+        for (etcd, known, own, expected) in [
+            (false, &nobody, None, Turn::Stay),
+            (false, &other, None, Turn::Stay),
+            (false, &both, None, Turn::Begin),
+            (true, &nobody, None, Turn::Stay),
+            (true, &both, None, Turn::Remember),
+            (true, &both, Some("b"), Turn::Stay),
+            // Removed and added again while it was away: its data is of no use.
+            (true, &both, Some("c"), Turn::End),
+            (true, &other, Some("b"), Turn::End),
+        ] {
+            let found = turn(&identity(etcd), known, own);
+            assert_eq!(found, expected, "{etcd} {known:?} {own:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_member_with_a_vote_can_have_lost_its_data() {
+        let member = |voting| MemberRecord {
+            id: "b".to_owned(),
+            voting,
+            healthy: false,
+        };
+        for (voting, has_data, own, expected) in [
+            (true, true, Some("b"), None),
+            // The first machine, before it has read under which id it is known.
+            (true, true, None, None),
+            (true, false, Some("b"), Some("b")),
+            (true, false, None, Some("b")),
+            // The data is of an earlier membership.
+            (true, true, Some("a"), Some("b")),
+            // It starts for the first time.
+            (false, false, Some("b"), None),
+        ] {
+            let found = lost(&member(voting), has_data, own);
+            assert_eq!(found.as_deref(), expected, "{voting} {has_data} {own:?}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Sessions with the instances of the whole cluster: those of this machine here, the others through
+//! their machines' agents.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::{StreamExt, stream};
+
+use crate::cluster::peer_agents::{Agents, away};
+use kat_api::{ApiError, Inputs, InstanceSessions, Outputs, SessionError, SessionRequest};
+use kat_client::{ClientError, Receiving, Sending};
+use kat_plan::InstanceEntry;
+use kat_types::api::NodeUsage;
+use kat_types::frames::Output;
+
+/// Sessions with all instances of the cluster.
+pub(crate) struct ClusterSessions {
+    /// Name of this machine.
+    pub node: String,
+    /// Those of this machine.
+    pub here: Arc<dyn InstanceSessions>,
+    /// The way to the others.
+    pub agents: Agents,
+}
+
+#[async_trait]
+impl InstanceSessions for ClusterSessions {
+    async fn begin(
+        &self,
+        caller: Option<&str>,
+        instance: &InstanceEntry,
+        request: SessionRequest,
+        inputs: Inputs,
+    ) -> Result<Outputs, SessionError> {
+        let node = instance.node.clone();
+        if node == self.node {
+            return self.here.begin(caller, instance, request, inputs).await;
+        }
+        let client = self.agents.client(&node).map_err(SessionError::Away)?;
+        let client = client.for_caller(caller);
+        let assignment = &instance.assignment.value;
+        let (namespace, workload, id) = (
+            assignment.namespace.as_str(),
+            assignment.workload.as_str(),
+            assignment.instance.as_str(),
+        );
+        let begun = match request {
+            SessionRequest::Exec(request) => client.exec(namespace, workload, id, &request).await,
+            SessionRequest::Forward(port) => client.forward(namespace, workload, id, port).await,
+        };
+        let (sending, receiving) = begun.map_err(|error| refused(&node, &error))?;
+        tokio::spawn(relay(inputs, sending));
+        Ok(relayed(node, receiving))
+    }
+
+    async fn usage(
+        &self,
+        node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError> {
+        if node == self.node {
+            return self.here.usage(node, instances).await;
+        }
+        let client = self.agents.client(node).map_err(SessionError::Away)?;
+        let usage = client.node_usage(node).await;
+        usage.map_err(|error| refused(node, &error))
+    }
+}
+
+/// What another machine's agent said instead of a session.
+fn refused(node: &str, error: &ClientError) -> SessionError {
+    match error.status() {
+        Some(409) => SessionError::Conflict(error.to_string()),
+        Some(429) => SessionError::TooMany {
+            message: error.to_string(),
+            hint: error.hint(),
+        },
+        Some(_) => SessionError::Unavailable(format!("the machine `{node}` says: {error}")),
+        None => SessionError::Away(away(node, error)),
+    }
+}
+
+/// Until the caller is gone, which ends the body and so tells the other machine, or the session is over.
+async fn relay(mut inputs: Inputs, sending: Sending) {
+    loop {
+        let input = tokio::select! {
+            input = inputs.next() => input,
+            () = sending.closed() => return,
+        };
+        match input {
+            Some(input) if sending.send(&input).await => {}
+            _ => return,
+        }
+    }
+}
+
+fn relayed(node: String, receiving: Receiving) -> Outputs {
+    Box::pin(stream::unfold(Some(receiving), move |receiving| {
+        let node = node.clone();
+        async move {
+            let mut receiving = receiving?;
+            match receiving.next().await {
+                Ok(last @ (Output::Exit(_) | Output::Failed(_))) => Some((last, None)),
+                Ok(output) => Some((output, Some(receiving))),
+                Err(error) => {
+                    let error = ApiError::MachineAway(away(&node, &error));
+                    Some((Output::Failed(Box::new(error.body())), None))
+                }
+            }
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_client::Refusal;
+    use kat_types::api::ErrorBody;
+
+    #[test]
+    fn what_a_machine_proposes_to_one_who_has_too_many_is_passed_on() {
+        let body = ErrorBody {
+            error: "TooManyRequests".to_owned(),
+            message: "too many".to_owned(),
+            hint: Some("end some of them".to_owned()),
+            ..ErrorBody::default()
+        };
+        let refusal = Refusal { status: 429, body };
+        let error = refused("n2", &ClientError::Refused(Box::new(refusal)));
+        let told = ApiError::from(error).body();
+        assert_eq!(told.hint.as_deref(), Some("end some of them"));
+    }
+}

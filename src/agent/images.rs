@@ -1,0 +1,7 @@
+//! Images of the workloads on this machine: pulled, kept, removed.
+
+pub(crate) mod collector;
+pub(crate) mod logins;
+pub(crate) mod pull;
+pub(crate) mod registries;
+pub mod unused;

@@ -1,0 +1,243 @@
+//! Removes images that nothing uses any more: by age, and where the disk is full the oldest first.
+//!
+//! Of a user with instances, single images go, by a unit of that user. The images of a workload that has left
+//! the machine go with its user, which its worker removes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Statuses,
+    disk::pressure::Disks,
+    images::{pull as image, pull::StoredImage},
+    supervisor::Listed,
+    worker::Tools,
+};
+use kat_daemon::watchdog::Pulses;
+use kat_plan::KeptOfUser;
+use kat_systemd::{JobResult, TransientUnit};
+use kat_types::assignment::WorkloadUser;
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_secs(60);
+/// Longest removal of one image.
+const REMOVAL: Duration = Duration::from_secs(300);
+/// From the end of its time to the end of the agent's patience.
+const MARGIN: Duration = Duration::from_secs(10);
+/// Most removals in one round.
+const MOST: usize = 32;
+/// With which `podman image rm` ends where a container uses the image (podman-rmi(1)).
+const IN_USE: i32 = 2;
+/// Pause after one that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(3600);
+
+/// Follows the list until `cancel`.
+pub(crate) struct Collector {
+    /// The list as the store says it.
+    pub lists: watch::Receiver<Listed>,
+    /// What the workers work with.
+    pub tools: Arc<Tools>,
+    /// Whether there is room.
+    pub disks: Arc<Disks>,
+    /// Where it says what it removed.
+    pub statuses: Statuses,
+    /// Where its loop is seen by the watchdog.
+    pub pulses: Pulses,
+}
+
+/// What may go.
+struct Candidate {
+    /// For how long nothing has used it.
+    age: Duration,
+    /// That is too long.
+    due: bool,
+    user: WorkloadUser,
+    /// An image of a user with instances; without one all of a user whose workload has left.
+    image: Option<StoredImage>,
+}
+
+impl Collector {
+    /// Looks at all users' images each minute.
+    pub(crate) async fn run(self, cancel: CancellationToken) {
+        let pulse = self.pulses.watch("who removes images");
+        self.statuses
+            .set_images_removed(self.tools.images.conclude());
+        let mut failed = BTreeMap::new();
+        let mut before = Instant::now();
+        loop {
+            let rest = cancel.run_until_cancelled(tokio::time::sleep(EVERY));
+            if pulse.wait(rest).await.is_none() {
+                return;
+            }
+            let passed = before.elapsed();
+            before += passed;
+            let listed = self.lists.borrow().clone();
+            // What is not confirmed is no reason to remove anything, nor to count.
+            if listed.confirmed && listed.current {
+                let round = self.round(&listed, passed, &mut failed);
+                let Some(()) = pulse.wait(cancel.run_until_cancelled(round)).await else {
+                    return;
+                };
+            }
+            self.statuses
+                .set_images_removed(self.tools.images.conclude());
+        }
+    }
+
+    /// Looks once. `passed` is the time since the last look.
+    async fn round(
+        &self,
+        listed: &Listed,
+        passed: Duration,
+        failed: &mut BTreeMap<(u32, String), Instant>,
+    ) {
+        failed.retain(|_, when| when.elapsed() < AFTER_FAILURE);
+        let mut candidates = self.candidates(listed, passed);
+        candidates.sort_by_key(|candidate| std::cmp::Reverse(candidate.age));
+        let mut may_expire = true;
+        let mut left = MOST;
+        for Candidate {
+            due, user, image, ..
+        } in candidates
+        {
+            let Some(image) = image else {
+                // Its worker takes its time, so the next one waits for the next round.
+                // One that did not go since holds up no other.
+                if may_expire && self.disks.images_are_short() && self.tools.images.expire(user.uid)
+                {
+                    may_expire = false;
+                }
+                continue;
+            };
+            let key = (user.uid, image.id.clone());
+            let goes = left > 0
+                && !failed.contains_key(&key)
+                && (due || (may_expire && self.disks.images_are_short()));
+            // The list may be another one by now.
+            let used = goes && is_used(&self.lists.borrow(), &user, &image);
+            if !goes || used {
+                continue;
+            }
+            left -= 1;
+            match self.remove(&user, &image).await {
+                Ok(true) => {}
+                // A container that was made from what its name meant before.
+                Ok(false) => drop(failed.insert(key, Instant::now())),
+                Err(error) => {
+                    let (user, image) = (&user.name, &image.id);
+                    tracing::warn!(
+                        "image {image} of {user}, which nothing uses, can't be removed: {error}"
+                    );
+                    failed.insert(key, Instant::now());
+                }
+            }
+        }
+    }
+
+    fn candidates(&self, listed: &Listed, passed: Duration) -> Vec<Candidate> {
+        let (accounts, care) = (&self.tools.accounts, &self.tools.images);
+        // A leader that does not say what is to be kept says nothing about what may go.
+        let Some(kept) = &listed.desired.images else {
+            return Vec::new();
+        };
+        let assignments = listed.desired.assignments.values();
+        let busy: BTreeSet<u32> = assignments.map(|one| one.user.uid).collect();
+        let mut candidates = Vec::new();
+        for uid in accounts.all() {
+            let Some(user) = accounts.find(uid) else {
+                continue;
+            };
+            if !busy.contains(&uid) {
+                if let Some(age) = care.away(uid, passed) {
+                    candidates.push(Candidate {
+                        age,
+                        due: false,
+                        user,
+                        image: None,
+                    });
+                }
+                continue;
+            }
+            let stored = match image::list(&accounts.home(&user)) {
+                Ok(stored) => stored,
+                Err(error) => {
+                    tracing::debug!(error, "a list of images is left alone");
+                    continue;
+                }
+            };
+            let kept = kept.users.get(&user.index);
+            let unused = stored
+                .into_iter()
+                .filter(|image| !is_kept(kept, image) && !is_used(listed, &user, image));
+            let unused: Vec<StoredImage> = unused.collect();
+            let ids = unused.iter().map(|image| image.id.as_str()).collect();
+            let mut ages = care.unused(uid, &ids, passed);
+            candidates.extend(unused.into_iter().filter_map(|image| {
+                let (age, due) = ages.remove(&image.id)?;
+                let (user, image) = (user.clone(), Some(image));
+                Some(Candidate {
+                    age,
+                    due,
+                    user,
+                    image,
+                })
+            }));
+        }
+        candidates
+    }
+
+    /// Podman removes an image, as its user; false where it keeps it, since a container uses it.
+    async fn remove(&self, user: &WorkloadUser, image: &StoredImage) -> Result<bool, String> {
+        let home = self.tools.accounts.home(user);
+        let before = image::layer_bytes(&home);
+        let mut command: Vec<String> = ["/usr/bin/podman", "image", "rm", "--ignore", "--"]
+            .map(str::to_owned)
+            .into();
+        match image.names.is_empty() {
+            true => command.push(image.id.clone()),
+            false => command.extend(image.names.iter().cloned()),
+        }
+        let unit = TransientUnit {
+            name: format!("images-kat-{:016x}.service", rand::random::<u64>()),
+            description: format!("Removal of an image that {} does not use", user.name),
+            command,
+            limit: REMOVAL,
+            ..TransientUnit::default()
+        };
+        let manager = self.tools.managers.user(user.uid);
+        let ended = manager.run_transient(&unit, REMOVAL + MARGIN).await;
+        let ended = ended.map_err(|error| error.to_string())?;
+        if ended.exit_status == Some(IN_USE) {
+            return Ok(false);
+        }
+        if ended.result != JobResult::Done {
+            return Err(format!(
+                "podman image rm ended with {:?}, exit code {:?}; journalctl _UID={} has its words",
+                ended.result, ended.exit_status, user.uid
+            ));
+        }
+        let bytes = before.saturating_sub(image::layer_bytes(&home));
+        self.tools
+            .images
+            .note(user, std::slice::from_ref(image), bytes);
+        Ok(true)
+    }
+}
+
+/// Whether the workload may run it next. What is not known of may be so.
+fn is_kept(kept: Option<&KeptOfUser>, image: &StoredImage) -> bool {
+    kept.is_none_or(|kept| kept.unknown || kept.images.iter().any(|one| image.is(one)))
+}
+
+/// Whether an assignment of this machine has it. One that this version does not understand may have any.
+fn is_used(listed: &Listed, user: &WorkloadUser, image: &StoredImage) -> bool {
+    let assignments = listed.desired.assignments.values();
+    let mut own = assignments.filter(|one| one.user.uid == user.uid);
+    own.any(|one| one.not_understood.is_some() || one.images().any(|name| image.is(name)))
+}

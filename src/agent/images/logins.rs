@@ -1,0 +1,88 @@
+//! Credentials for registries on this machine: opened with its WireGuard key, and written to the one file of a
+//! workload's user that its pulls name to Podman (containers-auth.json(5)).
+//!
+//! The files lie in `/run/kat/auth/UID.json`, in memory, as nothing but a pull needs them, and the agent starts those.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    secrets::Secrets,
+    worker::unit_files::{FilesError, make_folder},
+};
+use kat_host::files::{self, Access, FileError};
+use kat_network::overlay::wireguard::read_private_key;
+use kat_network::state;
+use kat_plan::open_logins;
+use kat_types::{
+    assignment::{Assignment, WorkloadUser},
+    registry::Credentials,
+};
+
+/// Names and passwords by the key that Podman finds them by.
+pub(crate) type Opened = BTreeMap<String, Credentials>;
+
+impl Secrets {
+    /// What an instance's pulls need; nothing where they need nothing. The error is a sentence without a value.
+    ///
+    /// # Errors
+    /// It was not sealed for this machine and instance.
+    pub fn logins(&self, assignment: &Assignment) -> Result<Opened, String> {
+        let Some(logins) = &assignment.logins else {
+            return Ok(Opened::new());
+        };
+        let key = self.below(Path::new(state::FOLDER));
+        let key = read_private_key(&key.join(state::PRIVATE_KEY_FILE));
+        let failed = |error: &dyn std::fmt::Display| {
+            format!("its credentials for registries can't be opened on this machine: {error}")
+        };
+        let key = key.map_err(|error| failed(&error))?;
+        open_logins(logins, key.bytes(), &self.node, &assignment.instance)
+            .map_err(|error| failed(&error))
+    }
+
+    /// Writes a user's file, which has these and no others. True where that changed it.
+    ///
+    /// # Errors
+    /// [`FilesError`].
+    pub(crate) fn write_logins(
+        &self,
+        user: &WorkloadUser,
+        all: &Opened,
+    ) -> Result<bool, FilesError> {
+        let folder = self.below(&self.settings.auth_folder);
+        make_folder(&folder, Access::owned(0o711, 0, 0))?;
+        let file = self.below(&self.settings.auth_file(user.uid));
+        let text = rendered(all).to_string();
+        let access = Access::owned(0o640, 0, user.uid);
+        Ok(files::write_if_changed(&file, text.as_bytes(), access)?)
+    }
+
+    /// Whether a user has such a file.
+    pub fn has_logins(&self, user: &WorkloadUser) -> bool {
+        self.below(&self.settings.auth_file(user.uid)).exists()
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// [`FileError`].
+    pub fn remove_logins(&self, user: &WorkloadUser) -> Result<(), FileError> {
+        if files::remove(&self.below(&self.settings.auth_file(user.uid)))? {
+            // It stays where others have something in it.
+            let _ = fs::remove_dir(self.below(&self.settings.auth_folder));
+        }
+        Ok(())
+    }
+}
+
+fn rendered(all: &Opened) -> Value {
+    let all = all.iter().map(|(key, credentials)| {
+        let Credentials { username, password } = credentials;
+        let pair = BASE64_STANDARD.encode(format!("{username}:{password}"));
+        (key.clone(), json!({"auth": pair}))
+    });
+    json!({"auths": all.collect::<Map<_, _>>()})
+}

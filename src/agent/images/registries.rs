@@ -1,0 +1,106 @@
+//! How this machine's Podman reaches registries, as the cluster says (containers-registries.conf(5)).
+
+use std::path::Path;
+
+use kat_host::files::{self, Access, FileError};
+use kat_types::{registry::RegistrySettings, root::Root};
+
+/// Where Podman reads it, whoever calls it.
+pub(crate) const FILE: &str = "/etc/containers/registries.conf.d/50-kat.conf";
+
+/// Writes what the cluster says below `root`; removes the file where it says nothing. True where that changed something.
+///
+/// # Errors
+/// [`FileError`].
+pub(crate) fn keep(root: &Path, settings: &RegistrySettings) -> Result<bool, FileError> {
+    let path = Root::new(root).below(FILE);
+    if settings.registries.is_empty() {
+        let was_there = path.exists();
+        files::remove(&path)?;
+        return Ok(was_there);
+    }
+    if let Some(folder) = path.parent() {
+        files::ensure_folder(folder, Access::mode(0o755))?;
+    }
+    let text = rendered(settings);
+    files::write_if_changed(&path, text.as_bytes(), Access::mode(0o644))
+}
+
+/// Hosts and paths were checked when they were set: they have no quotes and no control characters.
+fn rendered(settings: &RegistrySettings) -> String {
+    let insecure = |host: &str| {
+        settings
+            .registries
+            .get(host)
+            .is_some_and(|one| one.insecure)
+    };
+    let mut text =
+        "# Written by KAT and written again when it differs: katcall registry list\n".to_owned();
+    for (host, setting) in &settings.registries {
+        text.push_str(&format!("\n[[registry]]\nlocation = \"{host}\"\n"));
+        if setting.insecure {
+            text.push_str("insecure = true\n");
+        }
+        for mirror in &setting.mirrors {
+            text.push_str(&format!("\n[[registry.mirror]]\nlocation = \"{mirror}\"\n"));
+            let host = mirror
+                .split_once('/')
+                .map_or(mirror.as_str(), |(host, _)| host);
+            if insecure(host) {
+                text.push_str("insecure = true\n");
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::registry::RegistrySetting;
+
+    #[test]
+    fn the_file_follows_what_is_set() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("etc/containers")).unwrap();
+        let none = RegistrySettings::default();
+        assert!(!keep(root.path(), &none).unwrap());
+        let set = |insecure, mirrors: &[&str]| RegistrySetting {
+            insecure,
+            mirrors: mirrors.iter().map(|one| (*one).to_owned()).collect(),
+        };
+        let settings = RegistrySettings {
+            schema: 1,
+            registries: [
+                (
+                    "docker.io".to_owned(),
+                    set(false, &["mirror.lab:5000/hub", "b.example"]),
+                ),
+                ("mirror.lab:5000".to_owned(), set(true, &[])),
+            ]
+            .into(),
+        };
+        assert!(keep(root.path(), &settings).unwrap());
+        assert!(!keep(root.path(), &settings).unwrap(), "nothing changed");
+        let text = std::fs::read_to_string(Root::new(root.path()).below(FILE)).unwrap();
+        let expected = r#"# Written by KAT and written again when it differs: katcall registry list
+
+[[registry]]
+location = "docker.io"
+
+[[registry.mirror]]
+location = "mirror.lab:5000/hub"
+insecure = true
+
+[[registry.mirror]]
+location = "b.example"
+
+[[registry]]
+location = "mirror.lab:5000"
+insecure = true
+"#;
+        assert_eq!(text, expected);
+        assert!(keep(root.path(), &none).unwrap());
+        assert!(!Root::new(root.path()).below(FILE).exists());
+    }
+}

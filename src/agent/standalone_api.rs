@@ -1,0 +1,143 @@
+//! What a machine without etcd shows of itself on its own socket: from its list, its last report and
+//! nothing else, so that it answers while the rest of the cluster is away.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::Timestamp;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::supervisor::Listed;
+use crate::cluster::identity::Identity;
+use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
+use kat_plan::{InstanceEntry, NodeEntry, Snapshot, node_labels, reported_status};
+use kat_store::StateStore;
+use kat_types::{
+    api::{NodePhase, NodeReport},
+    reason::Reason,
+    records::{NodeRegistration, NodeStatusRecord},
+    stored::Stored,
+};
+
+/// A handle that never leads, and shows this machine alone.
+pub(crate) fn start(
+    store: Arc<dyn StateStore>,
+    identity: Arc<Identity>,
+    lists: watch::Receiver<Listed>,
+    reports: watch::Receiver<Arc<NodeReport>>,
+    cancel: CancellationToken,
+) -> LeaderHandle {
+    let (snapshots, snapshot) = watch::channel(None);
+    let (leaderships, leadership) = watch::channel(None);
+    let handle = LeaderHandle {
+        store,
+        snapshot,
+        leadership,
+        reports: Reports::default(),
+        store_health: StoreHealth::default(),
+        planning: PlanningHealth::default(),
+    };
+    let taken = handle.reports.clone();
+    tokio::spawn(async move {
+        let follow = follow(&identity, lists, reports, &taken, &snapshots);
+        cancel.run_until_cancelled(follow).await;
+        drop(leaderships);
+    });
+    handle
+}
+
+async fn follow(
+    identity: &Identity,
+    mut lists: watch::Receiver<Listed>,
+    mut reports: watch::Receiver<Arc<NodeReport>>,
+    taken: &Reports,
+    snapshots: &watch::Sender<Option<Arc<Snapshot>>>,
+) {
+    // Later than what an earlier run of the agent showed.
+    let mut revision = Timestamp::now().as_second();
+    let mut status = NodeStatusRecord::default();
+    loop {
+        revision += 1;
+        let listed = lists.borrow_and_update().clone();
+        let report = reports.borrow_and_update().clone();
+        taken.accept(&identity.node, report.as_ref().clone());
+        status = shown_status(&status, &report, listed.confirmed, Timestamp::now());
+        let snapshot = snapshot(identity, &listed, &report, &status, revision);
+        snapshots.send_replace(Some(Arc::new(snapshot)));
+        let changed = tokio::select! {
+            changed = lists.changed() => changed,
+            changed = reports.changed() => changed,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+fn shown_status(
+    before: &NodeStatusRecord,
+    report: &NodeReport,
+    confirmed: bool,
+    now: Timestamp,
+) -> NodeStatusRecord {
+    let (phase, reason, message) = if confirmed {
+        (NodePhase::Ready, None, "")
+    } else {
+        (
+            NodePhase::NotReady,
+            Some(Reason::Unconfirmed),
+            "the cluster's store has not confirmed this machine's list since kat-agent started; what was known is shown",
+        )
+    };
+    NodeStatusRecord {
+        phase,
+        reason: Reason::word_or_empty(reason).to_owned(),
+        message: message.to_owned(),
+        since: before.since.filter(|_| before.phase == phase).or(Some(now)),
+        ..reported_status(before, report, now)
+    }
+}
+
+fn snapshot(
+    identity: &Identity,
+    listed: &Listed,
+    report: &NodeReport,
+    status: &NodeStatusRecord,
+    revision: i64,
+) -> Snapshot {
+    fn stored<T>(revision: i64, value: T) -> Stored<T> {
+        Stored { revision, value }
+    }
+    let registration = NodeRegistration {
+        labels: node_labels(&identity.node, &report.architecture),
+        architecture: report.architecture.clone(),
+        etcd: identity.etcd,
+        advertise: identity.advertise.clone(),
+        ..NodeRegistration::new(&identity.node_uid, Timestamp::UNIX_EPOCH)
+    };
+    let node = NodeEntry {
+        registration: stored(revision, registration),
+        status: Some(stored(revision, status.clone())),
+        subnet: Some(identity.subnet),
+        public_key: None,
+        endpoints: Vec::new(),
+        reach: identity.reached.told(),
+        desired: stored(revision, Default::default()),
+    };
+    let instances = listed.desired.assignments.iter().map(|(id, assignment)| {
+        let entry = InstanceEntry {
+            node: identity.node.clone(),
+            created_revision: revision,
+            assignment: stored(revision, Arc::new(assignment.clone())),
+        };
+        (id.clone(), entry)
+    });
+    Snapshot {
+        revision,
+        cluster_uid: identity.cluster_uid.clone(),
+        cluster: identity.cluster.clone(),
+        nodes: BTreeMap::from([(identity.node.clone(), node)]),
+        instances: instances.collect(),
+        ..Snapshot::default()
+    }
+}

@@ -1,0 +1,238 @@
+//! Follows the store, and keeps on the disk what this machine needs when it is alone.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use anyhow::Context;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    NetworkFiles, desired, network_files, paths, supervisor::Listed, watched_writes::WatchedWrites,
+};
+use crate::{
+    cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
+    etcd::stores,
+    images::registries,
+};
+use kat_daemon::watchdog::Pulses;
+use kat_host::files::{self, Access, FileError};
+use kat_network::state::{DNS_FILE, HOST_PORTS_FILE, PEERS_FILE, SERVICES_FILE};
+use kat_store::{EtcdStore, Mirror, StateStore, mirror::Entries};
+use kat_types::{api::Connection, json, keys, registry::RegistrySettings};
+
+/// Largest file of a connection.
+const ADMIN_LIMIT: u64 = 1 << 20;
+
+/// Follows a machine's list, keeps it in `file`, and hands it on, until `cancel`.
+pub async fn follow_desired(
+    node: String,
+    store: Arc<dyn StateStore>,
+    file: PathBuf,
+    lists: watch::Sender<Listed>,
+    writes: WatchedWrites,
+    pulses: Pulses,
+    cancel: CancellationToken,
+) {
+    let pulse = pulses.watch("who follows this machine's list");
+    let prefix = keys::node_desired(&node);
+    let mut mirror = Mirror::start(store, &prefix, cancel.clone());
+    while let Some(Ok(state)) = cancel
+        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .await
+    {
+        if !state.confirmed {
+            lists.send_if_modified(|listed| std::mem::replace(&mut listed.current, false));
+            continue;
+        }
+        let desired = match desired::read(&state.entries, &node) {
+            Ok(desired) => Arc::new(desired),
+            Err(error) => {
+                tracing::warn!("the desired list is not taken: {error:#}");
+                continue;
+            }
+        };
+        let before = lists.borrow().clone();
+        let same = before.confirmed && before.desired == desired;
+        if same && before.current {
+            continue;
+        }
+        if !same {
+            let (desired, path) = (Arc::clone(&desired), file.clone());
+            let _tried_again = writes.write(&file, move || Ok(desired.store(&path)?));
+        }
+        lists.send_replace(Listed {
+            known: true,
+            confirmed: true,
+            current: true,
+            desired,
+            ..Listed::default()
+        });
+    }
+}
+
+/// Keeps `kat-net`'s files of names, peers and services.
+pub(crate) async fn follow_network(
+    identity: Arc<Identity>,
+    store: EtcdStore,
+    network: NetworkFiles,
+    writes: WatchedWrites,
+    pulses: Pulses,
+    cancel: CancellationToken,
+) {
+    let pulse = pulses.watch("who follows names and peers");
+    let store: Arc<dyn StateStore> = Arc::new(store);
+    let followed = FollowedNetwork { network, writes };
+    let mut names = Mirror::start(Arc::clone(&store), keys::DNS, cancel.clone());
+    let mut machines = Mirror::start(store, keys::NETWORK, cancel.clone());
+    loop {
+        let news = async {
+            tokio::select! {
+                () = cancel.cancelled() => None,
+                Ok(state) = names.changed() => Some((true, state)),
+                Ok(state) = machines.changed() => Some((false, state)),
+                else => None,
+            }
+        };
+        match pulse.wait(news).await {
+            None => return,
+            Some((_, state)) if !state.confirmed => {}
+            Some((true, state)) => {
+                let records = network_files::dns_records(&state.entries, state.revision);
+                followed.write(DNS_FILE, records, NetworkFiles::write_dns);
+            }
+            Some((false, state)) => {
+                let peers = network_files::peers(&state.entries, &identity.node);
+                let services = network_files::services(&state.entries);
+                let ports = network_files::host_port_parts(&state.entries, identity.subnet);
+                followed.write(PEERS_FILE, peers, NetworkFiles::write_peers);
+                followed.write(SERVICES_FILE, services, NetworkFiles::write_services);
+                followed.write(HOST_PORTS_FILE, ports, NetworkFiles::write_host_ports);
+            }
+        }
+    }
+}
+
+/// The files of `kat-net` that follow the store.
+struct FollowedNetwork {
+    network: NetworkFiles,
+    writes: WatchedWrites,
+}
+
+impl FollowedNetwork {
+    fn write<T: Send + Sync + 'static>(
+        &self,
+        name: &str,
+        state: T,
+        write: fn(&NetworkFiles, &T) -> Result<bool, FileError>,
+    ) {
+        let network = self.network.clone();
+        let written = move || Ok(write(&network, &state).map(drop)?);
+        let _tried_again = self.writes.write(&self.network.path(name), written);
+    }
+}
+
+/// The connections that follow where etcd is.
+pub(crate) struct FollowedStores {
+    /// As the machine's user.
+    pub node: EtcdStore,
+    /// As the leader's user, on a machine that holds etcd.
+    pub leader: Option<EtcdStore>,
+}
+
+/// Follows where the cluster is, and keeps it on the disk.
+pub(crate) async fn follow_known(
+    identity: Arc<Identity>,
+    stores: FollowedStores,
+    own: Keys,
+    known: watch::Sender<Arc<Known>>,
+    writes: WatchedWrites,
+    pulses: Pulses,
+    cancel: CancellationToken,
+) {
+    let pulse = pulses.watch("who follows where the cluster is");
+    let mut mirror = Mirror::start(
+        Arc::new(stores.node.clone()) as Arc<dyn StateStore>,
+        keys::CONFIG,
+        cancel.clone(),
+    );
+    while let Some(Ok(state)) = cancel
+        .run_until_cancelled(pulse.wait(mirror.changed()))
+        .await
+    {
+        if state.confirmed {
+            keep_registries(&state.entries, &writes);
+        }
+        let before = known.borrow().clone();
+        let now = Arc::new(Known::read(&state.entries, &before));
+        // A list without members would cut this machine off.
+        if !state.confirmed || now == before || now.etcd(&identity).is_empty() {
+            continue;
+        }
+        let kept = Arc::clone(&now);
+        let admin = Path::new(paths::ADMIN_CONNECTION);
+        let _tried_again = writes.write(admin, move || keep_admin_connection(admin, &kept));
+        let kept = Arc::clone(&now);
+        let _tried_again = writes.write(Path::new(paths::KNOWN), move || Ok(kept.store()?));
+        if now.etcd(&identity) != before.etcd(&identity)
+            && let Err(error) = reconnect(&identity, &stores, &own, &now).await
+        {
+            tracing::error!("the other members of etcd can't be used: {error:#}");
+        }
+        known.send_replace(now);
+    }
+}
+
+/// What can't be read is told, and the file stays as it is.
+fn keep_registries(entries: &Entries, writes: &WatchedWrites) {
+    let stored = entries.get(keys::REGISTRIES);
+    let settings =
+        match stored.map(|entry| serde_json::from_slice::<RegistrySettings>(&entry.value)) {
+            None => RegistrySettings::default(),
+            Some(Ok(settings)) => settings,
+            Some(Err(error)) => {
+                tracing::error!("what is set about registries can't be read: {error:#}");
+                return;
+            }
+        };
+    let _tried_again = writes.write(Path::new(registries::FILE), move || {
+        if registries::keep(Path::new("/"), &settings)? {
+            tracing::info!("this machine's Podman reaches registries as the cluster says");
+        }
+        Ok(())
+    });
+}
+
+async fn reconnect(
+    identity: &Identity,
+    stores: &FollowedStores,
+    own: &Keys,
+    known: &Known,
+) -> anyhow::Result<()> {
+    let options = |leaf| stores::options(identity, own, known, leaf);
+    stores.node.reconnect(&options("node-etcd")?).await?;
+    if let Some(leader) = &stores.leader {
+        leader.reconnect(&options("leader-etcd")?).await?;
+    }
+    Ok(())
+}
+
+/// The administrator's connection of a machine that has one names every machine that may lead.
+fn keep_admin_connection(path: &Path, known: &Known) -> anyhow::Result<()> {
+    let text = match files::read_text(path, ADMIN_LIMIT) {
+        Err(error) if error.is_not_found() => return Ok(()),
+        read => read?,
+    };
+    let mut connection: Connection =
+        serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let endpoints = known.endpoints.api();
+    if endpoints.is_empty() || connection.endpoints == endpoints {
+        return Ok(());
+    }
+    connection.endpoints = endpoints;
+    let text = json::pretty(&path.display().to_string(), &connection)?;
+    files::write_atomic(path, &text, Access::mode(0o600))?;
+    Ok(())
+}

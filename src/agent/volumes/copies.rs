@@ -1,0 +1,292 @@
+//! The folders of volumes while they move to another machine: what is sent, and the copy beside its place.
+//!
+//! A copy lies in `.kat-moves/ID-VOLUME/data` below the volume base path, where nobody but root comes, until the leader
+//! has said that it is the data now. So its place never has a part of it, and nothing that has run is ever overwritten.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, DirBuilder, File},
+    io,
+    os::unix::fs::DirBuilderExt,
+    path::{Component, Path, PathBuf},
+};
+
+use rustix::fs::{CWD, RenameFlags};
+use serde::{Deserialize, Serialize};
+
+use crate::volumes::{Volumes, is_of};
+use kat_host::{
+    copy::{Owners, Summary},
+    files,
+    volumes::{Base, Owner, VolumeError, remove_folder},
+};
+use kat_types::{assignment::WorkloadUser, volumes::MoveRecord};
+
+/// Folder of copies below the volume base path. No namespace has such a name.
+const FOLDER: &str = ".kat-moves";
+/// Largest note of a copy.
+const LIMIT: u64 = 64 << 10;
+
+/// What is wrong with a volume that moves.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MoveError {
+    /// Its folder.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The system refused.
+    #[error("{}: can't {verb}: {error}", path.display())]
+    System {
+        /// What was tried.
+        verb: &'static str,
+        /// What it was tried with.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// A name or an identity that makes no path.
+    #[error("`{0}` is not the name of a volume that can move")]
+    Name(String),
+    /// Nothing is known of who lies there.
+    #[error(
+        "{}: a folder is there already, which KAT has not kept from an earlier move; move it away", .0.display()
+    )]
+    Taken(PathBuf),
+    /// The copy that is to be put there is gone.
+    #[error("{}: the copy that is to go there is gone", .0.display())]
+    Lost(PathBuf),
+}
+
+/// `done` beside a copy that is whole and on the disk.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Done {
+    /// Version of this object's schema, now 1.
+    schema: u32,
+    files: u64,
+    bytes: u64,
+    skipped: u64,
+    digest: String,
+}
+
+/// The name of a copy's folder.
+///
+/// # Errors
+/// [`MoveError::Name`].
+pub(crate) fn copy_name(volume: &str, id: &str) -> Result<String, MoveError> {
+    let plain = |text: &str| {
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
+        !text.is_empty() && text.len() <= 100 && text.bytes().all(fine)
+    };
+    let last = volume.rsplit('/').next().unwrap_or_default();
+    let whole = path_of(volume)?.components().count() == 3;
+    match whole && plain(id) && plain(last) && !id.starts_with('.') {
+        true => Ok(format!("{id}-{last}")),
+        false => Err(MoveError::Name(format!("{volume} {id}"))),
+    }
+}
+
+fn path_of(volume: &str) -> Result<&Path, MoveError> {
+    let path = Path::new(volume);
+    let normal = |part: Component<'_>| matches!(part, Component::Normal(_));
+    match path.components().count() == 3 && path.components().all(normal) {
+        true => Ok(path),
+        false => Err(MoveError::Name(volume.to_owned())),
+    }
+}
+
+/// Whose files those of a workload's index are.
+///
+/// # Errors
+/// [`MoveError::Name`] where no workload has such an index.
+pub(crate) fn owners_of(index: u32) -> Result<(WorkloadUser, Owners), MoveError> {
+    let user = WorkloadUser::from_index(index, "", "");
+    let user = user.ok_or_else(|| MoveError::Name(format!("index {index}")))?;
+    let owners = Owners {
+        uid: user.uid,
+        subordinate_start: user.subordinate_start,
+        subordinate_count: user.subordinate_count,
+    };
+    Ok((user, owners))
+}
+
+impl Volumes {
+    /// The folder of a volume, to be read.
+    pub(crate) fn open_volume(&self, volume: &str) -> Result<File, MoveError> {
+        let base = Base::open(&self.below(&self.base))?;
+        Ok(base.open_folder(path_of(volume)?)?)
+    }
+
+    fn copies(&self) -> PathBuf {
+        self.below(&self.base).join(FOLDER)
+    }
+
+    /// An empty folder for a copy; what there was of an earlier try goes.
+    pub(crate) fn begin_copy(&self, name: &str) -> Result<File, MoveError> {
+        let base = self.below(&self.base);
+        fs::create_dir_all(&base).map_err(|error| system("make the folder", &base, error))?;
+        let copies = self.copies();
+        let own = DirBuilder::new().mode(0o700).create(&copies);
+        if let Err(error) = own
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(system("make the folder", &copies, error));
+        }
+        let passage = Owner {
+            uid: 0,
+            gid: 0,
+            mode: 0o700,
+        };
+        Base::open(&base)?.own_folder(Path::new(FOLDER), passage)?;
+        let folder = copies.join(name);
+        remove_folder(&folder)?;
+        let data = folder.join("data");
+        for folder in [&folder, &data] {
+            let made = DirBuilder::new().mode(0o700).create(folder);
+            made.map_err(|error| system("make the folder", folder, error))?;
+        }
+        File::open(&data).map_err(|error| system("open", &data, error))
+    }
+
+    /// Notes that a copy is whole, which it is on the disk.
+    pub(crate) fn end_copy(&self, name: &str, summary: &Summary) -> Result<(), MoveError> {
+        let done = Done {
+            schema: 1,
+            files: summary.files,
+            bytes: summary.bytes,
+            skipped: summary.skipped,
+            digest: summary.digest.clone(),
+        };
+        let path = self.copies().join(name).join("done");
+        files::write_json(&path, &done)
+            .map_err(|error| system("write", &path, io::Error::other(error.to_string())))
+    }
+
+    /// A copy that is whole.
+    pub(crate) fn whole_copy(&self, name: &str) -> Option<Summary> {
+        let path = self.copies().join(name).join("done");
+        let done: Done = serde_json::from_slice(&files::read_bounded(&path, LIMIT).ok()?).ok()?;
+        Some(Summary {
+            files: done.files,
+            bytes: done.bytes,
+            skipped: done.skipped,
+            digest: done.digest,
+        })
+    }
+
+    /// Puts a whole copy in its place, also where that was begun before. What lies there goes only where the desired
+    /// knows of it.
+    pub(crate) fn place_copy(
+        &self,
+        volume: &str,
+        desired: &MoveRecord,
+        name: &str,
+    ) -> Result<Summary, MoveError> {
+        let path = path_of(volume)?;
+        let base = self.below(&self.base);
+        let (place, folder) = (base.join(path), self.copies().join(name));
+        let summary = self.whole_copy(name);
+        let summary = summary.ok_or_else(|| MoveError::Lost(self.base.join(path)))?;
+        let (user, _) = owners_of(desired.index)?;
+        let open = Base::open(&base)?;
+        let there = owner_in(&open, path)?;
+        let data = folder.join("data");
+        let copied = match fs::symlink_metadata(&data) {
+            Ok(_) => true,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) => return Err(system("look at", &data, error)),
+        };
+        match (copied, there) {
+            // It is in its place since an earlier try.
+            (false, Some(uid)) if is_of(&user, uid) => {
+                self.note_placed(volume);
+                return Ok(summary);
+            }
+            (false, _) => return Err(MoveError::Lost(self.base.join(path))),
+            (true, Some(uid)) if self.may_go(volume, desired) && is_of(&user, uid) => {
+                rename(&place, &folder.join("old"))?;
+            }
+            (true, Some(_)) => return Err(MoveError::Taken(self.base.join(path))),
+            (true, None) => {}
+        }
+        self.make_passage(&open, path, &user)?;
+        rename(&data, &place)?;
+        for changed in [place.parent(), Some(folder.as_path())]
+            .into_iter()
+            .flatten()
+        {
+            let synced = File::open(changed).and_then(|folder| folder.sync_all());
+            synced.map_err(|error| system("bring to the disk", changed, error))?;
+        }
+        self.note_placed(volume);
+        Ok(summary)
+    }
+
+    /// Looks whether a copy could be put in its place.
+    pub(crate) fn check_place(&self, volume: &str, desired: &MoveRecord) -> Result<(), MoveError> {
+        let path = path_of(volume)?;
+        let base = self.below(&self.base);
+        if fs::symlink_metadata(&base).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Ok(());
+        }
+        let (user, _) = owners_of(desired.index)?;
+        match owner_in(&Base::open(&base)?, path)? {
+            Some(uid) if !(self.may_go(volume, desired) && is_of(&user, uid)) => {
+                Err(MoveError::Taken(self.base.join(path)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What lies in the place is a copy that nobody needs: one of before, or one that nothing has run with.
+    fn may_go(&self, volume: &str, desired: &MoveRecord) -> bool {
+        desired.replaces || self.is_unused(volume)
+    }
+
+    /// Removes copies that nobody asks for: they are not the data, or have left what was in their place before.
+    /// Gives back what could not be removed.
+    pub(crate) fn forget_copies(&self, wanted: &BTreeSet<String>) -> Vec<String> {
+        let copies = self.copies();
+        let Ok(listing) = fs::read_dir(&copies) else {
+            return Vec::new();
+        };
+        let mut failures = Vec::new();
+        for found in listing.flatten() {
+            let name = found.file_name();
+            if name.to_str().is_some_and(|name| wanted.contains(name)) {
+                continue;
+            }
+            match remove_folder(&copies.join(&name)) {
+                Ok(_) => tracing::info!(copy = ?name, "removed a copy that is not wanted any more"),
+                Err(error) => failures.push(error.to_string()),
+            }
+        }
+        if wanted.is_empty() {
+            // Until the next move.
+            let _ = fs::remove_dir(&copies);
+        }
+        failures
+    }
+}
+
+/// Whose a folder is, where it is there.
+fn owner_in(base: &Base, path: &Path) -> Result<Option<u32>, VolumeError> {
+    match base.owner_of(path) {
+        Ok((uid, _)) => Ok(Some(uid)),
+        Err(VolumeError::Missing(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Never over something that is there.
+fn rename(from: &Path, to: &Path) -> Result<(), MoveError> {
+    rustix::fs::renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE)
+        .map_err(|error| system("give its name to", to, error.into()))
+}
+
+fn system(verb: &'static str, path: &Path, error: io::Error) -> MoveError {
+    MoveError::System {
+        verb,
+        path: path.to_owned(),
+        error,
+    }
+}

@@ -1,0 +1,333 @@
+//! What workloads of this machine had before its owner was asked for it.
+//!
+//! A version of KAT may begin to ask the machine's owner for what every workload had before: a setting of `agent.yaml` comes, or
+//! its default becomes smaller ([`OwnersSetting`]). The first run of such a version records what the instances that are here ask for
+//! (`/var/lib/kat/granted.json`), and their workloads keep that on this machine. Nothing is added afterwards, so what comes
+//! later needs the owner's word. `kat-agent check` prints the line for `agent.yaml`; once the setting is written there,
+//! that alone counts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::host_paths;
+use crate::{desired::Desired, paths, paths::UserFolders, worker::unit_files::UnitFolder};
+use kat_host::{
+    check::Finding,
+    files::{self, Access, FileError},
+};
+use kat_plan::host_port_statuses;
+use kat_types::{
+    assignment::{Assignment, Wanted},
+    resource::{AgentConfig, DEVICE_GROUPS, Device, PortRange},
+    root::Root,
+};
+
+/// Largest file.
+const LIMIT: u64 = 8 << 20;
+
+/// A setting of `agent.yaml` whose default takes away what workloads had in an earlier version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OwnersSetting {
+    /// `securityAllow`.
+    Security,
+    /// `hostMountCreate`: earlier versions made paths wherever they may be mounted.
+    HostMountCreate,
+    /// `hostPortsAllow`.
+    HostPorts,
+    /// `hostPortLoopback`.
+    HostPortLoopback,
+    /// `groupsAllow`.
+    Groups,
+    /// `devicesAllow`.
+    Devices,
+}
+
+impl OwnersSetting {
+    const ALL: [Self; 6] = [
+        Self::Security,
+        Self::HostMountCreate,
+        Self::HostPorts,
+        Self::HostPortLoopback,
+        Self::Groups,
+        Self::Devices,
+    ];
+
+    /// As `agent.yaml` has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Security => "securityAllow",
+            Self::HostMountCreate => "hostMountCreate",
+            Self::HostPorts => "hostPortsAllow",
+            Self::HostPortLoopback => "hostPortLoopback",
+            Self::Groups => "groupsAllow",
+            Self::Devices => "devicesAllow",
+        }
+    }
+
+    /// `agent.yaml` has it.
+    fn is_written(self, config: &AgentConfig) -> bool {
+        match self {
+            Self::Security => config.security_allow.is_some(),
+            Self::HostMountCreate => config.host_mount_create.is_some(),
+            Self::HostPorts => config.host_ports_allow.is_some(),
+            Self::HostPortLoopback => config.host_port_loopback.is_some(),
+            Self::Groups => config.groups_allow.is_some(),
+            Self::Devices => config.devices_allow.is_some(),
+        }
+    }
+
+    /// What an instance asks for of it that earlier versions gave to all.
+    fn values(self, assignment: &Assignment) -> BTreeSet<String> {
+        match self {
+            Self::Security => assignment.security_wants(),
+            Self::HostMountCreate => host_paths::made_elsewhere(assignment).collect(),
+            Self::HostPorts => {
+                let ports = host_port_statuses(&assignment.ports).into_iter();
+                let asking = ports.filter(|one| {
+                    let mut allowed = PortRange::DEFAULT.iter();
+                    !allowed.any(|range| range.has(one.port))
+                });
+                asking.map(|one| one.port.to_string()).collect()
+            }
+            Self::HostPortLoopback => {
+                let ports = host_port_statuses(&assignment.ports).into_iter();
+                ports.map(|one| one.port.to_string()).collect()
+            }
+            Self::Groups => {
+                let mut groups = assignment.together().into_owned().groups;
+                groups.retain(|name| DEVICE_GROUPS.contains(&name.as_str()));
+                groups.into_iter().collect()
+            }
+            Self::Devices => {
+                let devices = assignment.together().into_owned().devices;
+                let named = devices.iter().filter_map(|entry| Device::parse(entry));
+                named.map(|device| device.host.to_owned()).collect()
+            }
+        }
+    }
+
+    /// The line of `agent.yaml` that goes on allowing these values. The quoting of JSON is that of YAML.
+    fn line(self, values: Vec<&str>) -> String {
+        let value = match self {
+            Self::Security | Self::HostMountCreate | Self::Groups | Self::Devices => {
+                serde_json::json!(values)
+            }
+            Self::HostPorts => {
+                let usual = PortRange::DEFAULT.iter().map(ToString::to_string);
+                let had = values.into_iter().map(str::to_owned);
+                serde_json::json!(usual.chain(had).collect::<Vec<String>>())
+            }
+            Self::HostPortLoopback => serde_json::json!(true),
+        };
+        format!("{}: {value}", self.name())
+    }
+}
+
+/// `/var/lib/kat/granted.json`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Recorded {
+    /// Version of this object's schema, now 1.
+    schema: u32,
+    /// By [`OwnersSetting::name`]; one that is here is not recorded again.
+    settings: BTreeMap<String, ByWorkload>,
+}
+
+/// By the workload's uid.
+type ByWorkload = BTreeMap<String, Granted>;
+
+/// What one workload had.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Granted {
+    /// `NAMESPACE/NAME`, for people.
+    workload: String,
+    values: BTreeSet<String>,
+}
+
+impl Recorded {
+    fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
+        let by_workload = self.settings.get(setting.name());
+        let granted = by_workload.and_then(|all| all.get(&assignment.workload_uid));
+        granted.is_some_and(|granted| granted.values.contains(value))
+    }
+}
+
+/// What workloads may go on having on this machine.
+#[derive(Debug, Default)]
+pub struct EarlierGrants {
+    /// Of the settings that the owner has not written.
+    recorded: Recorded,
+    /// Of all settings.
+    before: Recorded,
+}
+
+impl EarlierGrants {
+    /// Those that count on the machine whose files lie below `root`: of settings that `agent.yaml` has, none do.
+    pub fn read(root: &Path, config: &AgentConfig) -> Self {
+        let mut recorded = read(&file(root)).unwrap_or_else(|error| {
+            tracing::error!("what workloads had before the owner was asked is not known; they need the owner's word now: {error:#}");
+            Recorded::default()
+        });
+        let before = recorded.clone();
+        for setting in OwnersSetting::ALL {
+            if setting.is_written(config) {
+                recorded.settings.remove(setting.name());
+            }
+        }
+        Self { recorded, before }
+    }
+
+    /// The instance's workload had this here, and goes on having it.
+    pub fn has(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
+        self.recorded.has(setting, assignment, value)
+    }
+
+    /// The instance's workload had this here, whatever the owner has written since.
+    pub fn had(&self, setting: OwnersSetting, assignment: &Assignment, value: &str) -> bool {
+        self.before.has(setting, assignment, value)
+    }
+
+    /// Some workload had this here, whatever the owner has written since.
+    pub fn anybody_had(&self, setting: OwnersSetting, value: &str) -> bool {
+        let by_workload = self.before.settings.get(setting.name());
+        let mut granted = by_workload.into_iter().flat_map(BTreeMap::values);
+        granted.any(|granted| granted.values.contains(value))
+    }
+
+    /// What `kat-agent check` says of the workloads that are on this machine.
+    fn findings(&self, desired: &Desired) -> Vec<Finding> {
+        let here: BTreeSet<&str> = desired
+            .assignments
+            .values()
+            .map(|one| one.workload_uid.as_str())
+            .collect();
+        let found = OwnersSetting::ALL.into_iter().filter_map(|setting| {
+            let by_workload = self.recorded.settings.get(setting.name())?;
+            let here = by_workload
+                .iter()
+                .filter(|(uid, granted)| here.contains(uid.as_str()) && !granted.values.is_empty());
+            let granted: Vec<&Granted> = here.map(|(_, granted)| granted).collect();
+            (!granted.is_empty()).then(|| finding(setting, &granted))
+        });
+        found.collect()
+    }
+}
+
+fn finding(setting: OwnersSetting, granted: &[&Granted]) -> Finding {
+    let name = setting.name();
+    let each: Vec<String> = granted
+        .iter()
+        .map(|one| {
+            let values: Vec<&str> = one.values.iter().map(String::as_str).collect();
+            format!("{} has {}", one.workload, values.join(", "))
+        })
+        .collect();
+    let mut values: Vec<&str> = Vec::new();
+    for value in granted.iter().flat_map(|one| &one.values) {
+        if !values.contains(&value.as_str()) {
+            values.push(value);
+        }
+    }
+    let line = setting.line(values);
+    Finding::warning(format!(
+        "{name} of {} is not written, so these workloads keep what they had before it was asked for: {}",
+        paths::AGENT_CONFIG,
+        each.join("; ")
+    ))
+    .mended_by(format!(
+        "write the line `{line}` into {}, or one that allows less, and sudo systemctl restart kat-agent",
+        paths::AGENT_CONFIG
+    ))
+}
+
+/// Records what the instances that are here have, of each setting that was not recorded yet. Before anything starts: `desired` is the list
+/// of before the agent's last end, if it had one.
+///
+/// # Errors
+/// [`FileError`]: without the record the next process of the agent would take what has come since for what was there.
+pub fn record(root: &Path, config: &AgentConfig, desired: &Desired) -> Result<(), FileError> {
+    let path = file(root);
+    let mut recorded = match read(&path) {
+        Ok(recorded) => recorded,
+        Err(error) => {
+            // Whatever it says, it is not made longer.
+            tracing::error!(
+                "what workloads had before the owner was asked can't be read, and is not recorded again: {error:#}"
+            );
+            return Ok(());
+        }
+    };
+    for setting in OwnersSetting::ALL {
+        if recorded.settings.contains_key(setting.name()) {
+            continue;
+        }
+        let by_workload = match setting.is_written(config) {
+            true => ByWorkload::new(),
+            false => had_by(root, setting, desired),
+        };
+        for granted in by_workload.values() {
+            tracing::info!(
+                setting = setting.name(),
+                workload = granted.workload,
+                values = ?granted.values,
+                "a workload keeps what it had before the owner was asked for it"
+            );
+        }
+        recorded
+            .settings
+            .insert(setting.name().to_owned(), by_workload);
+    }
+    recorded.schema = 1;
+    let content = files::json_of(&path, &recorded)?;
+    files::write_if_changed(&path, &content, Access::mode(0o600)).map(drop)
+}
+
+fn had_by(root: &Path, setting: OwnersSetting, desired: &Desired) -> ByWorkload {
+    let mut found = ByWorkload::new();
+    let has_unit = |one: &Assignment| {
+        let folders = UserFolders::new(root, one.user.uid);
+        UnitFolder::new(folders, one.user.uid).has(&one.unit())
+    };
+    for assignment in desired.assignments.values() {
+        let values = setting.values(assignment);
+        if values.is_empty() || assignment.wanted == Wanted::Stopped || !has_unit(assignment) {
+            continue;
+        }
+        let granted = found.entry(assignment.workload_uid.clone()).or_default();
+        granted.workload = format!("{}/{}", assignment.namespace, assignment.workload);
+        granted.values.extend(values);
+    }
+    found
+}
+
+/// What `kat-agent check` says.
+pub fn findings(root: &Path, config: &AgentConfig) -> Vec<Finding> {
+    let path = file(root);
+    if let Err(error) = read(&path) {
+        let unseen = format!("could not look at what workloads had in earlier versions: {error}");
+        return vec![Finding::warning(unseen).mended_by("sudo kat-agent check")];
+    }
+    let desired = Desired::stored(&Root::new(root).below(paths::DESIRED));
+    EarlierGrants::read(root, config).findings(&desired.unwrap_or_default())
+}
+
+fn file(root: &Path) -> PathBuf {
+    Root::new(root).below(paths::GRANTED)
+}
+
+fn read(path: &Path) -> Result<Recorded, FileError> {
+    match files::read_bounded(path, LIMIT) {
+        Ok(content) => serde_json::from_slice(&content).map_err(|error| FileError::System {
+            verb: "read",
+            path: path.to_owned(),
+            error: error.into(),
+        }),
+        Err(error) if error.is_not_found() => Ok(Recorded::default()),
+        Err(error) => Err(error),
+    }
+}

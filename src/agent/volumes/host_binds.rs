@@ -1,0 +1,174 @@
+//! Paths of the machine on their way into containers: the agent judges them and writes a plan, and a unit of the system binds them.
+//!
+//! The plans lie below `/run`, since they name files by numbers that a boot may change: no instance that mounts a path of the machine starts
+//! after a boot before the agent has looked ([`Assignment::asks_first`]).
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use kat_host::{
+    bound_paths::{Bind, BindPlan, PLANS, plan_of},
+    files::{self, Access, FileError},
+};
+use kat_systemd::{JobResult, SystemdError, UnitManager};
+use kat_types::{
+    assignment::{Assignment, BOUND_FOLDER},
+    root::Root,
+};
+
+/// Longest time of a bind, with that of taking the one before away.
+const LIMIT: Duration = Duration::from_secs(40);
+/// Largest plan that is compared.
+const LARGEST: u64 = 1 << 20;
+
+/// The unit that binds the paths of an instance.
+fn unit_of(id: &str) -> String {
+    format!("kat-hostpath@{id}.service")
+}
+
+/// Writes what is to be bound for an instance. The unit to start; none where nothing is.
+///
+/// # Errors
+/// [`FileError`].
+pub(crate) fn write(
+    root: &Path,
+    assignment: &Assignment,
+    binds: Vec<Bind>,
+) -> Result<Option<String>, FileError> {
+    if binds.is_empty() {
+        return Ok(None);
+    }
+    let plan = planned(assignment, binds);
+    let id = assignment.bound_id();
+    let path = path_of(root, &id)?;
+    // Those of others see neither its places nor what is in them.
+    let bound = Root::new(root).below(BOUND_FOLDER);
+    make_above(&bound)?;
+    files::ensure_folder(&bound, Access::owned(0o711, 0, 0))?;
+    let uid = assignment.user.uid;
+    let of_user = bound.join(uid.to_string());
+    files::ensure_folder(&of_user, Access::owned(0o710, 0, uid))?;
+    let plans = Root::new(root).below(PLANS);
+    make_above(&plans)?;
+    files::ensure_folder(&plans, Access::owned(0o700, 0, 0))?;
+    files::write_json(&path, &plan)?;
+    Ok(Some(unit_of(&id)))
+}
+
+/// What is bound for an instance, if anything is, is not what its plan would be by now.
+pub(crate) fn differs(root: &Path, assignment: &Assignment, binds: &[Bind]) -> bool {
+    let Ok(path) = path_of(root, &assignment.bound_id()) else {
+        return false;
+    };
+    let plan = files::read_bounded(&path, LARGEST);
+    let plan = plan
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok());
+    plan != Some(planned(assignment, binds.to_vec()))
+}
+
+/// Something is bound for an instance.
+pub(crate) fn is_bound(root: &Path, assignment: &Assignment) -> bool {
+    let of_user = Root::new(root)
+        .below(BOUND_FOLDER)
+        .join(assignment.user.uid.to_string());
+    of_user.join(&assignment.instance).exists()
+}
+
+fn planned(assignment: &Assignment, binds: Vec<Bind>) -> BindPlan {
+    BindPlan {
+        schema: 1,
+        uid: assignment.user.uid,
+        instance: assignment.instance.clone(),
+        binds,
+    }
+}
+
+/// Binds what a unit's plan says, in place of what it bound before.
+///
+/// # Errors
+/// A sentence for people.
+pub(crate) async fn bind(system: &dyn UnitManager, unit: &str) -> Result<(), String> {
+    match system.restart(unit, LIMIT).await {
+        Ok(JobResult::Done) => Ok(()),
+        Ok(_) => Err(format!(
+            "paths of the machine that it mounts can't be bound; `journalctl -u {unit}` says why"
+        )),
+        Err(error) => Err(format!(
+            "paths of the machine that it mounts can't be bound: {error}"
+        )),
+    }
+}
+
+/// Takes away what is bound for instances of a user that are not among `kept`.
+///
+/// # Errors
+/// [`SystemdError`] where a unit does not end.
+pub(crate) async fn keep_only(
+    system: &dyn UnitManager,
+    root: &Path,
+    uid: u32,
+    kept: &BTreeSet<&str>,
+) -> Result<(), SystemdError> {
+    for instance in planned_of(root, uid) {
+        if kept.contains(instance.as_str()) {
+            continue;
+        }
+        let id = format!("{uid}-{instance}");
+        let unit = unit_of(&id);
+        match system.stop(&unit, LIMIT).await {
+            Ok(_) | Err(SystemdError::NoSuchUnit(_)) => {}
+            Err(error) => return Err(error),
+        }
+        if let Ok(path) = path_of(root, &id)
+            && let Err(error) = files::remove(&path)
+        {
+            tracing::warn!(
+                instance,
+                "the plan of its host paths can't be removed: {error:#}"
+            );
+        }
+    }
+    if kept.is_empty() {
+        // These stay where others have something in them.
+        let bound = Root::new(root).below(BOUND_FOLDER);
+        let _ = std::fs::remove_dir(bound.join(uid.to_string()));
+        let _ = std::fs::remove_dir(bound);
+    }
+    Ok(())
+}
+
+/// Instances of a user that have a plan.
+fn planned_of(root: &Path, uid: u32) -> Vec<String> {
+    let entries = std::fs::read_dir(Root::new(root).below(PLANS));
+    let names = entries.into_iter().flatten().flatten();
+    let prefix = format!("{uid}-");
+    names
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let id = name.to_str()?.strip_suffix(".json")?;
+            Some(id.strip_prefix(&prefix)?.to_owned())
+        })
+        .collect()
+}
+
+fn path_of(root: &Path, id: &str) -> Result<PathBuf, FileError> {
+    plan_of(root, id).map_err(|error| FileError::System {
+        verb: "name the plan",
+        path: PLANS.into(),
+        error: std::io::Error::other(error),
+    })
+}
+
+/// The folders above one.
+fn make_above(folder: &Path) -> Result<(), FileError> {
+    let above = folder.parent().unwrap_or(folder);
+    std::fs::create_dir_all(above).map_err(|error| FileError::System {
+        verb: "make the folder",
+        path: above.to_owned(),
+        error,
+    })
+}

@@ -1,0 +1,477 @@
+//! Volumes that move from one machine to another: takes what the leader asks this machine to take, and sends what it
+//! asks it to send.
+//!
+//! Nothing here decides where data is: a whole copy lies beside its place until the leader has written that it is the
+//! data now (`plan/volumes/moves.rs`).
+
+mod ends;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read},
+    sync::Arc,
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use bytes::{Buf, Bytes};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    task::JoinHandle,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::copies::{MoveError, copy_name, owners_of};
+use crate::{Statuses, supervisor::Listed, volumes::Volumes};
+use kat_daemon::watchdog::Pulses;
+use kat_host::copy::{self, CopyError, Progress, Summary};
+use kat_types::{
+    api::{VolumeMovePhase as Phase, VolumeMoveReport},
+    backoff::Backoff,
+    volumes::MoveRecord,
+};
+
+pub use ends::{OtherMachines, OwnVolumes};
+
+/// Pieces that wait between the network and the disk.
+const BUFFER: usize = 8;
+/// A stream that brings nothing for so long is broken; the other end says something each 10 s.
+const IDLE: Duration = Duration::from_secs(45);
+/// Between two looks at how far a copy is.
+const LOOK: Duration = Duration::from_secs(1);
+/// Pauses after failures.
+const PAUSES: Backoff = Backoff::new(Duration::from_secs(2), LONGEST_PAUSE);
+/// Longest pause after a failure.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// Copies at once.
+const AT_ONCE: usize = 2;
+/// Without anything to wait for.
+const LONG: Duration = Duration::from_secs(3600);
+
+/// What another machine sends.
+#[async_trait]
+pub trait Pieces: Send {
+    /// The next piece; nothing at the end. An error is a sentence.
+    async fn next(&mut self) -> Result<Option<Bytes>, String>;
+}
+
+/// The way to other machines.
+#[async_trait]
+pub trait CopySource: Send + Sync {
+    /// Asks the desired's machine for the volume. An error is a sentence.
+    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String>;
+}
+
+/// Follows the list until `cancel`.
+pub struct Moves {
+    /// This machine.
+    pub node: String,
+    /// The list.
+    pub lists: watch::Receiver<Listed>,
+    /// The volumes of this machine.
+    pub volumes: Arc<Volumes>,
+    /// Where it says how far it is.
+    pub statuses: Statuses,
+    /// The way to the others.
+    pub source: Arc<dyn CopySource>,
+    /// Where its loop is seen by the watchdog.
+    pub pulses: Pulses,
+}
+
+/// A volume that this machine is to take.
+#[derive(Clone)]
+struct IncomingCopy {
+    volume: String,
+    desired: MoveRecord,
+    name: String,
+    volumes: Arc<Volumes>,
+    statuses: Statuses,
+    source: Arc<dyn CopySource>,
+    room: Arc<Semaphore>,
+}
+
+/// One that is being taken.
+struct Task {
+    desired: MoveRecord,
+    end: CancellationToken,
+    ended: JoinHandle<()>,
+}
+
+async fn end_all(tasks: Vec<Task>) {
+    for task in &tasks {
+        task.end.cancel();
+    }
+    for task in tasks {
+        if let Err(error) = task.ended.await {
+            tracing::error!("what took a volume ended early: {error:#}");
+        }
+    }
+}
+
+impl Moves {
+    /// Takes what is asked for.
+    pub async fn run(mut self, cancel: CancellationToken) {
+        let pulse = self.pulses.watch("who moves volumes");
+        let room = Arc::new(Semaphore::new(AT_ONCE));
+        let mut running: BTreeMap<String, Task> = BTreeMap::new();
+        // Nothing is left of any move.
+        let mut clean = false;
+        loop {
+            let listed = self.lists.borrow_and_update().clone();
+            let mut again = LONG;
+            if listed.confirmed && listed.current {
+                let wanted = self.wanted(&listed);
+                let has_changed = |name: &String, task: &mut Task| {
+                    let desired = wanted.get(name).map(|(_, desired)| desired);
+                    desired != Some(&task.desired)
+                };
+                let changed: Vec<Task> = running
+                    .extract_if(.., has_changed)
+                    .map(|(_, task)| task)
+                    .collect();
+                // Nothing of it begins anew, and nothing is removed, before what it was has ended.
+                pulse.wait(end_all(changed)).await;
+                let volumes = wanted
+                    .values()
+                    .map(|(volume, desired)| (volume.clone(), desired.id.clone()));
+                self.statuses.retain_moves(&volumes.collect());
+                if !(clean && wanted.is_empty()) {
+                    let names: BTreeSet<String> = wanted.keys().cloned().collect();
+                    let forgotten = pulse.wait(self.forget(names)).await;
+                    clean = forgotten && wanted.is_empty();
+                    if !forgotten {
+                        again = LONGEST_PAUSE;
+                    }
+                }
+                for (name, (volume, desired)) in wanted {
+                    if running.contains_key(&name) {
+                        continue;
+                    }
+                    let end = cancel.child_token();
+                    let taking = IncomingCopy {
+                        volume,
+                        desired: desired.clone(),
+                        name: name.clone(),
+                        volumes: Arc::clone(&self.volumes),
+                        statuses: self.statuses.clone(),
+                        source: Arc::clone(&self.source),
+                        room: Arc::clone(&room),
+                    };
+                    let ended = tokio::spawn(taking.run(end.clone()));
+                    running.insert(
+                        name,
+                        Task {
+                            desired,
+                            end,
+                            ended,
+                        },
+                    );
+                }
+            }
+            let news = async {
+                tokio::select! {
+                    biased;
+                    () = cancel.cancelled() => false,
+                    changed = self.lists.changed() => changed.is_ok(),
+                    () = tokio::time::sleep(again) => true,
+                }
+            };
+            if !pulse.wait(news).await {
+                break;
+            }
+        }
+        drop(pulse);
+        end_all(running.into_values().collect()).await;
+    }
+
+    /// By the name of its copy, what this machine is to take.
+    fn wanted(&self, listed: &Listed) -> BTreeMap<String, (String, MoveRecord)> {
+        let all = listed.desired.moves.iter();
+        let taken = all.filter(|(_, desired)| desired.to == self.node && desired.from != self.node);
+        let named = taken.filter_map(|(volume, desired)| {
+            let name = copy_name(volume, &desired.id)
+                .inspect_err(|error| tracing::error!("a volume is not taken: {error:#}"))
+                .ok()?;
+            Some((name, (volume.clone(), desired.clone())))
+        });
+        named.collect()
+    }
+
+    /// False where something is left that could not be removed.
+    async fn forget(&self, wanted: BTreeSet<String>) -> bool {
+        let volumes = Arc::clone(&self.volumes);
+        let failures = tokio::task::spawn_blocking(move || volumes.forget_copies(&wanted)).await;
+        let failures = failures.unwrap_or_default();
+        for failure in &failures {
+            tracing::error!(failure, "a copy that is not wanted can't be removed");
+        }
+        failures.is_empty()
+    }
+}
+
+impl IncomingCopy {
+    async fn run(self, end: CancellationToken) {
+        let mut pauses = PAUSES.pauses();
+        let mut report = VolumeMoveReport {
+            volume: self.volume.clone(),
+            id: self.desired.id.clone(),
+            ..VolumeMoveReport::default()
+        };
+        loop {
+            let tried = match self.desired.place {
+                true => self.place().await.map(|summary| (summary, Phase::Placed)),
+                false => {
+                    let copied = self.copy(&mut report, &end).await;
+                    let copied = copied.map(|summary| (summary, Phase::Copied));
+                    copied.map_err(|message| (Phase::Waiting, message))
+                }
+            };
+            if end.is_cancelled() {
+                return;
+            }
+            match tried {
+                Ok((summary, phase)) => {
+                    let Summary {
+                        files,
+                        bytes,
+                        skipped,
+                        digest,
+                    } = summary;
+                    let volume = &self.volume;
+                    tracing::info!(volume, ?phase, files, bytes, digest, "a volume has come");
+                    self.statuses.set_move(VolumeMoveReport {
+                        phase,
+                        message: String::new(),
+                        files,
+                        bytes,
+                        total_files: files,
+                        total_bytes: bytes,
+                        skipped,
+                        digest,
+                        ..report
+                    });
+                    return;
+                }
+                Err((phase, message)) => {
+                    tracing::warn!(
+                        volume = self.volume,
+                        message,
+                        "a volume does not come; trying again"
+                    );
+                    report = VolumeMoveReport {
+                        volume: report.volume,
+                        id: report.id,
+                        phase,
+                        message,
+                        ..VolumeMoveReport::default()
+                    };
+                    self.statuses.set_move(report.clone());
+                }
+            }
+            if end
+                .run_until_cancelled(tokio::time::sleep(pauses.next_pause()))
+                .await
+                .is_none()
+            {
+                return;
+            }
+        }
+    }
+
+    async fn place(&self) -> Result<Summary, (Phase, String)> {
+        let (taking, to) = (self.clone(), &self.desired.to);
+        let placed = blocking(move || {
+            let Self {
+                volume,
+                desired,
+                name,
+                ..
+            } = &taking;
+            taking.volumes.place_copy(volume, desired, name)
+        });
+        let placed = placed.await.map_err(|error| (Phase::Waiting, error))?;
+        placed.map_err(|error| {
+            let phase = match error {
+                MoveError::Lost(_) => Phase::Lost,
+                _ => Phase::Waiting,
+            };
+            (phase, format!("on {to}: {error}"))
+        })
+    }
+
+    /// Nothing lies where the copy is to be that must not go.
+    async fn is_free(&self) -> Result<(), String> {
+        let taking = self.clone();
+        let free = blocking(move || taking.volumes.check_place(&taking.volume, &taking.desired));
+        let to = &self.desired.to;
+        free.await?.map_err(|error| format!("on {to}: {error}"))
+    }
+
+    /// A whole copy, which may be there since before.
+    async fn copy(
+        &self,
+        report: &mut VolumeMoveReport,
+        end: &CancellationToken,
+    ) -> Result<Summary, String> {
+        self.statuses.set_move(report.clone());
+        self.is_free().await?;
+        let whole = {
+            let taking = self.clone();
+            blocking(move || taking.volumes.whole_copy(&taking.name)).await?
+        };
+        if let Some(summary) = whole {
+            return Ok(summary);
+        }
+        let Some(Ok(_room)) = end.run_until_cancelled(self.room.acquire()).await else {
+            return Err("it was broken off".to_owned());
+        };
+        let opened = end.run_until_cancelled(self.source.open(&self.volume, &self.desired));
+        let pieces = opened
+            .await
+            .unwrap_or_else(|| Err("it was broken off".to_owned()))?;
+        let copied = self.pump(pieces, report, end).await;
+        if copied.is_err() {
+            // What is there of it takes room that others may need meanwhile.
+            let taking = self.clone();
+            let _ = blocking(move || taking.volumes.begin_copy(&taking.name)).await;
+        }
+        let summary = copied?;
+        // Once it is told, the copy is the data.
+        self.is_free().await?;
+        Ok(summary)
+    }
+
+    /// From the network to the disk.
+    async fn pump(
+        &self,
+        mut pieces: Box<dyn Pieces>,
+        report: &mut VolumeMoveReport,
+        end: &CancellationToken,
+    ) -> Result<Summary, String> {
+        let progress = Arc::new(Progress::default());
+        let (sender, receiver) = mpsc::channel(BUFFER);
+        let (taking, seen) = (self.clone(), Arc::clone(&progress));
+        let disk = tokio::task::spawn_blocking(move || taking.write(receiver, &seen));
+        let (from, to) = (&self.desired.from, &self.desired.to);
+        // The sender ends with it: the thread waits for no more than has come.
+        let fed = async move {
+            loop {
+                let piece = match tokio::time::timeout(IDLE, pieces.next()).await {
+                    Ok(Ok(Some(piece))) => piece,
+                    Ok(Ok(None)) => return None,
+                    Ok(Err(error)) => return Some(error),
+                    Err(_) => {
+                        return Some(format!("{from} has sent nothing for {} s", IDLE.as_secs()));
+                    }
+                };
+                if sender.send(piece).await.is_err() {
+                    // The disk's end says why.
+                    return None;
+                }
+            }
+        };
+        let look = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                self.tell(report, &progress);
+            }
+        };
+        tokio::pin!(disk);
+        tokio::pin!(look);
+        let broken = tokio::select! {
+            biased;
+            () = end.cancelled() => Some("it was broken off".to_owned()),
+            broken = fed => broken,
+            () = &mut look => None,
+        };
+        if broken.is_some() {
+            progress.end();
+        }
+        let written = loop {
+            tokio::select! {
+                biased;
+                written = &mut disk => break written,
+                () = end.cancelled(), if !end.is_cancelled() => progress.end(),
+                () = &mut look => {}
+            }
+        };
+        let written = written.map_err(|error| error.to_string())?;
+        match (written, broken) {
+            (Ok(summary), None) => Ok(summary),
+            (_, Some(broken)) => Err(broken),
+            (Err(Failure::Copy(CopyError::Other(reason))), _) => {
+                Err(format!("on {from}: {reason}"))
+            }
+            (Err(Failure::Copy(CopyError::Ended)), _) => Err(format!("{from} has broken it off")),
+            (Err(error), _) => Err(format!("on {to}: {error}")),
+        }
+    }
+
+    fn tell(&self, report: &mut VolumeMoveReport, progress: &Progress) {
+        let look = progress.look();
+        report.phase = match look.verifying {
+            true => Phase::Verifying,
+            false => Phase::Copying,
+        };
+        report.files = look.files;
+        report.bytes = look.bytes;
+        report.total_files = look.total_files;
+        report.total_bytes = look.total_bytes;
+        self.statuses.set_move(report.clone());
+    }
+
+    /// Blocks until all has come and was compared.
+    fn write(
+        &self,
+        pieces: mpsc::Receiver<Bytes>,
+        progress: &Progress,
+    ) -> Result<Summary, Failure> {
+        let (_, owners) = owners_of(self.desired.index)?;
+        let into = self.volumes.begin_copy(&self.name)?;
+        let mut from = Reading {
+            pieces,
+            rest: Bytes::new(),
+        };
+        let summary = copy::receive(&mut from, &into, &owners, progress)?;
+        self.volumes.end_copy(&self.name, &summary)?;
+        Ok(summary)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+    #[error(transparent)]
+    Folder(#[from] MoveError),
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| error.to_string())
+}
+
+/// Pieces as a stream of bytes, for a thread.
+struct Reading {
+    pieces: mpsc::Receiver<Bytes>,
+    rest: Bytes,
+}
+
+impl Read for Reading {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.rest.is_empty() {
+            match self.pieces.blocking_recv() {
+                Some(piece) => self.rest = piece,
+                None => return Ok(0),
+            }
+        }
+        let count = self.rest.len().min(buffer.len());
+        if let (Some(to), Some(from)) = (buffer.get_mut(..count), self.rest.get(..count)) {
+            to.copy_from_slice(from);
+        }
+        self.rest.advance(count);
+        Ok(count)
+    }
+}

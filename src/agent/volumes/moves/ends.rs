@@ -1,0 +1,121 @@
+//! Both ends of what goes between machines: what this one asks of others, and what it sends them.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures_util::stream;
+use tokio::sync::{mpsc, watch};
+
+use super::{BUFFER, CopySource, Pieces, owners_of};
+use crate::{
+    cluster::peer_agents::{Agents, away},
+    supervisor::Listed,
+    volumes::Volumes,
+};
+use kat_api::{ApiError, CopyStream, VolumeCopies};
+use kat_client::{ClientError, CopyPieces};
+use kat_host::copy;
+use kat_plan::is_assigned;
+use kat_types::volumes::{MoveRecord, VolumeKey};
+
+/// Other machines' agents, over the overlay.
+pub struct OtherMachines(pub Agents);
+
+#[async_trait]
+impl CopySource for OtherMachines {
+    async fn open(&self, volume: &str, desired: &MoveRecord) -> Result<Box<dyn Pieces>, String> {
+        let client = self.0.client_of_a_machine(&desired.from)?;
+        let key = VolumeKey::parse(volume).ok_or_else(|| format!("`{volume}` is no volume"))?;
+        let workload = &key.workload;
+        let pieces = client
+            .copy_of_volume(
+                &workload.namespace,
+                &workload.name,
+                &key.volume,
+                &desired.id,
+            )
+            .await;
+        let pieces = pieces.map_err(|error| told(&desired.from, &error))?;
+        Ok(Box::new(Network {
+            from: desired.from.clone(),
+            pieces,
+        }))
+    }
+}
+
+struct Network {
+    from: String,
+    pieces: CopyPieces,
+}
+
+#[async_trait]
+impl Pieces for Network {
+    async fn next(&mut self) -> Result<Option<Bytes>, String> {
+        let next = self.pieces.next().await;
+        next.map_err(|error| format!("{} has broken it off: {error}", self.from))
+    }
+}
+
+fn told(from: &str, error: &ClientError) -> String {
+    match error.status() {
+        Some(_) => format!("{from} does not send it: {error}"),
+        None => away(from, error),
+    }
+}
+
+/// What this machine sends.
+pub struct OwnVolumes {
+    /// This machine.
+    pub node: String,
+    /// The list.
+    pub lists: watch::Receiver<Listed>,
+    /// The volumes of this machine.
+    pub volumes: Arc<Volumes>,
+}
+
+impl VolumeCopies for OwnVolumes {
+    fn open(&self, machine: &str, volume: &str, id: &str) -> Result<CopyStream, ApiError> {
+        let refused = |message: String| ApiError::Forbidden {
+            message,
+            hint: None,
+        };
+        let listed = self.lists.borrow().clone();
+        if !listed.confirmed || !listed.current {
+            let why = "this machine does not follow its list now";
+            return Err(ApiError::Unavailable(why.to_owned()));
+        }
+        let desired = listed.desired.moves.get(volume).filter(|desired| {
+            let meant = desired.id == id && desired.to == machine && desired.from == self.node;
+            meant && !desired.place
+        });
+        let Some(desired) = desired else {
+            let why = format!("volume {volume} is not to go to {machine} from here");
+            return Err(refused(why));
+        };
+        let mut assignments = listed.desired.assignments.values();
+        if let Some(user) = assignments.find(|one| is_assigned(one, volume)) {
+            let why = format!("{} may still write to volume {volume}", user.instance);
+            return Err(refused(why));
+        }
+        let (_, owners) = owners_of(desired.index).map_err(|error| refused(error.to_string()))?;
+        let (volumes, volume) = (Arc::clone(&self.volumes), volume.to_owned());
+        let (sender, receiver) = mpsc::channel::<Bytes>(BUFFER);
+        tokio::task::spawn_blocking(move || {
+            let out = |piece: Vec<u8>| sender.blocking_send(piece.into()).is_ok();
+            let sent = match volumes.open_volume(&volume) {
+                Ok(folder) => copy::send(&folder, &owners, out),
+                Err(error) => copy::refuse(&error.to_string(), out),
+            };
+            match sent {
+                Ok(()) => tracing::info!(volume, "a volume was sent"),
+                Err(error) => tracing::warn!(volume, "a volume was not sent: {error:#}"),
+            }
+        });
+        let pieces = stream::unfold(receiver, |mut receiver| async {
+            let piece = receiver.recv().await?;
+            Some((piece, receiver))
+        });
+        Ok(Box::pin(pieces))
+    }
+}

@@ -1,0 +1,156 @@
+//! The last words of a unit, for the reason of a failure.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+
+use super::judge::PROTOCOL;
+use kat_systemd::{LogEntry, LogQuery, LogSource};
+use kat_types::api::report_bounds::printable;
+
+/// Entries that are read.
+const ENTRIES: u64 = 40;
+/// Entries more for each run that nobody looked at.
+const ENTRIES_OF_A_RUN: u64 = 20;
+/// Lines shown in a reason.
+const LINES: usize = 5;
+/// Longest reason, in bytes.
+const LONGEST: usize = 1024;
+/// Longest wait for the journal.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Identifier of the manager's own entries.
+const SYSTEMD: &str = "systemd";
+/// Begin of the line by which Podman says why it failed.
+const PODMANS_ERROR: &str = "Error: ";
+
+/// What a unit said last.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tail {
+    /// The last lines, joined by ` | `.
+    pub lines: String,
+    /// Podman's own words, if it failed in this run.
+    pub podman_error: Option<String>,
+    /// The container hook's own words, if it is what ended this run.
+    pub hook_error: Option<String>,
+    /// Runs since the end that was looked at last that the hook ended, or that Podman lost as they started. Of the run
+    /// that has just ended only the hook's failure is among them: the unit's own state says the rest.
+    pub excused: u32,
+}
+
+/// What is known of a unit's runs. Times are microseconds of the monotonic clock.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Runs {
+    /// Begin of the last main process.
+    pub started: u64,
+    /// The end of the last main process; 0 while it runs.
+    pub ended: u64,
+    /// The end that was looked at last.
+    pub judged: u64,
+    /// Podman lost that start.
+    pub judged_lost: bool,
+    /// Restarts since then.
+    pub missed: u32,
+}
+
+/// Reads the last words of a unit. An unreadable journal gives an empty tail.
+///
+/// The hook is called after Podman was started, and before conmon takes its place as the main
+/// process: a word of the hook from before the main process began is of an earlier run.
+pub(crate) async fn read(logs: &dyn LogSource, uid: u32, unit: &str, runs: Runs) -> Tail {
+    let entries = ENTRIES + ENTRIES_OF_A_RUN * u64::from(runs.missed.min(100));
+    let query = LogQuery {
+        this_boot: true,
+        ..query(uid, unit, Some(entries))
+    };
+    let Ok(entries) = tokio::time::timeout(LIMIT, collect(logs, &query)).await else {
+        return Tail::default();
+    };
+    let newest = entries.iter().rev();
+    let hook_error = newest
+        .clone()
+        .find(|entry| entry.hook_error && entry.monotonic_us >= runs.started)
+        .map(LogEntry::text);
+    let podman_error = newest
+        .clone()
+        .filter(|entry| !entry.from_program && entry.monotonic_us >= runs.started)
+        .find_map(|entry| {
+            let text = entry.text();
+            let words = text.strip_prefix(PODMANS_ERROR)?;
+            (entry.identifier != SYSTEMD).then(|| shorten(words.trim()))
+        });
+    let failures = entries
+        .iter()
+        .filter(|entry| entry.hook_error && entry.monotonic_us > runs.judged)
+        .count();
+    // systemd says so after the end.
+    let lost = entries
+        .iter()
+        .filter(|entry| is_lost_start(entry) && entry.monotonic_us > runs.judged)
+        .filter(|entry| runs.ended == 0 || entry.monotonic_us < runs.ended)
+        .count()
+        .saturating_sub(usize::from(runs.judged_lost));
+    let mut output: Vec<String> = newest
+        .clone()
+        .filter(|entry| entry.from_program)
+        .take(LINES)
+        .map(|entry| entry.text().trim().to_owned())
+        .collect();
+    if output.is_empty() {
+        // What systemd says of the unit is known from its state.
+        output = newest
+            .filter(|entry| entry.identifier != SYSTEMD)
+            .take(2)
+            .map(|entry| entry.text().trim().to_owned())
+            .collect();
+    }
+    output.reverse();
+    Tail {
+        lines: shorten(&output.join(" | ")),
+        podman_error,
+        hook_error,
+        excused: u32::try_from(failures + lost).unwrap_or(u32::MAX),
+    }
+}
+
+/// systemd says that a start ended as [`PROTOCOL`] has it.
+fn is_lost_start(entry: &LogEntry) -> bool {
+    !entry.from_program
+        && entry.identifier == SYSTEMD
+        && entry.text().ends_with(&format!("result '{PROTOCOL}'."))
+}
+
+/// Asks for the entries of a unit of a user that are there now.
+pub(crate) fn query(uid: u32, unit: &str, tail: Option<u64>) -> LogQuery {
+    LogQuery {
+        uid,
+        unit: unit.to_owned(),
+        since: None,
+        this_boot: false,
+        tail,
+        after_cursor: None,
+        follow: false,
+        program_output_only: false,
+        newest_first: false,
+        container: None,
+    }
+}
+
+/// All entries of a query that does not follow; what can't be read is left out.
+pub(crate) async fn collect(logs: &dyn LogSource, query: &LogQuery) -> Vec<LogEntry> {
+    logs.entries(query)
+        .filter_map(|entry| std::future::ready(entry.ok()))
+        .collect()
+        .await
+}
+
+/// At most [`LONGEST`] bytes, the end of it, cut between characters. Control characters are replaced: what a program
+/// prints is stored, and shown on terminals.
+pub(crate) fn shorten(text: &str) -> String {
+    let text = printable(text);
+    let over = text.len().saturating_sub(LONGEST);
+    let start = (over..=text.len())
+        .find(|position| text.is_char_boundary(*position))
+        .unwrap_or(text.len());
+    text.get(start..).unwrap_or_default().to_owned()
+}

@@ -1,0 +1,384 @@
+//! What containers may have of this machine, looked at before they start: devices, groups, the network. Its owner
+//! says what in `/etc/kat/agent.yaml`.
+
+use std::{
+    collections::BTreeSet,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use super::accounts::MachineGroups;
+use crate::volumes::earlier_grants::{EarlierGrants, OwnersSetting};
+use kat_plan::host_port_statuses;
+use kat_types::{
+    assignment::{Assignment, WorkloadUser},
+    reason::Reason,
+    resource::{
+        AgentConfig, Device, PortRange,
+        security::{
+            CAPABILITIES, NEW_PRIVILEGES, PROFILES, SECCOMP, SECURITY_WORDS, SELINUX, UNMASK,
+        },
+    },
+    root::Root,
+};
+
+/// Folders of `/dev` in which not only root makes names.
+const OPEN_TO_ALL: [&str; 3] = ["/dev/shm", "/dev/mqueue", "/dev/pts"];
+
+/// Why an instance can't have something of the machine, for its status.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OptionTrouble {
+    /// One word for programs.
+    pub reason: Reason,
+    /// A sentence for people.
+    pub message: String,
+}
+
+/// What this machine's owner allows.
+#[derive(Debug)]
+pub struct MachineOptions {
+    /// `/` on a real machine.
+    root: Root,
+    devices: Vec<PathBuf>,
+    groups: BTreeSet<String>,
+    host_network: bool,
+    security: BTreeSet<String>,
+    host_ports: Vec<PortRange>,
+    host_port_loopback: bool,
+    earlier: EarlierGrants,
+}
+
+impl MachineOptions {
+    /// Of a machine whose files lie below `root`.
+    pub fn new(root: &Path, config: &AgentConfig) -> Self {
+        Self {
+            root: Root::new(root),
+            devices: config
+                .devices_allow
+                .iter()
+                .flatten()
+                .map(PathBuf::from)
+                .collect(),
+            groups: config.groups_allow.iter().flatten().cloned().collect(),
+            host_network: config.host_network_allow,
+            security: config.security_allow.iter().flatten().cloned().collect(),
+            host_ports: match &config.host_ports_allow {
+                Some(ranges) => ranges.clone(),
+                None => PortRange::DEFAULT.to_vec(),
+            },
+            host_port_loopback: config.host_port_loopback.unwrap_or_default(),
+            earlier: EarlierGrants::read(root, config),
+        }
+    }
+
+    /// The groups that the user of these assignments is to be a member of: those that they ask for, as far as
+    /// they are allowed and there.
+    pub fn groups_of<'a>(
+        &self,
+        assignments: impl Iterator<Item = &'a Assignment>,
+        groups: &MachineGroups,
+    ) -> BTreeSet<String> {
+        let asked = assignments.flat_map(|one| {
+            let mut groups = one.together().into_owned().groups;
+            groups.retain(|name| self.allows_group(one, name));
+            groups
+        });
+        asked.filter(|name| groups.all.contains_key(name)).collect()
+    }
+
+    fn allows_group(&self, assignment: &Assignment, name: &str) -> bool {
+        self.groups.contains(name) || self.earlier.has(OwnersSetting::Groups, assignment, name)
+    }
+
+    /// Whether an instance may start with what it asks for, and all of it is there.
+    ///
+    /// # Errors
+    /// The first thing that it can't have, and why.
+    pub fn check(
+        &self,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        if let Some(message) = self.forbidden_host_port(assignment) {
+            return Err(trouble(Reason::HostPortNotAllowed, message));
+        }
+        for one in assignment.each() {
+            self.check_security(&one)?;
+            self.check_one(&one, groups)?;
+        }
+        Ok(())
+    }
+
+    /// Why a port of the machine does not lead to an instance, whether it runs or not.
+    pub fn forbidden_host_port(&self, assignment: &Assignment) -> Option<String> {
+        let mut ports = host_port_statuses(&assignment.ports).into_iter();
+        let forbidden = ports.find(|one| !self.allows_host_port(assignment, one.port))?;
+        let ranges: Vec<String> = self.host_ports.iter().map(ToString::to_string).collect();
+        Some(format!(
+            "host port {}/{}: this machine lets {} lead to workloads; hostPortsAllow in /etc/kat/agent.yaml says which",
+            forbidden.port,
+            forbidden.protocol.word(),
+            match ranges.is_empty() {
+                true => "no port".to_owned(),
+                false => format!("only ports {}", ranges.join(", ")),
+            }
+        ))
+    }
+
+    /// A port of the machine may lead to the instance.
+    pub fn allows_host_port(&self, assignment: &Assignment, port: u16) -> bool {
+        let mut ranges = self.host_ports.iter();
+        ranges.any(|range| range.has(port))
+            || self
+                .earlier
+                .has(OwnersSetting::HostPorts, assignment, &port.to_string())
+    }
+
+    /// It may, for the machine's own programs that call 127.0.0.1, too.
+    pub fn allows_loopback(&self, assignment: &Assignment, port: u16) -> bool {
+        let port = port.to_string();
+        let loopback = OwnersSetting::HostPortLoopback;
+        self.host_port_loopback || self.earlier.has(loopback, assignment, &port)
+    }
+
+    fn check_security(&self, assignment: &Assignment) -> Result<(), OptionTrouble> {
+        let wants = assignment.container.security_wants();
+        let had = |word: &str| self.earlier.has(OwnersSetting::Security, assignment, word);
+        for word in wants.iter().filter(|word| !had(word)) {
+            let is_word = SECURITY_WORDS.contains(&word.as_str());
+            if word == SECCOMP
+                && let Some(profile) = assignment.container.foreign_profile()
+            {
+                return Err(trouble(
+                    Reason::SecurityNotAllowed,
+                    format!(
+                        "seccomp profile {profile}: this machine takes profiles below {PROFILES} only, and unconfined where securityAllow in /etc/kat/agent.yaml has it"
+                    ),
+                ));
+            }
+            let all_capabilities = !is_word && self.security.contains(CAPABILITIES);
+            if self.security.contains(word) || all_capabilities {
+                continue;
+            }
+            let what = match is_word {
+                true => security_words(word),
+                false => format!("capability {word}"),
+            };
+            return Err(trouble(
+                Reason::SecurityNotAllowed,
+                format!(
+                    "{what}: this machine does not let containers have it; securityAllow in /etc/kat/agent.yaml does not have {word}"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_one(
+        &self,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        let container = &assignment.container;
+        if container.host_network && !self.host_network {
+            return Err(trouble(
+                Reason::HostNetworkNotAllowed,
+                "this machine does not let containers share its network: hostNetworkAllow in /etc/kat/agent.yaml is not true".to_owned(),
+            ));
+        }
+        for name in &container.groups {
+            self.check_group(name, assignment, groups)?;
+        }
+        for entry in &container.devices {
+            self.check_device(entry, assignment, groups)?;
+        }
+        Ok(())
+    }
+
+    fn check_group(
+        &self,
+        name: &str,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        if !self.allows_group(assignment, name) {
+            let allowed: Vec<&str> = self.groups.iter().map(String::as_str).collect();
+            return Err(trouble(
+                Reason::GroupNotAllowed,
+                format!(
+                    "group {name}: this machine lets workloads join {} only; groupsAllow in /etc/kat/agent.yaml says which",
+                    match allowed.is_empty() {
+                        true => "no group".to_owned(),
+                        false => allowed.join(", "),
+                    }
+                ),
+            ));
+        }
+        if !groups.all.contains_key(name) {
+            let message = format!("group {name}: this machine has no such group");
+            return Err(trouble(Reason::GroupMissing, message));
+        }
+        Ok(())
+    }
+
+    fn check_device(
+        &self,
+        entry: &str,
+        assignment: &Assignment,
+        groups: &MachineGroups,
+    ) -> Result<(), OptionTrouble> {
+        let Some(device) = Device::parse(entry) else {
+            let message = format!("device {entry}: this version does not understand it");
+            return Err(trouble(Reason::DeviceMissing, message));
+        };
+        let named = device.host;
+        let missing = |what: &str| {
+            let message = format!("device {named}: {what}");
+            trouble(Reason::DeviceMissing, message)
+        };
+        // Names such as those below /dev/serial/by-id are links.
+        let found = self
+            .root
+            .below(named)
+            .canonicalize()
+            .map_err(|_| missing("this machine has no such device"))?;
+        let metadata = found
+            .metadata()
+            .map_err(|_| missing("this machine has no such device"))?;
+        let kind = metadata.file_type();
+        if !kind.is_char_device() && !kind.is_block_device() {
+            return Err(missing("it is no device"));
+        }
+        let root = self.root.path().canonicalize().unwrap_or_default();
+        let found = found.strip_prefix(&root).unwrap_or(&found);
+        let real = Path::new("/").join(found);
+        let mut allowed = self.devices.iter().map(|path| path.components().collect());
+        let had =
+            kind.is_char_device() && self.earlier.has(OwnersSetting::Devices, assignment, named);
+        let is_allowed = had
+            || allowed.any(|one: PathBuf| {
+                let is_it = real == one || Path::new(named) == one;
+                is_it || (kind.is_char_device() && real.starts_with(&one))
+            });
+        let anyones = OPEN_TO_ALL.iter().any(|folder| real.starts_with(folder));
+        if !is_allowed || anyones || !real.starts_with("/dev") {
+            let what = match kind.is_block_device() {
+                true => "block device",
+                false => "device",
+            };
+            return Err(trouble(
+                Reason::DeviceNotAllowed,
+                format!(
+                    "{what} {named}: this machine does not let containers have it; devicesAllow in /etc/kat/agent.yaml says which, block devices each by name"
+                ),
+            ));
+        }
+        let node = Node {
+            owner: metadata.uid(),
+            group: metadata.gid(),
+            mode: metadata.mode(),
+        };
+        let listed = has_access_list(&self.root.below(named));
+        if listed
+            || node.opens_to(
+                device,
+                &assignment.user,
+                &assignment.container.groups,
+                groups,
+            )
+        {
+            return Ok(());
+        }
+        let group = groups.all.iter().find(|(_, gid)| **gid == node.group);
+        let group = group.map_or_else(|| node.group.to_string(), |(name, _)| name.clone());
+        Err(trouble(
+            Reason::DeviceNotOpen,
+            format!(
+                "device {named}: its group {group} and its mode {:04o} do not let {} open it; `groups: [{group}]` lets it, where the group may",
+                node.mode & 0o7777,
+                assignment.user.name
+            ),
+        ))
+    }
+}
+
+/// Who may open a device.
+#[derive(Debug, Clone, Copy)]
+struct Node {
+    owner: u32,
+    group: u32,
+    mode: u32,
+}
+
+impl Node {
+    fn opens_to(
+        self,
+        device: Device<'_>,
+        user: &WorkloadUser,
+        joined: &[String],
+        groups: &MachineGroups,
+    ) -> bool {
+        let mut gids = joined.iter().filter_map(|name| groups.all.get(name));
+        let bits = if self.owner == user.uid {
+            self.mode >> 6
+        } else if self.group == user.uid || gids.any(|gid| *gid == self.group) {
+            self.mode >> 3
+        } else {
+            self.mode
+        };
+        (!device.reads || bits & 0o4 != 0) && (!device.writes || bits & 0o2 != 0)
+    }
+}
+
+/// Somebody gave rights by an access list (acl(5)): what they come to shows when it starts.
+fn has_access_list(path: &Path) -> bool {
+    rustix::fs::getxattr(path, "system.posix_acl_access", &mut [0u8; 0][..]).is_ok()
+}
+
+/// What a file asks for, by the word that allows it.
+fn security_words(word: &str) -> String {
+    match word {
+        SECCOMP => "seccomp profile unconfined",
+        UNMASK => "Unmask",
+        NEW_PRIVILEGES => "NoNewPrivileges other than true",
+        SELINUX => "another label of SELinux, or none",
+        other => other,
+    }
+    .to_owned()
+}
+
+fn trouble(reason: Reason, message: String) -> OptionTrouble {
+    OptionTrouble { reason, message }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_opens_to_its_group_and_to_all() {
+        let user = WorkloadUser::from_index(0, "default", "stick").unwrap();
+        let groups = MachineGroups {
+            all: [("dialout".to_owned(), 20), ("tape".to_owned(), 26)].into(),
+            ..MachineGroups::default()
+        };
+        let opens = |owner, group, mode, joined: &[&str], entry: &str| {
+            let node = Node { owner, group, mode };
+            let joined: Vec<String> = joined.iter().map(|name| (*name).to_owned()).collect();
+            node.opens_to(Device::parse(entry).unwrap(), &user, &joined, &groups)
+        };
+        let tty = "/dev/ttyUSB0";
+        assert!(opens(0, 20, 0o660, &["dialout"], tty));
+        assert!(!opens(0, 20, 0o660, &["tape"], tty));
+        assert!(!opens(0, 20, 0o660, &[], tty));
+        assert!(opens(0, 0, 0o666, &[], tty));
+        assert!(opens(user.uid, 0, 0o600, &[], tty));
+        assert!(opens(0, user.uid, 0o660, &[], tty));
+        assert!(!opens(0, 20, 0o640, &["dialout"], tty));
+        assert!(opens(0, 20, 0o640, &["dialout"], "/dev/a:/dev/a:r"));
+        assert!(
+            !opens(0, 20, 0o626, &["dialout"], tty),
+            "the group's bits count for its members"
+        );
+    }
+}

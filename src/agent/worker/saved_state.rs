@@ -1,0 +1,83 @@
+//! What one process of the agent leaves for the next one, about one user's instances.
+//!
+//! It lies below `/run`, and lasts until the machine boots, as what it is about does.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::worker::unit_files::{FilesError, make_folder};
+use kat_host::files::{self, Access};
+
+/// Largest file.
+const LIMIT: u64 = 4 << 20;
+
+/// A note for each instance, and their file.
+#[derive(Debug)]
+pub(crate) struct Notes<T> {
+    path: PathBuf,
+    notes: BTreeMap<String, T>,
+    stored: BTreeMap<String, T>,
+}
+
+impl<T: Clone + Default + PartialEq + Serialize + DeserializeOwned> Notes<T> {
+    /// What an earlier process noted in `run/kat/FOLDER/UID.json` below the root folder; nothing
+    /// where that can't be read.
+    pub(crate) fn read(root: &Path, folder: &str, uid: u32) -> Self {
+        let path = root
+            .join("run/kat")
+            .join(folder)
+            .join(format!("{uid}.json"));
+        let notes: BTreeMap<String, T> = match files::read_text(&path, LIMIT) {
+            Ok(text) => serde_json::from_str(&text).unwrap_or_else(|error| {
+                tracing::warn!(path = %path.display(), "notes of before can't be read: {error:#}");
+                BTreeMap::new()
+            }),
+            Err(error) if error.is_not_found() => BTreeMap::new(),
+            Err(error) => {
+                tracing::warn!("notes of before can't be read: {error:#}");
+                BTreeMap::new()
+            }
+        };
+        Self {
+            path,
+            stored: notes.clone(),
+            notes,
+        }
+    }
+
+    /// The note of an instance.
+    pub(crate) fn of(&mut self, instance: &str) -> &mut T {
+        self.notes.entry(instance.to_owned()).or_default()
+    }
+
+    /// The note of an instance, if there is one.
+    pub(crate) fn get(&self, instance: &str) -> Option<&T> {
+        self.notes.get(instance)
+    }
+
+    /// Forgets instances.
+    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
+        self.notes.retain(|instance, _| keep(instance));
+    }
+
+    /// Writes the file if anything changed, and removes it when nothing is noted.
+    pub(crate) fn store(&mut self) -> Result<(), FilesError> {
+        if self.notes == self.stored {
+            return Ok(());
+        }
+        if self.notes.is_empty() {
+            files::remove(&self.path)?;
+        } else {
+            if let Some(folder) = self.path.parent() {
+                make_folder(folder, Access::mode(0o755))?;
+            }
+            files::write_json(&self.path, &self.notes)?;
+        }
+        self.stored.clone_from(&self.notes);
+        Ok(())
+    }
+}

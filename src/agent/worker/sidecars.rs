@@ -1,0 +1,281 @@
+//! What the units of an instance's other containers mean for it. Pure.
+
+use std::time::Duration;
+
+use super::judge::{Action, CONDITION, OFTEN, SETTLE, Verdict, ended, exit_code};
+use kat_systemd::UnitStatus;
+use kat_types::{
+    api::{ContainerStatus, InstancePhase},
+    assignment::Assignment,
+    reason::Reason,
+    resource::{OtherKind, RestartCondition},
+};
+
+/// So long a sidecar has to run after its first failures: as long as a new version's program has to.
+const AFTER_A_FAILURE: Duration = Duration::from_secs(3);
+
+/// A container beside the main one, with its unit's state.
+#[derive(Debug, Clone)]
+pub(crate) struct Other {
+    /// What it is.
+    pub kind: OtherKind,
+    /// Its name.
+    pub name: String,
+    /// The image that it runs.
+    pub image: String,
+    /// Its unit.
+    pub unit: String,
+    /// The unit's state.
+    pub status: UnitStatus,
+    /// What it said last, where it has ended.
+    pub words: String,
+    /// Podman did not start it, and says why.
+    pub not_started: bool,
+}
+
+/// What stands beside an instance's main container.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Beside {
+    /// Init containers in their order, then sidecars.
+    pub others: Vec<Other>,
+    /// What holds the network: its state, and the hook's words where it failed.
+    pub network: Option<(UnitStatus, String)>,
+}
+
+impl Other {
+    /// It does what it is there for: an init container has ended well, a sidecar runs.
+    pub(crate) fn is_well(&self) -> bool {
+        let active = is_active(&self.status);
+        match self.kind {
+            OtherKind::Init => active && self.status.sub_state == "exited",
+            OtherKind::Sidecar => active,
+        }
+    }
+
+    /// Nothing of it runs, and systemd does not start it again.
+    pub(crate) fn is_down(&self) -> bool {
+        matches!(self.status.active_state.as_str(), "inactive" | "failed")
+    }
+
+    /// Time that a sidecar which has failed still has to run until it counts: longer where it fails often.
+    fn unsettled(&self, now: u64) -> Option<Duration> {
+        let began = self.status.exec_main_start_monotonic;
+        let up = Duration::from_micros(now.saturating_sub(began));
+        let needed = match self.status.restarts {
+            0 => return None,
+            few if few < OFTEN => AFTER_A_FAILURE,
+            _ => SETTLE,
+        };
+        needed.checked_sub(up)
+    }
+
+    fn state(&self) -> &'static str {
+        let UnitStatus {
+            active_state,
+            sub_state,
+            ..
+        } = &self.status;
+        match (active_state.as_str(), sub_state.as_str()) {
+            ("active" | "reloading" | "refreshing", "exited") => "Ended",
+            ("active" | "reloading" | "refreshing", _) => "Running",
+            ("activating", "auto-restart" | "auto-restart-queued") | ("deactivating", _) => {
+                "Restarting"
+            }
+            // An init container is what systemd calls starting for as long as it runs.
+            ("activating", _) if self.kind == OtherKind::Init => "Running",
+            ("activating", _) => "Starting",
+            ("failed", _) => "Failed",
+            _ => "Waiting",
+        }
+    }
+
+    /// As it is reported.
+    pub(crate) fn report(&self) -> ContainerStatus {
+        ContainerStatus {
+            name: self.name.clone(),
+            kind: match self.kind {
+                OtherKind::Init => "init".to_owned(),
+                OtherKind::Sidecar => "sidecar".to_owned(),
+            },
+            state: self.state().to_owned(),
+            restarts: self.status.restarts,
+            exit_code: exit_code(&self.status).filter(|_| !self.not_started),
+            image: self.image.clone(),
+            unit: self.unit.clone(),
+        }
+    }
+
+    /// `sidecar proxy: the program ended with exit code 1; last lines: ...`
+    fn trouble(&self) -> String {
+        let Self {
+            kind, name, words, ..
+        } = self;
+        if self.not_started {
+            return format!("{kind} {name}: {words}");
+        }
+        let how = match exit_code(&self.status) {
+            None if self.status.result == "success" => "it does not run".to_owned(),
+            code => ended(&self.status, code),
+        };
+        match words.is_empty() {
+            true => format!("{kind} {name}: {how}"),
+            false => format!("{kind} {name}: {how}; last lines: {words}"),
+        }
+    }
+}
+
+fn is_active(status: &UnitStatus) -> bool {
+    matches!(
+        status.active_state.as_str(),
+        "active" | "reloading" | "refreshing"
+    )
+}
+
+impl Beside {
+    /// The verdict of the main container, with what the others are to it.
+    pub(crate) fn judge(
+        &self,
+        assignment: &Assignment,
+        main: &UnitStatus,
+        verdict: Verdict,
+        now: u64,
+    ) -> Verdict {
+        if is_active(main) {
+            return self.judge_sidecars(verdict, now);
+        }
+        // What has run once has had its network and its init containers.
+        let waits = matches!(
+            (verdict.phase, main.sub_state.as_str()),
+            (InstancePhase::Starting, _) | (InstancePhase::Restarting, "start" | "start-pre")
+        );
+        if !waits {
+            return verdict;
+        }
+        self.judge_network(&verdict)
+            .or_else(|| self.judge_inits(assignment, &verdict))
+            .or_else(|| self.judge_first_starts(&verdict))
+            .unwrap_or(verdict)
+    }
+
+    /// A sidecar that does not start, while the main container has not run yet.
+    fn judge_first_starts(&self, verdict: &Verdict) -> Option<Verdict> {
+        let mut sidecars = self.others.iter();
+        let one = sidecars.find(|one| {
+            one.kind == OtherKind::Sidecar && matches!(one.state(), "Restarting" | "Failed")
+        })?;
+        Some(Verdict {
+            reason: Some(Reason::SidecarNotRunning),
+            message: one.trouble(),
+            ..verdict.clone()
+        })
+    }
+
+    fn judge_sidecars(&self, verdict: Verdict, now: u64) -> Verdict {
+        let mut sidecars = self.others.iter();
+        let troubled = sidecars.find(|one| {
+            one.kind == OtherKind::Sidecar && (!one.is_well() || one.unsettled(now).is_some())
+        });
+        let Some(one) = troubled.filter(|_| verdict.phase == InstancePhase::Running) else {
+            return verdict;
+        };
+        let message = match one.is_well() {
+            true => format!(
+                "{} {}: started again {} times",
+                one.kind, one.name, one.status.restarts
+            ),
+            false => one.trouble(),
+        };
+        Verdict {
+            beside: Some(Reason::SidecarNotRunning),
+            message,
+            again: verdict.again.or_else(|| one.unsettled(now)),
+            ..verdict
+        }
+    }
+
+    fn judge_network(&self, verdict: &Verdict) -> Option<Verdict> {
+        let (status, words) = self.network.as_ref()?;
+        let told = |reason, message: String| Verdict {
+            phase: InstancePhase::Starting,
+            reason: Some(reason),
+            message,
+            ..verdict.clone()
+        };
+        if status.result == CONDITION {
+            let message = "a file of KAT's that its network needs is missing; the agent puts it back when it starts";
+            return Some(told(Reason::NetworkFilesMissing, message.to_owned()));
+        }
+        let failed = status.result != "success" && !status.result.is_empty();
+        (!is_active(status) && failed).then(|| {
+            let message = match words.is_empty() {
+                true => "what holds the network of its containers does not start".to_owned(),
+                false => words.clone(),
+            };
+            told(Reason::NetworkNotReady, message)
+        })
+    }
+
+    fn judge_inits(&self, assignment: &Assignment, verdict: &Verdict) -> Option<Verdict> {
+        let mut inits = self.others.iter();
+        // One that is to run again waits for those before it, and behind it one may have failed for good.
+        let matters = |one: &&Other| !one.is_well() && one.state() != "Waiting";
+        let one = inits.find(|one| one.kind == OtherKind::Init && matters(one))?;
+        let policy = assignment.restart_policy.condition;
+        let told = |phase, reason, message, action| Verdict {
+            phase,
+            reason: Some(reason),
+            message,
+            action,
+            exit_code: exit_code(&one.status).or(verdict.exit_code),
+            ..verdict.clone()
+        };
+        match one.state() {
+            "Failed" => {
+                let action = match policy {
+                    RestartCondition::Always => Action::StartUncounted,
+                    RestartCondition::MaxCount | RestartCondition::Never => Action::Leave,
+                };
+                Some(told(
+                    InstancePhase::Failed,
+                    Reason::InitContainerFailed,
+                    one.trouble(),
+                    action,
+                ))
+            }
+            "Restarting" => {
+                let message = format!("{}; it is started again", one.trouble());
+                Some(told(
+                    InstancePhase::Restarting,
+                    Reason::InitContainerFailed,
+                    message,
+                    verdict.action,
+                ))
+            }
+            "Running" if one.status.restarts > 0 => {
+                let message = format!(
+                    "init container {} runs again, after {} failures",
+                    one.name, one.status.restarts
+                );
+                Some(told(
+                    InstancePhase::Restarting,
+                    Reason::InitContainerFailed,
+                    message,
+                    verdict.action,
+                ))
+            }
+            "Running" => {
+                let message = format!("init container {} runs", one.name);
+                Some(told(
+                    InstancePhase::Starting,
+                    Reason::InitContainerRunning,
+                    message,
+                    verdict.action,
+                ))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

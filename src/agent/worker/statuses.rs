@@ -1,0 +1,208 @@
+//! What the workers say of their instances, gathered for the report.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use kat_types::api::{ImagesRemoved, InstanceReport, VolumeMoveReport};
+
+/// Shared by the workers and the reporter. Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Statuses {
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    instances: BTreeMap<String, InstanceReport>,
+    users: BTreeSet<u32>,
+    acted: u64,
+    removed: BTreeSet<String>,
+    not_removed: Vec<String>,
+    moves: BTreeMap<String, VolumeMoveReport>,
+    images_removed: Option<ImagesRemoved>,
+    unwritten: Vec<String>,
+}
+
+impl Statuses {
+    /// Sets the report of an instance; wakes the reporter when its meaning changed.
+    pub fn set(&self, report: InstanceReport) {
+        let mut state = self.inner.state.lock();
+        let before = state.instances.get(&report.instance_id);
+        let same = before.is_some_and(|before| meaning(before) == meaning(&report));
+        state.instances.insert(report.instance_id.clone(), report);
+        drop(state);
+        if !same {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Keeps the instances that `keep` accepts.
+    pub fn retain(&self, mut keep: impl FnMut(&InstanceReport) -> bool) {
+        let mut state = self.inner.state.lock();
+        let before = state.instances.len();
+        state.instances.retain(|_, report| keep(report));
+        let changed = before != state.instances.len();
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Something of the workload user `index` is, or is no longer, on the machine.
+    pub fn set_user(&self, index: u32, present: bool) {
+        let mut state = self.inner.state.lock();
+        let changed = if present {
+            state.users.insert(index)
+        } else {
+            state.users.remove(&index)
+        };
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The workers have the confirmed list of this revision, and every user of which something is
+    /// left has its worker.
+    pub fn set_acted(&self, revision: u64) {
+        let mut state = self.inner.state.lock();
+        let changed = std::mem::replace(&mut state.acted, revision) != revision;
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The revision of [`Self::set_acted`]; 0 before there is one.
+    pub fn acted(&self) -> u64 {
+        let state = self.inner.state.lock();
+        state.acted
+    }
+
+    /// Of these volumes, which were to be removed, nothing is left; these could not be removed, and why.
+    pub fn set_removed(&self, removed: BTreeSet<String>, failures: Vec<String>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.removed != removed || state.not_removed != failures;
+        (state.removed, state.not_removed) = (removed, failures);
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The volumes that could not be removed, and why.
+    pub fn not_removed(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        state.not_removed.clone()
+    }
+
+    /// The files that follow the store and are not written, each with its error.
+    pub fn set_unwritten(&self, errors: Vec<String>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.unwritten != errors;
+        state.unwritten = errors;
+        drop(state);
+        if changed {
+            self.tell();
+        }
+    }
+
+    /// The last [`Self::set_unwritten`].
+    pub fn unwritten(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        state.unwritten.clone()
+    }
+
+    /// What [`Self::set_removed`] was last told.
+    pub fn removed(&self) -> Vec<String> {
+        let state = self.inner.state.lock();
+        state.removed.iter().cloned().collect()
+    }
+
+    /// How far a volume is that this machine takes.
+    pub fn set_move(&self, report: VolumeMoveReport) {
+        let mut state = self.inner.state.lock();
+        let before = state.moves.insert(report.volume.clone(), report.clone());
+        drop(state);
+        if before.as_ref() != Some(&report) {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// Keeps what is said of these volumes, each with the identity of its move.
+    pub fn retain_moves(&self, wanted: &BTreeSet<(String, String)>) {
+        let mut state = self.inner.state.lock();
+        let before = state.moves.len();
+        let keep = |report: &VolumeMoveReport| {
+            wanted.contains(&(report.volume.clone(), report.id.clone()))
+        };
+        state.moves.retain(|_, report| keep(report));
+        let changed = before != state.moves.len();
+        drop(state);
+        if changed {
+            self.inner.changed.notify_one();
+        }
+    }
+
+    /// The volumes that this machine takes.
+    pub fn moves(&self) -> Vec<VolumeMoveReport> {
+        let state = self.inner.state.lock();
+        state.moves.values().cloned().collect()
+    }
+
+    /// These images were the last to be removed because nothing used them.
+    pub fn set_images_removed(&self, removed: Option<ImagesRemoved>) {
+        let mut state = self.inner.state.lock();
+        let changed = state.images_removed != removed;
+        state.images_removed = removed;
+        drop(state);
+        if changed {
+            self.tell();
+        }
+    }
+
+    /// What [`Self::set_images_removed`] was last told.
+    pub fn images_removed(&self) -> Option<ImagesRemoved> {
+        let state = self.inner.state.lock();
+        state.images_removed.clone()
+    }
+
+    /// Something about the machine changed that the next report is to say at once.
+    pub fn tell(&self) {
+        self.inner.changed.notify_one();
+    }
+
+    /// The instances' reports and the users' indexes now.
+    pub fn all(&self) -> (Vec<InstanceReport>, Vec<u32>) {
+        let state = self.inner.state.lock();
+        (
+            state.instances.values().cloned().collect(),
+            state.users.iter().copied().collect(),
+        )
+    }
+
+    /// Waits until something changed since the last wait.
+    pub async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+}
+
+/// The report without what changes all the time.
+fn meaning(report: &InstanceReport) -> InstanceReport {
+    InstanceReport {
+        memory: None,
+        cpu: None,
+        ..report.clone()
+    }
+}

@@ -1,0 +1,410 @@
+//! The one table that says which caller may use which route (ARCHITECTURE.md, Who may call what).
+
+use crate::{
+    access::authentication::{Caller, SocketAccess},
+    errors::ApiError,
+};
+use kat_types::api::Scope;
+
+/// Why its own users see little on a machine without etcd.
+const NO_STORE: &str =
+    "this machine does not hold the cluster's store, and its socket shows this machine alone";
+const ASK_ELSEWHERE: &str = "ask on a machine that holds it, or copy /etc/kat/admin.conf from the one that began the cluster \
+     and run `katcall context add NAME --file admin.conf`";
+
+/// Who may use a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody who can connect.
+    Anyone,
+    /// Everybody who proves who they are, machines too.
+    Authenticated,
+    /// Reads of the whole cluster: `admin` and `read`.
+    ReadCluster,
+    /// As [`Access::ReadCluster`]; on a machine without etcd its local users too, who see this
+    /// machine's part alone.
+    ReadMachine,
+    /// As [`Access::ReadMachine`]; and the machine that the path names, by its certificate.
+    ReadNode,
+    /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
+    ReadNamespace,
+    /// Reads of files as written, which hold values of environment variables: `admin` and
+    /// `deploy` of that namespace.
+    ReadFiles,
+    /// Writes in one namespace: `admin` and `deploy` of that namespace.
+    Deploy,
+    /// `admin` alone.
+    Admin,
+    /// The machine that the path names, by its certificate.
+    Report,
+    /// `admin`, or the machine that the path names, by its certificate: it leaves.
+    Leave,
+    /// What a machine may see before it joins: as [`Access::ReadCluster`], and tokens for joining.
+    BeforeJoin,
+    /// A token for joining.
+    Join,
+    /// Whoever proves to own a machine's known key, which the handler checks: such a machine's
+    /// certificate may have run out.
+    KnownKey,
+}
+
+/// What a call is about.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Target<'a> {
+    /// Namespace in the path or the query.
+    pub namespace: Option<&'a str>,
+    /// Machine in the path.
+    pub node: Option<&'a str>,
+}
+
+/// Lets a caller through or says why not.
+///
+/// # Errors
+/// [`ApiError::Unauthorized`] for a caller that is nobody, [`ApiError::Forbidden`] for one that is
+/// known and may not.
+pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), ApiError> {
+    if allowed(access, caller, target) {
+        return Ok(());
+    }
+    if *caller == Caller::Anonymous {
+        return Err(ApiError::Unauthorized("who calls is not said".to_owned()));
+    }
+    if caller.sees_only_this_machine() {
+        return Err(ApiError::Forbidden {
+            message: NO_STORE.to_owned(),
+            hint: Some(ASK_ELSEWHERE.to_owned()),
+        });
+    }
+    let (needed, hint) = match access {
+        Access::Anyone | Access::Authenticated | Access::KnownKey => {
+            ("a token or a certificate", None)
+        }
+        Access::ReadCluster | Access::ReadMachine | Access::ReadNode | Access::BeforeJoin => (
+            "the scope `admin` or `read`",
+            Some("a deploy token sees its own namespace: ask with `-n NAMESPACE`"),
+        ),
+        Access::ReadNamespace => (
+            "the scope `admin`, `read` or `deploy` of this namespace",
+            None,
+        ),
+        Access::ReadFiles => (
+            "the scope `admin` or `deploy` of this namespace",
+            Some("files hold values of environment variables, which the scope `read` does not see"),
+        ),
+        Access::Deploy => ("the scope `admin` or `deploy` of this namespace", None),
+        Access::Admin => ("the scope `admin`", None),
+        Access::Leave => (
+            "the scope `admin`, or the certificate of this very machine",
+            None,
+        ),
+        Access::Report => ("the certificate of this very machine", None),
+        Access::Join => (
+            "a token for joining",
+            Some("`katcall token create --join` makes one"),
+        ),
+    };
+    Err(ApiError::Forbidden {
+        message: format!("`{caller}` may not do this; it needs {needed}"),
+        hint: hint.map(str::to_owned),
+    })
+}
+
+fn allowed(access: Access, caller: &Caller, target: Target<'_>) -> bool {
+    if matches!(access, Access::Anyone | Access::KnownKey) {
+        return true;
+    }
+    let reads = [
+        Access::Authenticated,
+        Access::ReadCluster,
+        Access::ReadMachine,
+        Access::ReadNode,
+        Access::ReadNamespace,
+        Access::BeforeJoin,
+    ];
+    let machines = [Access::Report, Access::Join];
+    match caller {
+        Caller::Anonymous => false,
+        Caller::Node(machine) => match access {
+            Access::Report | Access::ReadNode | Access::Leave => {
+                target.node == Some(machine.name.as_str())
+            }
+            other => other == Access::Authenticated,
+        },
+        Caller::Leader(_) => access == Access::Authenticated,
+        Caller::Socket {
+            access: SocketAccess::ThisMachine,
+            ..
+        } => matches!(
+            access,
+            Access::Authenticated | Access::ReadMachine | Access::ReadNode
+        ),
+        Caller::Admin(_)
+        | Caller::Socket {
+            access: SocketAccess::Admin,
+            ..
+        } => !machines.contains(&access),
+        Caller::Token { scope, .. } => match scope {
+            Scope::Admin => !machines.contains(&access),
+            Scope::Join => matches!(access, Access::BeforeJoin | Access::Join),
+            Scope::Read => reads.contains(&access),
+            Scope::Deploy { namespace } => match access {
+                Access::Authenticated => true,
+                Access::ReadNamespace | Access::ReadFiles | Access::Deploy => {
+                    target.namespace == Some(namespace)
+                }
+                _ => false,
+            },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{access::authentication::CertifiedMachine, routes::ROUTES};
+
+    fn machine(name: &str) -> CertifiedMachine {
+        CertifiedMachine {
+            name: name.to_owned(),
+            key_hash: "key".to_owned(),
+        }
+    }
+
+    fn token(scope: Scope) -> Caller {
+        Caller::Token {
+            id: "t".to_owned(),
+            name: String::new(),
+            scope,
+        }
+    }
+
+    fn deploy(namespace: &str) -> Caller {
+        token(Scope::Deploy {
+            namespace: namespace.to_owned(),
+        })
+    }
+
+    fn socket(access: SocketAccess) -> Caller {
+        Caller::Socket {
+            uid: Some(1000),
+            access,
+        }
+    }
+
+    /// Letters: `x` nobody, `a` admin, `r` read, `d` deploy of the namespace, `o` deploy of
+    /// another, `n` the machine itself, `m` another machine, `l` the leader's certificate, `s` a
+    /// local user on a machine without etcd, `j` a token for joining.
+    fn letters(access: Access) -> String {
+        let target = Target {
+            namespace: Some("shop"),
+            node: Some("n1"),
+        };
+        let callers = [
+            ('x', Caller::Anonymous),
+            ('a', token(Scope::Admin)),
+            ('r', token(Scope::Read)),
+            ('d', deploy("shop")),
+            ('o', deploy("other")),
+            ('n', Caller::Node(machine("n1"))),
+            ('m', Caller::Node(machine("n2"))),
+            ('l', Caller::Leader(machine("n1"))),
+            ('s', socket(SocketAccess::ThisMachine)),
+            ('j', token(Scope::Join)),
+        ];
+        for admin in [Caller::Admin(machine("n1")), socket(SocketAccess::Admin)] {
+            let same = check(access, &admin, target).is_ok()
+                == check(access, &callers[1].1, target).is_ok();
+            assert!(same, "{access:?}: {admin} is an admin like any other");
+        }
+        let allowed = callers
+            .iter()
+            .filter(|(_, caller)| check(access, caller, target).is_ok());
+        allowed.map(|(letter, _)| letter).collect()
+    }
+
+    /// Every route of the API with those who may use it. A new route fails here until somebody
+    /// wrote down who may use it.
+    #[test]
+    fn every_route_lets_in_whom_it_should_and_nobody_else() {
+        let table = [
+            ("GET", "/healthz", "xardonmlsj"),
+            ("GET", "/version", "xardonmlsj"),
+            ("GET", "/openapi.json", "ardonmls"),
+            ("GET", "/metrics", "ar"),
+            ("GET", "/v1alpha1/namespaces", "ar"),
+            ("POST", "/v1alpha1/namespaces", "a"),
+            ("GET", "/v1alpha1/namespaces/{namespace}", "ard"),
+            ("DELETE", "/v1alpha1/namespaces/{namespace}", "a"),
+            ("PUT", "/v1alpha1/namespaces/{namespace}/quota", "a"),
+            ("GET", "/v1alpha1/workloads", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/workloads", "ard"),
+            ("POST", "/v1alpha1/n/{namespace}/workloads", "ad"),
+            ("GET", "/v1alpha1/n/{namespace}/workloads/{workload}", "ard"),
+            ("PUT", "/v1alpha1/n/{namespace}/workloads/{workload}", "ad"),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}",
+                "ad",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/generations",
+                "ard",
+            ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/rollback",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/pause",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/pause",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/replicas",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/image",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/restart",
+                "ad",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/files",
+                "ard",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/files/{file}",
+                "ad",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances",
+                "ard",
+            ),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/logs",
+                "ard",
+            ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/exec",
+                "ad",
+            ),
+            (
+                "POST",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/instances/{instance}/forward",
+                "ad",
+            ),
+            ("GET", "/v1alpha1/instances", "ars"),
+            ("GET", "/v1alpha1/n/{namespace}/instances", "ard"),
+            ("GET", "/v1alpha1/n/{namespace}/instances/{instance}", "ard"),
+            ("GET", "/v1alpha1/volumes", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/volumes", "ard"),
+            (
+                "GET",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
+                "ard",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}",
+                "ad",
+            ),
+            (
+                "PUT",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/move",
+                "ad",
+            ),
+            ("GET", "/v1alpha1/secrets", "ar"),
+            ("GET", "/v1alpha1/n/{namespace}/secrets", "ard"),
+            ("GET", "/v1alpha1/n/{namespace}/secrets/{secret}", "ard"),
+            ("PUT", "/v1alpha1/n/{namespace}/secrets/{secret}", "ad"),
+            ("DELETE", "/v1alpha1/n/{namespace}/secrets/{secret}", "ad"),
+            ("POST", "/v1alpha1/sealing-key", "a"),
+            ("GET", "/v1alpha1/n/{namespace}/usage", "ard"),
+            ("GET", "/v1alpha1/nodes", "ars"),
+            ("GET", "/v1alpha1/nodes/{node}", "arns"),
+            ("GET", "/v1alpha1/nodes/{node}/usage", "arns"),
+            ("DELETE", "/v1alpha1/nodes/{node}", "an"),
+            ("PUT", "/v1alpha1/nodes/{node}/drain", "a"),
+            ("DELETE", "/v1alpha1/nodes/{node}/drain", "a"),
+            ("PUT", "/v1alpha1/nodes/{node}/labels", "a"),
+            ("PUT", "/v1alpha1/nodes/{node}/taints", "a"),
+            ("POST", "/v1alpha1/nodes/{node}/status", "n"),
+            ("POST", "/v1alpha1/nodes/{node}/certificates", "xardonmlsj"),
+            ("GET", "/v1alpha1/nodes/{node}/membership", "n"),
+            ("POST", "/v1alpha1/join", "j"),
+            ("GET", "/v1alpha1/events", "ard"),
+            ("GET", "/v1alpha1/config/cluster", "arj"),
+            ("GET", "/v1alpha1/registries", "a"),
+            ("PUT", "/v1alpha1/registries/{host}", "a"),
+            ("DELETE", "/v1alpha1/registries/{host}", "a"),
+            ("GET", "/v1alpha1/n/{namespace}/registries", "ard"),
+            ("PUT", "/v1alpha1/n/{namespace}/registries/{registry}", "ad"),
+            (
+                "DELETE",
+                "/v1alpha1/n/{namespace}/registries/{registry}",
+                "ad",
+            ),
+            ("GET", "/v1alpha1/tokens", "a"),
+            ("POST", "/v1alpha1/tokens", "a"),
+            ("DELETE", "/v1alpha1/tokens/{token}", "a"),
+        ];
+        let found: Vec<_> = ROUTES
+            .iter()
+            .map(|route| (route.verb.as_str(), route.path, letters(route.access)))
+            .collect();
+        let expected: Vec<_> = table
+            .iter()
+            .map(|(method, path, letters)| (*method, *path, (*letters).to_owned()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_deploy_token_needs_a_named_namespace() {
+        let refused = check(Access::ReadNamespace, &deploy("shop"), Target::default());
+        assert!(matches!(refused, Err(ApiError::Forbidden { .. })));
+    }
+
+    #[test]
+    fn a_machine_without_the_store_says_where_to_ask() {
+        let refused = check(
+            Access::ReadCluster,
+            &socket(SocketAccess::ThisMachine),
+            Target::default(),
+        );
+        let Err(ApiError::Forbidden { message, hint }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert!(message.contains("does not hold the cluster's store"));
+        assert!(hint.is_some_and(|hint| hint.contains("admin.conf")));
+    }
+
+    #[test]
+    fn nobody_is_asked_to_say_who_they_are() {
+        let refused = check(Access::Admin, &Caller::Anonymous, Target::default());
+        assert!(matches!(refused, Err(ApiError::Unauthorized(_))));
+    }
+}

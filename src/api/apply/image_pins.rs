@@ -1,0 +1,224 @@
+//! What an apply learns of its image before it is written: the digest that its tag means now, and for which
+//! architectures it is made, so that every replica of a version runs the same, where it can.
+
+use std::{sync::LazyLock, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::submission::Submission;
+use crate::{
+    access::authentication::Caller,
+    apply::{Apply, Cause},
+    context::Api,
+    server::shares::{SharedTurns, Turn},
+};
+use kat_plan::{Snapshot, logins_for};
+use kat_registry::RegistryError;
+use kat_types::api::Scope;
+use kat_types::{
+    records::{ImageRecord, with_restart},
+    registry::{Reference, login_host},
+    stored::WorkloadKey,
+};
+
+/// Most images that are asked for at once, of a namespace and in all: a registry that does not answer takes its time.
+const AT_ONCE: (usize, usize) = (2, 8);
+
+/// Longest time for all images of an apply, of which the caller waits for the answer.
+const WHOLE: Duration = Duration::from_secs(15);
+
+static QUESTIONS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(AT_ONCE.0, AT_ONCE.1));
+
+/// Waits for a turn to ask for this namespace.
+pub(crate) async fn turn(namespace: &str) -> Turn<'static> {
+    QUESTIONS.take(namespace).await
+}
+
+/// What this caller is told of a registry that could not be asked. A deploy token names any host, and the leader asks
+/// it: which ports of the leader's networks are open, closed or speak TLS is not for it to learn.
+pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
+    let deploys = matches!(
+        caller,
+        Caller::Token {
+            scope: Scope::Deploy { .. },
+            ..
+        }
+    );
+    let host = match error {
+        RegistryError::Unreachable { host, .. }
+        | RegistryError::Refused { host, .. }
+        | RegistryError::Unexpected { host, .. } => host,
+        // A registry says these, over TLS that is known by the machine.
+        RegistryError::ShortName(_)
+        | RegistryError::Unauthorized(_)
+        | RegistryError::NotFound { .. } => return error.to_string(),
+    };
+    if !deploys {
+        return error.to_string();
+    }
+    tracing::info!(%caller, "a registry could not be asked: {error:#}");
+    format!("{host} does not answer as a registry; the leader's journal says why")
+}
+
+/// Asks the registries of all its images where this apply begins a version; `None` where it does not. Who can't be
+/// asked keeps nobody from applying: it is written down as the problem.
+pub(crate) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
+    let snapshot = api.snapshot().ok()?;
+    if !begins_a_version(apply, &snapshot) {
+        return None;
+    }
+    let namespace = apply.submission.namespace.as_str();
+    let images = apply.submission.pulled_images.iter();
+    let caller = apply.caller;
+    let deadline = Instant::now() + WHOLE;
+    let asked = images.map(async |image| {
+        let asked = look_at(api, &snapshot, (namespace, image), caller);
+        let asked = timeout_at(deadline, asked).await;
+        asked.unwrap_or_else(|_| not_asked(image))
+    });
+    // At once, as each may take its time.
+    let records = futures_util::future::join_all(asked).await;
+    let records: Vec<ImageRecord> = records.into_iter().flatten().collect();
+    let partial =
+        apply.submission.has_own_images || records.len() < apply.submission.pulled_images.len();
+    ImageRecord::of_all(records).map(|record| ImageRecord { partial, ..record })
+}
+
+/// What was learned of the images of an apply, but of those that are others by now.
+pub(crate) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission) -> ImageRecord {
+    let images = &submission.pulled_images;
+    let meant = looked.map(|looked| {
+        let meant = looked.each().filter(|one| images.contains(&one.reference));
+        let meant = ImageRecord::of_all(meant.map(|one| ImageRecord {
+            others: Vec::new(),
+            ..one.clone()
+        }));
+        meant.map(|meant| ImageRecord {
+            partial: looked.partial,
+            ..meant
+        })
+    });
+    meant.flatten().unwrap_or_default()
+}
+
+/// There was no time to ask for this one.
+fn not_asked(image: &str) -> Option<ImageRecord> {
+    let reference = Reference::parse(image).filter(|one| !one.is_pinned())?;
+    let host = &reference.host;
+    let seconds = WHOLE.as_secs();
+    Some(ImageRecord {
+        reference: image.to_owned(),
+        problem: format!("{host} was not asked: the images took longer than {seconds} s together"),
+        ..ImageRecord::default()
+    })
+}
+
+/// What is to be known of one image; `None` where nothing is.
+async fn look_at(
+    api: &Api,
+    snapshot: &Snapshot,
+    (namespace, image): (&str, &str),
+    caller: &Caller,
+) -> Option<ImageRecord> {
+    let _turn = turn(namespace).await;
+    let source = api.config.images.as_ref()?;
+    let record = |pinned: String, architectures, problem| ImageRecord {
+        reference: image.to_owned(),
+        pinned,
+        architectures,
+        problem,
+        partial: false,
+        others: Vec::new(),
+    };
+    let Some(reference) = Reference::parse(image) else {
+        let problem = RegistryError::ShortName(image.to_owned()).to_string();
+        return Some(record(String::new(), Vec::new(), problem));
+    };
+    let settings = snapshot.registries.as_ref();
+    let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
+    // What listens on the leader alone is nobody's registry but an administrator's.
+    if reference.is_local() && !settings.registries.contains_key(&reference.host) {
+        let problem = format!("{} is the machine itself", reference.host);
+        return Some(record(String::new(), Vec::new(), problem));
+    }
+    let logins = match logins_for(snapshot, namespace, image) {
+        Ok(logins) => logins,
+        Err(_) if reference.is_pinned() => return None,
+        Err(error) => return Some(record(String::new(), Vec::new(), error.to_string())),
+    };
+    match source.resolve(&reference, &settings, &logins).await {
+        Ok(found) => {
+            let pinned = match reference.is_pinned() {
+                true => String::new(),
+                false => reference.pinned_to(&found.digest),
+            };
+            Some(record(pinned, found.architectures, String::new()))
+        }
+        // It is pinned as it is.
+        Err(_) if reference.is_pinned() => None,
+        Err(error @ RegistryError::Unauthorized(_)) => {
+            let host = login_host(image);
+            let problem = format!("{error}; `katcall registry login {host} -n {namespace}`");
+            Some(record(String::new(), Vec::new(), problem))
+        }
+        Err(error) => Some(record(String::new(), Vec::new(), told(&error, caller))),
+    }
+}
+
+/// What the workload is made of is another than now.
+fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
+    let submission = &apply.submission;
+    let key = WorkloadKey::new(&submission.namespace, &submission.name);
+    let Some(entry) = snapshot.workloads.get(&key) else {
+        return true;
+    };
+    let meta = &entry.meta.value;
+    match apply.cause {
+        // What it ran is kept with it.
+        Cause::RolledBack { .. } => false,
+        Cause::Restarted { at } => meta.restarted != Some(at),
+        Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => {
+            with_restart(&submission.template_hash, meta.restarted) != meta.template_hash
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deploy_token_learns_one_sentence_of_every_host() {
+        let caller = |scope| Caller::Token {
+            id: "0123456789ab".to_owned(),
+            name: String::new(),
+            scope,
+        };
+        let deploy = caller(Scope::Deploy {
+            namespace: "shop".to_owned(),
+        });
+        let host = || "10.0.0.1:22".to_owned();
+        let errors =
+            ["connection refused", "no answer in time"].map(|error| RegistryError::Unreachable {
+                host: host(),
+                error: error.to_owned(),
+            });
+        let others = [
+            RegistryError::Refused {
+                host: host(),
+                status: 500,
+            },
+            RegistryError::Unexpected {
+                host: host(),
+                what: "no digest".to_owned(),
+            },
+        ];
+        let errors: Vec<_> = errors.into_iter().chain(others).collect();
+        for error in &errors {
+            let expected =
+                "10.0.0.1:22 does not answer as a registry; the leader's journal says why";
+            assert_eq!(told(error, &deploy), expected);
+            assert_eq!(told(error, &caller(Scope::Admin)), error.to_string());
+        }
+    }
+}

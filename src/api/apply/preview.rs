@@ -1,0 +1,112 @@
+//! What an apply would come to, without doing it: the same decision as for a real one, the leader's own
+//! plan on a copy of the store, and the difference between before and after.
+
+mod fields;
+mod files;
+mod instances;
+mod units;
+
+use std::sync::{Arc, LazyLock};
+
+use crate::{
+    apply::Apply,
+    context::{Api, Decision},
+    errors::ApiError,
+    handlers::workloads::Written,
+    server::shares::SharedTurns,
+};
+use axum::http::StatusCode;
+use kat_leader::{Rehearsal, Rehearsed};
+use kat_plan::{Observed, Snapshot, rollout_in_words};
+use kat_types::api::Preview;
+use kat_types::{
+    json::NotEncoded, keys, records::NamespaceRecord, resource::name::check_new_namespace,
+    stored::WorkloadKey, transaction::Operation,
+};
+
+/// Most previews at once: each copies and plans the whole cluster. Callers take turns.
+const AT_ONCE: usize = 1;
+
+static PREVIEWS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(1, AT_ONCE));
+
+/// The answer to an apply that is only tried; nothing is written.
+pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, ApiError> {
+    let _turn = PREVIEWS.take(&apply.caller.to_string()).await;
+    api.leadership()?;
+    // Read anew and not from the leader's copy, which has no keys any more: whole, and of one revision.
+    let listing = api.config.handle.store.list(keys::ROOT).await?;
+    let mut rehearsal = Rehearsal::new(listing);
+    let mut before = rehearsal.snapshot();
+    let namespace = &apply.submission.namespace;
+    if apply.submission.makes_namespace && !before.namespaces.contains_key(namespace) {
+        check_new_namespace(namespace)
+            .map_err(|error| ApiError::invalid(format!("metadata.name: {error}")))?;
+        rehearsal.write(&[namespace_to_come(apply)?]);
+        before = rehearsal.snapshot();
+    }
+    let (operations, outcome) = match apply.decide(&before)? {
+        Decision::Done(outcome) => return Ok(outcome),
+        Decision::Write {
+            operations,
+            outcome,
+            ..
+        } => (operations, outcome),
+    };
+    let key = WorkloadKey::new(namespace, &apply.submission.name);
+    let (observed, now) = (api.observed(), apply.now);
+    let played = tokio::task::spawn_blocking(move || {
+        rehearsal.write(&operations);
+        let rehearsed = rehearsal.play(observed.clone(), now);
+        preview(&key, &before, &rehearsed, &observed)
+    });
+    let preview = played
+        .await
+        .map_err(|error| ApiError::Internal(format!("the preview ended early: {error}")))?;
+    let preview = preview.map_err(|error| ApiError::Internal(error.to_string()))?;
+    Ok(Written {
+        status: StatusCode::OK,
+        preview: Some(Box::new(preview)),
+        ..outcome
+    })
+}
+
+/// The namespace that an apply of the same folder makes first.
+fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
+    let record = NamespaceRecord {
+        schema: 1,
+        uid: String::new(),
+        labels: Default::default(),
+        created: apply.now,
+        deleting: false,
+        quota: Default::default(),
+    };
+    crate::apply::put(keys::namespace(&apply.submission.namespace), &record)
+}
+
+/// The difference between before and after, as far as it is this workload's.
+fn preview(
+    key: &WorkloadKey,
+    before: &Snapshot,
+    rehearsed: &Rehearsed,
+    observed: &Observed,
+) -> Result<Preview, NotEncoded> {
+    let after = &rehearsed.snapshot;
+    let (old, new) = (before.workloads.get(key), after.workloads.get(key));
+    let template = |entry: &Arc<kat_plan::WorkloadEntry>| entry.meta.value.template_hash.clone();
+    let template_changed = old.is_some() && old.map(template) != new.map(template);
+    let fates = instances::Fates::of(key, before, rehearsed, observed);
+    let rollout = new.filter(|_| template_changed && fates.replaces());
+    let rollout = rollout
+        .and_then(|entry| Some(rollout_in_words(&entry.parsed.as_ref().ok()?.workload.spec)));
+    Ok(Preview {
+        rollout: rollout.unwrap_or_default(),
+        present_generation: old.map(|entry| entry.meta.value.generation),
+        template_changed,
+        fields: fields::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref))?,
+        files: files::changes(old.map(AsRef::as_ref), new.map(AsRef::as_ref)),
+        units: units::changes(&fates, &before.cluster),
+        blocked: fates.blocked.clone(),
+        instances: fates.changes(old.is_none()),
+        complete: rehearsed.complete,
+    })
+}

@@ -1,0 +1,187 @@
+//! Which fields of a workload's files change. They are found by their real values and shown by masked
+//! ones, so that a changed secret is seen and not told.
+
+use serde_json::Value;
+
+use crate::view::masked;
+use kat_bundle::{Kind, without_defaults};
+use kat_plan::{ParsedWorkload, WorkloadEntry};
+use kat_types::{api::FieldChange, json::NotEncoded};
+
+/// A step into a document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Key(String),
+    /// The item of a list that has this name.
+    Named(String),
+}
+
+type Path = Vec<Step>;
+/// What a file says; its values of variables are masked where that is asked for.
+type Document = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
+
+/// Changed fields in the order of the files; none where either can't be read.
+///
+/// # Errors
+/// [`NotEncoded`].
+pub(crate) fn changes(
+    old: Option<&WorkloadEntry>,
+    new: Option<&WorkloadEntry>,
+) -> Result<Vec<FieldChange>, NotEncoded> {
+    let (Some(Ok(old)), Some(Ok(new))) = (
+        old.map(|entry| &entry.parsed),
+        new.map(|entry| &entry.parsed),
+    ) else {
+        return Ok(Vec::new());
+    };
+    let documents: [(&str, Document); 2] = [
+        ("workload.kat", workload),
+        ("VirtualLoadBalancer.kat", load_balancer),
+    ];
+    let mut changes = Vec::new();
+    for (file, document) in documents {
+        let mut paths = Vec::new();
+        let (real_old, real_new) = (document(old, false)?, document(new, false)?);
+        compare(&real_old, &real_new, &mut Vec::new(), &mut paths);
+        let (old, new) = (document(old, true)?, document(new, true)?);
+        changes.extend(paths.into_iter().map(|path| FieldChange {
+            file: file.to_owned(),
+            path: written(&path),
+            before: at(&old, &path).cloned(),
+            after: at(&new, &path).cloned(),
+        }));
+    }
+    Ok(changes)
+}
+
+fn workload(parsed: &ParsedWorkload, hidden: bool) -> Result<Value, NotEncoded> {
+    let mut workload = parsed.workload.clone();
+    if hidden {
+        workload.spec = masked(&workload.spec);
+    }
+    without_defaults(Kind::Workload, &workload)
+}
+
+fn load_balancer(parsed: &ParsedWorkload, _: bool) -> Result<Value, NotEncoded> {
+    match &parsed.load_balancer {
+        Some(balancer) => without_defaults(Kind::VirtualLoadBalancer, balancer),
+        None => Ok(Value::Null),
+    }
+}
+
+/// Gathers the paths at which two documents differ, as deep as both have the same shape.
+fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
+    if old == new {
+        return;
+    }
+    let steps = match (old, new) {
+        (Value::Object(left), Value::Object(right)) => {
+            let added = right.keys().filter(|key| !left.contains_key(*key));
+            let all = left.keys().chain(added);
+            Some(all.cloned().map(Step::Key).collect::<Vec<_>>())
+        }
+        (Value::Array(left), Value::Array(right)) => names_of(left, right),
+        _ => None,
+    };
+    let Some(steps) = steps else {
+        found.push(here.clone());
+        return;
+    };
+    for step in steps {
+        let left = child(old, &step).unwrap_or(&Value::Null);
+        let right = child(new, &step).unwrap_or(&Value::Null);
+        here.push(step);
+        compare(left, right, here, found);
+        here.pop();
+    }
+}
+
+/// The names of all items of two lists, where each item has one of its own and those that both have stand
+/// in the same order.
+fn names_of(left: &[Value], right: &[Value]) -> Option<Vec<Step>> {
+    let names = |list: &[Value]| -> Option<Vec<String>> {
+        let mut names: Vec<String> = Vec::new();
+        for item in list {
+            let name = item.get("name")?.as_str()?;
+            if names.iter().any(|other| other == name) {
+                return None;
+            }
+            names.push(name.to_owned());
+        }
+        Some(names)
+    };
+    let (left, right) = (names(left)?, names(right)?);
+    let kept = left.iter().filter(|name| right.contains(name));
+    if !kept.eq(right.iter().filter(|name| left.contains(name))) {
+        return None;
+    }
+    let added = right.iter().filter(|name| !left.contains(name));
+    Some(left.iter().chain(added).cloned().map(Step::Named).collect())
+}
+
+fn child<'a>(value: &'a Value, step: &Step) -> Option<&'a Value> {
+    match step {
+        Step::Key(key) => value.get(key),
+        Step::Named(name) => value
+            .as_array()?
+            .iter()
+            .find(|item| item.get("name").and_then(Value::as_str) == Some(name)),
+    }
+}
+
+/// The value there; nothing for what is not written.
+fn at<'a>(document: &'a Value, path: &[Step]) -> Option<&'a Value> {
+    let found = path
+        .iter()
+        .try_fold(document, |value, step| child(value, step))?;
+    (!found.is_null()).then_some(found)
+}
+
+fn written(path: &[Step]) -> String {
+    let mut text = String::new();
+    for step in path {
+        match step {
+            Step::Key(key) if text.is_empty() => text.push_str(key),
+            Step::Key(key) => text.push_str(&format!(".{key}")),
+            Step::Named(name) => text.push_str(&format!("[{name}]")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn paths(old: Value, new: Value) -> Vec<String> {
+        let mut found = Vec::new();
+        compare(&old, &new, &mut Vec::new(), &mut found);
+        found.iter().map(|path| written(path)).collect()
+    }
+
+    #[test]
+    fn a_path_leads_to_what_differs_and_no_further() {
+        let env = |items: Value| json!({"spec": {"env": items, "replicas": 2}});
+        let a = || json!({"name": "A", "value": "1"});
+        let found = paths(
+            env(json!([a(), {"name": "B", "value": "2"}])),
+            env(json!([a(), {"name": "B", "value": "3"}, {"name": "C"}])),
+        );
+        assert_eq!(found, ["spec.env[B].value", "spec.env[C]"]);
+        assert_eq!(
+            paths(json!({"args": ["a", "b"]}), json!({"args": ["b"]})),
+            ["args"]
+        );
+        let moved = paths(
+            env(json!([a(), {"name": "B"}])),
+            env(json!([{"name": "B"}, a()])),
+        );
+        assert_eq!(moved, ["spec.env"], "the order of variables may matter");
+        assert_eq!(
+            paths(json!({"x": 1}), json!({"x": 1})),
+            Vec::<String>::new()
+        );
+    }
+}

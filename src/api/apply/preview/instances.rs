@@ -1,0 +1,227 @@
+//! What becomes of each instance of a workload.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kat_leader::Rehearsed;
+use kat_plan::{InstanceEntry, Observed, Snapshot, WorkloadEntry};
+use kat_types::{
+    api::{InstanceAction, InstanceChange, InstancePhase, NodePhase},
+    assignment::{Assignment, Wanted},
+    stored::WorkloadKey,
+};
+
+/// An instance that is to run.
+#[derive(Clone, Copy)]
+pub(crate) struct Present<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) node: &'a str,
+    pub(crate) assignment: &'a Assignment,
+}
+
+/// Instances before and after, slot by slot.
+pub(crate) struct Fates<'a> {
+    before: &'a Snapshot,
+    /// One that is there before, and what is there in its place after.
+    pub(crate) pairs: Vec<(Option<Present<'a>>, Option<Present<'a>>)>,
+    /// Places that nothing is in after.
+    empty: Vec<u32>,
+    replicas: u32,
+    /// What the wanted version is made of.
+    template: &'a str,
+    /// Why not all of it comes about.
+    pub(crate) blocked: String,
+    reports: &'a Observed,
+}
+
+impl<'a> Fates<'a> {
+    pub(crate) fn of(
+        key: &'a WorkloadKey,
+        before: &'a Snapshot,
+        rehearsed: &'a Rehearsed,
+        reports: &'a Observed,
+    ) -> Self {
+        let after = &rehearsed.snapshot;
+        let entry = after.workloads.get(key);
+        let replicas = entry
+            .and_then(|entry| entry.parsed.as_ref().ok())
+            .map_or(0, |parsed| parsed.workload.spec.replicas.unwrap_or(1));
+        let mut olds = by_slot(key, before);
+        let mut news = by_slot(key, after);
+        let slots: BTreeSet<u32> = olds.keys().chain(news.keys()).copied().collect();
+        let mut pairs = Vec::new();
+        for slot in slots {
+            let mut old = olds.remove(&slot).unwrap_or_default();
+            let mut new = news.remove(&slot).unwrap_or_default();
+            old.retain(
+                |one| match new.iter().position(|other| other.id == one.id) {
+                    Some(place) => {
+                        pairs.push((Some(*one), Some(new.remove(place))));
+                        false
+                    }
+                    None => true,
+                },
+            );
+            let mut new = new.into_iter();
+            pairs.extend(old.into_iter().map(|one| (Some(one), new.next())));
+            pairs.extend(new.map(|one| (None, Some(one))));
+        }
+        let filled = |slot: &u32| {
+            let mut after = pairs.iter().filter_map(|(_, after)| after.as_ref());
+            after.any(|one| one.assignment.slot == *slot)
+        };
+        Self {
+            before,
+            empty: (0..replicas).filter(|slot| !filled(slot)).collect(),
+            replicas,
+            template: entry.map_or("", |entry| &entry.meta.value.template_hash),
+            blocked: entry.map_or_else(String::new, |entry| blocked(entry)),
+            pairs,
+            reports,
+        }
+    }
+
+    /// An instance gives way to another.
+    pub(crate) fn replaces(&self) -> bool {
+        self.pairs.iter().any(|pair| match pair {
+            (Some(old), Some(after)) => old.id != after.id,
+            _ => false,
+        })
+    }
+
+    /// In words. The ids of a workload that is `new` follow from an identity that it will not have.
+    pub(crate) fn changes(&self, new: bool) -> Vec<InstanceChange> {
+        let pairs = self.pairs.iter().filter_map(|pair| self.change(pair, new));
+        let waiting = self.empty.iter().map(|slot| InstanceChange {
+            action: InstanceAction::Wait,
+            slot: *slot,
+            reason: if self.blocked.is_empty() {
+                "its turn was not reached".to_owned()
+            } else {
+                self.blocked.clone()
+            },
+            ..InstanceChange::default()
+        });
+        let mut changes: Vec<_> = pairs.chain(waiting).collect();
+        changes.sort_by_key(|change| change.slot);
+        changes
+    }
+
+    fn change(
+        &self,
+        pair: &(Option<Present<'_>>, Option<Present<'_>>),
+        new: bool,
+    ) -> Option<InstanceChange> {
+        let change = match pair {
+            (Some(old), Some(after)) if old.id == after.id => InstanceChange {
+                action: InstanceAction::Keep,
+                reason: self.why_kept(after),
+                ..about(old)
+            },
+            (Some(old), Some(after)) => InstanceChange {
+                action: if old.node == after.node {
+                    InstanceAction::Restart
+                } else {
+                    InstanceAction::Move
+                },
+                successor: Some(after.id.to_owned()),
+                successor_node: Some(after.node.to_owned()),
+                reason: self.why_replaced(old, after),
+                ..about(old)
+            },
+            (Some(old), None) => InstanceChange {
+                action: InstanceAction::Stop,
+                reason: if old.assignment.slot < self.replicas {
+                    "another one has its place".to_owned()
+                } else {
+                    "fewer replicas are wanted".to_owned()
+                },
+                ..about(old)
+            },
+            (None, Some(after)) => InstanceChange {
+                action: InstanceAction::Create,
+                slot: after.assignment.slot,
+                successor: (!new).then(|| after.id.to_owned()),
+                successor_node: Some(after.node.to_owned()),
+                ..InstanceChange::default()
+            },
+            (None, None) => return None,
+        };
+        Some(change)
+    }
+
+    fn why_kept(&self, after: &Present<'_>) -> String {
+        let outdated = after.assignment.template_hash != self.template;
+        if !self.blocked.is_empty() && (outdated || !self.empty.is_empty()) {
+            return self.blocked.clone();
+        }
+        if outdated {
+            return "its turn was not reached".to_owned();
+        }
+        "nothing that it is made of changes".to_owned()
+    }
+
+    fn why_replaced(&self, old: &Present<'_>, after: &Present<'_>) -> String {
+        if old.assignment.template_hash != after.assignment.template_hash {
+            return "what it is made of changes".to_owned();
+        }
+        let node = old.node;
+        let entry = self.before.nodes.get(node);
+        if entry.is_some_and(|entry| entry.registration.value.draining) {
+            return format!("its machine {node} is being drained");
+        }
+        let status = entry.and_then(|entry| entry.status.as_ref());
+        if status.is_some_and(|status| status.value.phase == NodePhase::NotReady) {
+            return format!("its machine {node} does not answer");
+        }
+        let reported = self.reports.reports.get(node).into_iter();
+        let failed = reported
+            .flat_map(|reported| &reported.report.workload_instances)
+            .any(|one| one.instance_id == old.id && one.phase == InstancePhase::Failed);
+        let reason = if failed {
+            "its program ended"
+        } else {
+            "another one takes its place"
+        };
+        reason.to_owned()
+    }
+}
+
+fn about(present: &Present<'_>) -> InstanceChange {
+    InstanceChange {
+        slot: present.assignment.slot,
+        instance: Some(present.id.to_owned()),
+        node: Some(present.node.to_owned()),
+        ..InstanceChange::default()
+    }
+}
+
+fn by_slot<'a>(key: &'a WorkloadKey, snapshot: &'a Snapshot) -> BTreeMap<u32, Vec<Present<'a>>> {
+    let mut slots: BTreeMap<u32, Vec<Present<'a>>> = BTreeMap::new();
+    let running = snapshot
+        .instances_of(key)
+        .filter(|(_, entry)| entry.assignment.value.wanted == Wanted::Running);
+    for (id, entry) in running {
+        let InstanceEntry {
+            node, assignment, ..
+        } = entry;
+        let present = Present {
+            id,
+            node,
+            assignment: &assignment.value,
+        };
+        slots
+            .entry(present.assignment.slot)
+            .or_default()
+            .push(present);
+    }
+    slots
+}
+
+/// What holds the workload up at the end, in the leader's words.
+fn blocked(entry: &WorkloadEntry) -> String {
+    let conditions = entry.status.iter();
+    conditions
+        .flat_map(|status| &status.value.status.conditions)
+        .find(|condition| condition.kind == "Available" && !condition.status)
+        .map_or_else(String::new, |condition| condition.message.clone())
+}

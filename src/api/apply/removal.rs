@@ -1,0 +1,90 @@
+//! Workloads on their way out: marked here, removed by the leader once the agents confirm that nothing is left.
+
+use jiff::Timestamp;
+
+use crate::{
+    access::authentication::Caller,
+    apply::{put, record},
+    context::Decision,
+    errors::ApiError,
+    extract::Precondition,
+    handlers::workloads::{Written, missing},
+    view::workload_metadata,
+};
+use kat_plan::{Snapshot, WorkloadEntry};
+use kat_types::{
+    keys,
+    reason::EventReason,
+    records::WorkloadMeta,
+    stored::WorkloadKey,
+    transaction::{Compare, Operation},
+};
+
+/// A workload that is to go.
+pub(crate) struct Removal<'a> {
+    pub(crate) key: WorkloadKey,
+    pub(crate) precondition: Precondition,
+    pub(crate) dry_run: bool,
+    /// The data of its volumes goes with it.
+    pub(crate) volumes: bool,
+    pub(crate) caller: &'a Caller,
+    pub(crate) now: Timestamp,
+}
+
+impl Removal<'_> {
+    /// Marks the workload; the leader removes it once the agents confirm that nothing is left.
+    pub(crate) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let entry = snapshot.workloads.get(&self.key);
+        let entry = entry.ok_or_else(|| missing(snapshot, &self.key))?;
+        self.precondition.check(Some(entry.meta.revision))?;
+        let metadata = workload_metadata(&self.key, entry);
+        let outcome = Written::of("Workload", "deleting", metadata);
+        if self.dry_run || !is_to_mark(entry, self.volumes) {
+            return Ok(Decision::Done(outcome));
+        }
+        let (condition, operation) = mark_deleting(&self.key, entry, self.volumes)?;
+        let data = match self.volumes {
+            true => ", with the data of its volumes,",
+            false => "",
+        };
+        let message = format!("deletion{data} was asked for by {}", self.caller);
+        let uid = &entry.meta.value.uid;
+        let mut operations = record(
+            snapshot,
+            self.now,
+            EventReason::Deleting,
+            &self.key,
+            uid,
+            message,
+        );
+        operations.push(operation);
+        Ok(Decision::Write {
+            conditions: vec![condition],
+            operations,
+            outcome,
+        })
+    }
+}
+
+/// Its deletion is news, or that the data of its volumes goes with it.
+pub(crate) fn is_to_mark(entry: &WorkloadEntry, volumes: bool) -> bool {
+    let meta = &entry.meta.value;
+    !meta.deleting || (volumes && !meta.deletes_volumes)
+}
+
+/// Marks one workload as on its way out; what was to go with it before still does.
+pub(crate) fn mark_deleting(
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+    volumes: bool,
+) -> Result<(Compare, Operation), ApiError> {
+    let meta_key = keys::workload_meta(&key.namespace, &key.name);
+    let meta = &entry.meta.value;
+    let meta = WorkloadMeta {
+        deleting: true,
+        deletes_volumes: volumes || meta.deletes_volumes,
+        ..meta.clone()
+    };
+    let condition = Compare::ModRevision(meta_key.clone(), entry.meta.revision);
+    Ok((condition, put(meta_key, &meta)?))
+}

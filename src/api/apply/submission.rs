@@ -1,0 +1,265 @@
+//! The archive that a caller sends, read and checked as a whole.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use axum::body::Bytes;
+
+use crate::{access::authentication::Caller, errors::ApiError, server::shares::SharedTurns};
+use kat_bundle as bundle;
+use kat_bundle::{Bundle, Class, Diagnostic, Mode, SourceFile};
+use kat_plan::{ParsedWorkload, amounts_of_workload, largest_assignment};
+use kat_types::{
+    json::{self, NotEncoded},
+    resource::{
+        Amounts, HostPort, ImagePullPolicy, OnPartition, Protocol, VirtualLoadBalancer,
+        WorkloadSpec, stop_seconds,
+    },
+};
+
+/// Most archives that are unpacked at once, of a caller and in all: unpacking is what costs most for the least asked.
+const UNPACKED_AT_ONCE: (usize, usize) = (2, 4);
+
+static UNPACKING: LazyLock<SharedTurns> =
+    LazyLock::new(|| SharedTurns::new(UNPACKED_AT_ONCE.0, UNPACKED_AT_ONCE.1));
+
+/// A workload as somebody sent it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Submission {
+    /// Its namespace.
+    pub(crate) namespace: String,
+    /// Its name.
+    pub(crate) name: String,
+    /// Its labels.
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The files as written, by name.
+    pub(crate) files: BTreeMap<String, String>,
+    /// The same means that nothing changed.
+    pub(crate) spec_hash: String,
+    /// The same means that no instance is replaced.
+    pub(crate) template_hash: String,
+    /// The images that machines pull for it, each once, the main container's first; those that they only use where
+    /// they have them are left out.
+    pub(crate) pulled_images: Vec<String>,
+    /// Some of its images are never pulled: somebody puts them on machines.
+    pub(crate) has_own_images: bool,
+    /// With `onPartition: stop` the seconds that the program has to end.
+    pub(crate) fenced_grace: Option<u32>,
+    /// Ports of machines that are to lead to it.
+    pub(crate) host_ports: Vec<(u16, Protocol)>,
+    /// Its namespace is written beside it.
+    pub(crate) makes_namespace: bool,
+    /// What it takes of its namespace's quotas.
+    pub(crate) amounts: Amounts,
+    /// Bytes of the largest assignment that an instance of it can have.
+    pub(crate) assignment_bytes: usize,
+}
+
+/// Unpacks, parses and checks an archive.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
+pub(crate) async fn read(archive: Bytes, caller: &Caller) -> Result<Submission, ApiError> {
+    let _turn = UNPACKING.take(&caller.to_string()).await;
+    let read = tokio::task::spawn_blocking(move || parse(&archive)).await;
+    read.map_err(|error| ApiError::Internal(format!("can't read the archive: {error}")))?
+}
+
+fn parse(archive: &[u8]) -> Result<Submission, ApiError> {
+    let files = bundle::read_archive(archive).map_err(refusal)?;
+    of_files(&files)
+}
+
+/// Parses and checks files.
+///
+/// # Errors
+/// [`ApiError::Invalid`] with every mistake, or [`ApiError::Oversize`].
+pub(crate) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
+    of_bundle(bundle::parse(files, Mode::Strict).map_err(refusal)?)
+}
+
+/// The same for files that are `stored` but for one change: a rule that is newer than these refuses nobody another number, image
+/// or start of what runs.
+///
+/// # Errors
+/// As [`of_files`], of what `stored` does not say too.
+pub(crate) fn of_changed(
+    files: &[SourceFile],
+    stored: &[SourceFile],
+) -> Result<Submission, ApiError> {
+    let found = match bundle::parse(files, Mode::Strict) {
+        Ok(bundle) => return of_bundle(bundle),
+        Err(found) => found,
+    };
+    let known = bundle::parse(stored, Mode::Strict)
+        .err()
+        .unwrap_or_default();
+    let is_known = |one: &Diagnostic| {
+        let mut known = known.iter();
+        known.any(|other| {
+            let of = |one: &Diagnostic| (one.class, one.path.clone(), one.message.clone());
+            of(one) == of(other)
+        })
+    };
+    if !found.iter().all(is_known) {
+        return Err(refusal(found));
+    }
+    of_bundle(bundle::parse(files, Mode::Stored).map_err(refusal)?)
+}
+
+fn of_bundle(bundle: Bundle) -> Result<Submission, ApiError> {
+    let not_yet = bundle::not_yet(&bundle);
+    if !not_yet.is_empty() {
+        return Err(refusal(not_yet));
+    }
+    let Some(workload) = &bundle.workload else {
+        return Err(ApiError::invalid("the archive has no `workload.kat`"));
+    };
+    let carried = bundle
+        .files
+        .iter()
+        .find(|file| file.name == bundle::CARRIED)
+        .map(|file| file.text.as_str().into());
+    let parsed = ParsedWorkload::new(workload.clone(), bundle.load_balancer.clone(), carried);
+    let measured = largest_assignment(&parsed);
+    let not_encoded = |error: NotEncoded| ApiError::invalid(error.to_string());
+    let assignment_bytes = measured.map_err(not_encoded)?;
+    Ok(Submission {
+        assignment_bytes,
+        namespace: workload.metadata.namespace.clone(),
+        name: workload.metadata.name.clone(),
+        labels: workload.metadata.labels.clone(),
+        spec_hash: bundle::spec_hash(&bundle).map_err(not_encoded)?,
+        template_hash: bundle::template_hash(&bundle).map_err(not_encoded)?,
+        pulled_images: pulled_images(&workload.spec),
+        has_own_images: workload
+            .spec
+            .images()
+            .any(|(_, policy)| policy == Some(ImagePullPolicy::Never)),
+        fenced_grace: (workload.spec.on_partition == OnPartition::Stop).then(|| {
+            let WorkloadSpec {
+                container,
+                init_containers,
+                sidecars,
+                ..
+            } = &workload.spec;
+            stop_seconds(container, init_containers, sidecars)
+        }),
+        host_ports: bundle
+            .load_balancer
+            .as_ref()
+            .map_or_else(Vec::new, host_ports),
+        makes_namespace: bundle
+            .namespace
+            .as_ref()
+            .is_some_and(|namespace| namespace.metadata.name == workload.metadata.namespace),
+        amounts: amounts_of_workload(
+            &workload.spec,
+            bundle.files.iter().map(|file| file.text.len()).sum(),
+        ),
+        files: bundle
+            .files
+            .iter()
+            .map(|file| (file.name.clone(), file.text.clone()))
+            .collect(),
+    })
+}
+
+fn pulled_images(spec: &WorkloadSpec) -> Vec<String> {
+    let mut pulled: Vec<String> = Vec::new();
+    for (image, policy) in spec.images() {
+        if policy != Some(ImagePullPolicy::Never) && !pulled.iter().any(|known| known == image) {
+            pulled.push(image.to_owned());
+        }
+    }
+    pulled
+}
+
+/// The numbers that are written.
+fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
+    let ports = balancer.spec.ports.iter();
+    let numbers = ports.filter_map(|port| match port.host_port? {
+        HostPort::Number(number) => Some((number, port.protocol)),
+        HostPort::Auto(_) => None,
+    });
+    numbers.collect()
+}
+
+/// All mistakes at once; the message names the first.
+fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
+    let first = diagnostics.first().map_or_else(String::new, place);
+    let message = match diagnostics.len() {
+        0 | 1 => first,
+        count => format!("{first} (and {} more)", count - 1),
+    };
+    let oversize = !diagnostics.is_empty()
+        && diagnostics
+            .iter()
+            .all(|diagnostic| diagnostic.class == Class::Oversize);
+    let details = diagnostics
+        .iter()
+        .filter_map(|diagnostic| json::tree("a diagnostic", diagnostic).ok())
+        .collect();
+    if oversize {
+        ApiError::Oversize { message, details }
+    } else {
+        ApiError::Invalid { message, details }
+    }
+}
+
+fn place(diagnostic: &Diagnostic) -> String {
+    let Diagnostic {
+        file,
+        line,
+        column,
+        path,
+        message,
+        ..
+    } = diagnostic;
+    let at = if *line > 0 {
+        format!("{file}:{line}:{column}")
+    } else {
+        file.clone()
+    };
+    match (at.is_empty(), path.is_empty()) {
+        (true, true) => message.clone(),
+        (false, true) => format!("{at}: {message}"),
+        (true, false) => format!("{path}: {message}"),
+        (false, false) => format!("{at}: {path}: {message}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(replicas: u32, profile: &str, image: &str) -> Vec<SourceFile> {
+        let text = format!(
+            "apiVersion: kat.dws.rip/v1alpha1\nkind: Workload\nmetadata:\n  name: web\nspec:\n  type: Service\n  source:\n    \
+             image: {image}\n  replicas: {replicas}\n  restartPolicy: {{condition: Always}}\n  container:\n    name: app\n    quadlet:\n      SeccompProfile: {profile}\n"
+        );
+        vec![SourceFile {
+            name: "workload.kat".to_owned(),
+            text,
+        }]
+    }
+
+    #[test]
+    fn a_rule_that_is_newer_than_what_is_stored_refuses_only_what_breaks_it_anew() {
+        let stored = files(1, "/srv/profile.json", "registry.lab/web:1");
+        // The control: nobody may apply it.
+        let error = of_files(&stored).unwrap_err().to_string();
+        assert!(error.contains("SeccompProfile"), "{error}");
+        let changed = |files: &[SourceFile]| of_changed(files, &stored);
+        let same = changed(&stored).unwrap();
+        let more = changed(&files(3, "/srv/profile.json", "registry.lab/web:2")).unwrap();
+        assert_eq!(more.pulled_images, ["registry.lab/web:2"]);
+        let instances = [same, more].map(|one| one.amounts.instances);
+        assert_eq!(instances, [Some(1), Some(3)]);
+        for refused in [
+            files(1, "/srv/other.json", "registry.lab/web:1"),
+            files(0, "/srv/profile.json", "a b"),
+        ] {
+            assert!(changed(&refused).is_err(), "{refused:?}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The cluster's configuration, the version, health, and the API's own description.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+
+use super::joining::may_look;
+use crate::{
+    access::{
+        authentication::Caller,
+        authorization as access,
+        authorization::{Access, Target},
+    },
+    context::Api,
+    errors::ApiError,
+    openapi,
+};
+use kat_leader::PlanningReport;
+use kat_types::api::ServerVersion;
+use kat_types::api::{BackupView, HealthView, StoreView};
+use kat_types::{records::BackupRecord, resource::ClusterConfiguration};
+
+/// Anyone may ask for it, so it says that there is a failure, and the event says which.
+fn backup_view(record: Option<&BackupRecord>) -> BackupView {
+    record.map_or_else(BackupView::default, |record| BackupView {
+        last: record.last.map(|last| last.to_string()),
+        node: record.node.clone(),
+        failing: !record.failure.is_empty(),
+    })
+}
+
+/// Most objects that are named.
+const NAMED: usize = 20;
+
+/// What is wrong with the leader's plans. Callers that may not read the cluster learn how much, not of what.
+fn planning_troubles(report: Option<PlanningReport>, names: bool) -> Vec<String> {
+    let PlanningReport { frozen, trouble } = report.unwrap_or_default();
+    let mut troubles: Vec<String> = trouble.into_iter().collect();
+    if !names {
+        if !troubles.is_empty() {
+            troubles = vec!["the leader cannot write its decisions".to_owned()];
+        }
+        if !frozen.is_empty() {
+            troubles.push(format!("{} objects cannot be written", frozen.len()));
+        }
+        return troubles;
+    }
+    let named = frozen.iter().take(NAMED);
+    troubles
+        .extend(named.map(|one| format!("NotWritable: {} is left as it is: {one}", one.object)));
+    if let more @ 1.. = frozen.len().saturating_sub(NAMED) {
+        troubles.push(format!("{more} more objects cannot be written"));
+    }
+    troubles
+}
+
+pub(crate) async fn health(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<HealthView>, ApiError> {
+    let snapshot = api.snapshot()?;
+    let names = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
+    let record = snapshot.backup.as_ref().map(|stored| &stored.value);
+    let backup = api.config.joining.is_some().then(|| backup_view(record));
+    let report = api.store_report();
+    let store = report.as_ref().map(|report| StoreView {
+        file_bytes: report.weight.file,
+        used_bytes: report.weight.used,
+        quota_bytes: report.weight.quota,
+    });
+    Ok(Json(HealthView {
+        status: "ok".to_owned(),
+        leader: api.leads(),
+        stale: api.is_stale(),
+        backup,
+        store_epoch: snapshot
+            .store_epoch
+            .as_ref()
+            .map(|stored| stored.value.clone()),
+        trouble: report.and_then(|report| report.trouble),
+        planning: planning_troubles(api.planning_report(), names),
+        store,
+    }))
+}
+
+pub(crate) async fn version() -> Json<ServerVersion> {
+    Json(ServerVersion {
+        version: kat_types::VERSION.to_owned(),
+    })
+}
+
+pub(crate) async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::TEXT).into_response()
+}
+
+/// Nothing in it is secret: keys and tokens are stored elsewhere.
+pub(crate) async fn cluster(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<ClusterConfiguration>, ApiError> {
+    let snapshot = api.snapshot()?;
+    may_look(&caller, &snapshot)?;
+    Ok(Json(snapshot.cluster.clone()))
+}

@@ -1,0 +1,68 @@
+//! Events (RFC001-KAT 9.3): what happened, oldest first.
+
+use std::sync::Arc;
+
+use axum::{Extension, extract::State, response::Response};
+use serde::Deserialize;
+
+use crate::{
+    access::{
+        authentication::Caller,
+        authorization as access,
+        authorization::{Access, Target},
+    },
+    context::Api,
+    errors::ApiError,
+    extract::Parameters,
+    view::View,
+    watch::{ListQuery, answer},
+};
+use kat_types::api::Event;
+
+/// The query of events; what is left out does not matter.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct EventQuery {
+    watch: bool,
+    resource_version: Option<String>,
+    resource_type: Option<String>,
+    resource_name: Option<String>,
+    namespace: Option<String>,
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<EventQuery>,
+) -> Result<Response, ApiError> {
+    let list = ListQuery {
+        watch: query.watch,
+        resource_version: query.resource_version.clone(),
+    };
+    // What befalls a machine matters to all that runs there; a deploy token sees its namespace alone.
+    let all = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
+    let select = Arc::new(move |view: &View<'_>| {
+        let events = view.snapshot.events.values();
+        events
+            .filter(|stored| matches(&query, &stored.value, all))
+            .map(|stored| Event::clone(&stored.value))
+            .collect()
+    });
+    answer(&api, &caller, &list, select).await
+}
+
+/// The events of a namespace are those in it, those about it, and with `all` those of machines.
+fn matches(query: &EventQuery, event: &Event, all: bool) -> bool {
+    let object = &event.involved_object;
+    let kind = query.resource_type.as_ref();
+    kind.is_none_or(|kind| kind.eq_ignore_ascii_case(&object.kind))
+        && query
+            .resource_name
+            .as_ref()
+            .is_none_or(|name| *name == object.name)
+        && query.namespace.as_ref().is_none_or(|namespace| {
+            *namespace == object.namespace
+                || (object.kind == "Namespace" && *namespace == object.name)
+                || (all && object.kind == "Node")
+        })
+}

@@ -1,0 +1,318 @@
+//! Instances and their logs.
+
+use std::{pin::Pin, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    response::Response,
+};
+use futures_util::{Stream, StreamExt};
+use jiff::Timestamp;
+use serde::Deserialize;
+use tokio::{
+    sync::watch::Receiver,
+    time::{Instant, sleep_until},
+};
+
+use super::workloads::{check_namespace_exists, item, missing};
+use crate::{
+    access::authentication::{Caller, still_valid},
+    context::Api,
+    errors::ApiError,
+    extract::{At, Parameters},
+    server::open_streams::Held,
+    view::View,
+    watch::{ListQuery, Select, answer, line, ndjson},
+};
+use kat_plan::{InstanceEntry, Snapshot};
+use kat_types::api::LogLine;
+use kat_types::{assignment::Assignment, stored::WorkloadKey};
+
+/// Silence after which nothing more comes of an instance that is gone: its machine had told before that it
+/// has ended, and the journal is a little behind.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
+/// What is asked of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Stay and say what is added.
+    pub follow: bool,
+    /// Nothing that is older.
+    pub since: Option<Timestamp>,
+    /// Only so many of the last lines, before what is added.
+    pub tail: Option<u64>,
+    /// Only the program's last run before the present one.
+    pub previous: bool,
+    /// Which container; the main one unless named.
+    pub container: Option<String>,
+}
+
+/// Why a log can't be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LogsError {
+    /// It can't be read now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Its machine can't be asked now.
+    #[error("{0}")]
+    Away(String),
+    /// The journal can't be read.
+    #[error("the journal can't be read: {0}")]
+    Journal(String),
+}
+
+impl From<LogsError> for ApiError {
+    fn from(error: LogsError) -> Self {
+        match error {
+            LogsError::Away(reason) => Self::MachineAway(reason),
+            LogsError::Unavailable(_) | LogsError::Journal(_) => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+/// Lines as they come. It ends, unless it follows; an error ends it early.
+pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogLine, LogsError>> + Send>>;
+
+/// Opens logs of instances, wherever they run.
+#[async_trait]
+pub trait InstanceLogs: Send + Sync + 'static {
+    /// The log of one instance. The stream is dropped when the reader goes away.
+    async fn open(&self, instance: &InstanceEntry, query: LogQuery)
+    -> Result<LogStream, LogsError>;
+}
+
+/// Those of one workload, one namespace, or all; on some sockets this machine's alone.
+fn select(
+    api: &Api,
+    caller: &Caller,
+    namespace: Option<String>,
+    workload: Option<String>,
+) -> Select<kat_types::api::InstanceItem> {
+    let node = caller
+        .sees_only_this_machine()
+        .then(|| api.config.node_name.clone());
+    Arc::new(move |view: &View<'_>| {
+        view.instances(|entry| {
+            let assignment = &entry.assignment.value;
+            namespace
+                .as_ref()
+                .is_none_or(|namespace| assignment.namespace == *namespace)
+                && workload
+                    .as_ref()
+                    .is_none_or(|workload| assignment.workload == *workload)
+                && node.as_ref().is_none_or(|node| entry.node == *node)
+        })
+    })
+}
+
+pub(crate) async fn list_all(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    let select = select(&api, &caller, None, None);
+    answer(&api, &caller, &query, select).await
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(namespace): At<String>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    check_namespace_exists(&api, &namespace)?;
+    let select = select(&api, &caller, Some(namespace), None);
+    answer(&api, &caller, &query, select).await
+}
+
+pub(crate) async fn list_of_workload(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At((namespace, workload)): At<(String, String)>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let key = WorkloadKey::new(&namespace, &workload);
+    if !snapshot.workloads.contains_key(&key) {
+        return Err(missing(&snapshot, &key));
+    }
+    let select = select(&api, &caller, Some(namespace), Some(workload));
+    answer(&api, &caller, &query, select).await
+}
+
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    At((namespace, id)): At<(String, String)>,
+) -> Result<Response, ApiError> {
+    let snapshot = api.snapshot()?;
+    let observed = api.observed();
+    let found = api.view(&snapshot, &observed).instance(&namespace, &id);
+    let found = found.ok_or_else(|| ApiError::not_found("instance", &id))?;
+    Ok(item(&found, &found.metadata.resource_version))
+}
+
+/// The query of a log.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct LogParameters {
+    follow: bool,
+    since: Option<String>,
+    tail: Option<u64>,
+    previous: bool,
+    container: Option<String>,
+}
+
+impl LogParameters {
+    pub(crate) fn query(self) -> Result<LogQuery, ApiError> {
+        let since = match self.since.as_deref() {
+            None => None,
+            Some(text) => Some(text.parse().map_err(|error| {
+                ApiError::invalid(format!(
+                    "since: expected a time such as `2026-01-31T12:00:00Z`: {error}"
+                ))
+            })?),
+        };
+        if self.previous && self.follow {
+            return Err(ApiError::invalid(
+                "`previous` and `follow` can't be asked for together: a run that ended says nothing more",
+            ));
+        }
+        Ok(LogQuery {
+            follow: self.follow,
+            since,
+            tail: self.tail,
+            previous: self.previous,
+            container: self.container,
+        })
+    }
+}
+
+pub(crate) async fn logs(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At((namespace, workload, id)): At<(String, String, String)>,
+    Parameters(query): Parameters<LogParameters>,
+) -> Result<Response, ApiError> {
+    let query = query.query()?;
+    let snapshot = api.snapshot()?;
+    let entry = snapshot.instances.get(&id).filter(|entry| {
+        let assignment = &entry.assignment.value;
+        assignment.namespace == namespace && assignment.workload == workload
+    });
+    let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
+    if let Some(name) = &query.container {
+        let assignment = &entry.assignment.value;
+        if assignment.unit_of(name).is_none() {
+            return Err(no_container(assignment, name));
+        }
+    }
+    let held = api.stream(&caller)?;
+    let follows = query.follow.then(|| id.clone());
+    let lines = match api.config.logs.open(entry, query).await {
+        Ok(lines) => lines,
+        Err(error) => return Err(error.into()),
+    };
+    let reading = Reading {
+        checked_at: Instant::now(),
+        follows,
+        ends_at: None,
+        snapshots: api.config.handle.snapshot.clone(),
+        api,
+        caller,
+        lines: Some(lines),
+        _held: held,
+    };
+    let lines = futures_util::stream::unfold(reading, |mut reading| async move {
+        let line = reading.next().await?;
+        Some((line, reading))
+    });
+    Ok(ndjson(Body::from_stream(lines)))
+}
+
+/// An instance has no container of this name.
+fn no_container(assignment: &Assignment, name: &str) -> ApiError {
+    let names = assignment.container_names().join(", ");
+    let id = &assignment.instance;
+    ApiError::invalid(match names.is_empty() {
+        true => format!("container: `{id}` has one container, and that has no name"),
+        false => format!("container: `{id}` has no container `{name}`; its containers are {names}"),
+    })
+}
+
+/// A log that is being read, for as long as its reader may.
+struct Reading {
+    api: Arc<Api>,
+    caller: Caller,
+    snapshots: Receiver<Option<Arc<Snapshot>>>,
+    checked_at: Instant,
+    /// The instance whose end is this log's end, which the journal does not know.
+    follows: Option<String>,
+    /// When it is over, if nothing comes before: the instance is gone.
+    ends_at: Option<Instant>,
+    /// Nothing once it was ended before its time.
+    lines: Option<LogStream>,
+    _held: Held,
+}
+
+impl Reading {
+    /// An error breaks the connection off, so that a reader never takes it for the end.
+    async fn next(&mut self) -> Option<Result<Bytes, LogsError>> {
+        let shutdown = self.api.shutdown.clone();
+        loop {
+            // A token runs out without any change of the state.
+            let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
+            let ends_at = self.ends_at;
+            let over = async {
+                match ends_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let lines = self.lines.as_mut()?;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return None,
+                Ok(()) = self.snapshots.changed() => {}
+                () = sleep_until(check_at) => {}
+                () = over => return None,
+                log_line = lines.next() => return match log_line? {
+                    Ok(one) => {
+                        self.ends_at = self.ends_at.map(|_| Instant::now() + LAST_LINES);
+                        Some(Ok(line(&one)))
+                    }
+                    Err(error @ LogsError::Away(_)) => {
+                        self.lines = None;
+                        Some(Ok(self.last_line(&error.into())))
+                    }
+                    Err(error) => Some(Err(error)),
+                },
+            }
+            self.checked_at = Instant::now();
+            let snapshot = self.snapshots.borrow_and_update().clone();
+            let now = self.api.now();
+            let Some(snapshot) = snapshot else { continue };
+            if let Err(error) = still_valid(&self.caller, &snapshot, now) {
+                self.lines = None;
+                return Some(Ok(self.last_line(&error)));
+            }
+            let gone = |id: &String| !snapshot.instances.contains_key(id);
+            if self.ends_at.is_none() && self.follows.as_ref().is_some_and(gone) {
+                self.ends_at = Some(Instant::now() + LAST_LINES);
+            }
+        }
+    }
+
+    /// Why the log ends before its time.
+    fn last_line(&self, error: &ApiError) -> Bytes {
+        line(&LogLine {
+            timestamp: self.api.now().to_string(),
+            error: Some(error.body()),
+            ..LogLine::default()
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Hands the authorities' keys over to a machine that is to hold etcd.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{Extension, Json, extract::State};
+
+use crate::{access::authentication::Caller, context::Api, errors::ApiError, extract::At};
+use kat_pki::recovery_key::RecoveryKey;
+use kat_types::api::{AuthorityKeys, MembershipAnswer};
+
+/// That the certificate is for the registered key of the machine of the path is checked before, and here
+/// once more: nothing else that the API answers is worth as much. The machine must be among the members
+/// that the leader has written down, and not on its way out.
+pub(crate) async fn get(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+) -> Result<Json<MembershipAnswer>, ApiError> {
+    api.leadership()?;
+    let joining = api.joining()?;
+    let authorities = joining.authorities.all().ok_or_else(|| {
+        ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
+    })?;
+    let snapshot = api.snapshot()?;
+    let node = snapshot
+        .nodes
+        .get(&name)
+        .ok_or_else(|| ApiError::not_found("node", &name))?;
+    let known = &node.registration.value.identity_key;
+    let proved = matches!(&caller, Caller::Node(machine) if machine.key_hash == *known);
+    if known.is_empty() || !proved {
+        return Err(ApiError::Unauthorized(format!(
+            "the key is not the one by which the cluster knows `{name}`"
+        )));
+    }
+    let members = snapshot.members.as_ref();
+    let chosen = members.is_some_and(|members| members.value.members.contains_key(&name));
+    if !chosen || node.registration.value.deleting || node.registration.value.no_etcd {
+        return Err(ApiError::conflict(
+            format!("machine `{name}` is not one of those that hold the cluster's store"),
+            "the leader chooses them",
+        ));
+    }
+    tracing::info!(node = name, "the authorities' keys are handed over");
+    let authorities = authorities.map(|authority| {
+        let keys = AuthorityKeys {
+            certificate: authority.certificate_pem().to_owned(),
+            key: authority.key_pem(),
+        };
+        (authority.kind().name().to_owned(), keys)
+    });
+    let recovery = joining.authorities.recovery_key();
+    Ok(Json(MembershipAnswer {
+        authorities: BTreeMap::from(authorities),
+        recovery_key: recovery.map_or_else(String::new, RecoveryKey::reveal),
+    }))
+}

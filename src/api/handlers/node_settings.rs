@@ -1,0 +1,255 @@
+//! What administrators decide about machines: draining, labels and taints (RFC001-KAT 4.1.4, 8.2).
+//!
+//! Each is a PUT of the whole, so that the same request twice changes nothing.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use axum::{
+    Extension,
+    extract::{Request, State},
+    http::HeaderMap,
+    response::Response,
+};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+use super::{
+    namespaces::read_json,
+    workloads::{WriteQuery, Written},
+};
+use crate::{
+    access::authentication::Caller,
+    apply::put,
+    context::{Api, Decision},
+    errors::ApiError,
+    extract::{At, Parameters, Precondition},
+    server::limits::MAX_JSON,
+    view::node_metadata,
+};
+use kat_bundle::{check_label_key, check_label_value};
+use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
+use kat_types::api::{NodeLabels, NodeTaints, ObjectReference, Taint};
+use kat_types::{keys, reason::EventReason, records::NodeRegistration, transaction::Compare};
+
+/// Most labels, or taints, of a machine.
+const MAX_ENTRIES: usize = 64;
+
+/// The query of a drain.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct DrainQuery {
+    /// Say what would happen, and do nothing.
+    dry_run: bool,
+    /// What no other machine takes is stopped too.
+    force: bool,
+}
+
+pub(crate) async fn drain(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<DrainQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    let DrainQuery { dry_run, force } = query;
+    let wish = Wish::Drain { force };
+    let query = WriteQuery { dry_run };
+    set(&api, &caller, &name, query, precondition, wish).await
+}
+
+pub(crate) async fn uncordon(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(&headers)?;
+    set(&api, &caller, &name, query, precondition, Wish::Uncordon).await
+}
+
+pub(crate) async fn labels(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeLabels { labels } = read_json(&api, request, MAX_JSON).await?;
+    check_count("labels", labels.len())?;
+    for (key, value) in &labels {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("labels: {error}")))?;
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        Wish::Labels(labels),
+    )
+    .await
+}
+
+pub(crate) async fn taints(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<String>,
+    Parameters(query): Parameters<WriteQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let precondition = Precondition::read(request.headers())?;
+    let NodeTaints { taints } = read_json(&api, request, MAX_JSON).await?;
+    check_count("taints", taints.len())?;
+    let mut seen = BTreeSet::new();
+    for Taint { key, value, effect } in &taints {
+        check_label_key(key).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        check_label_value(value).map_err(|error| ApiError::invalid(format!("taints: {error}")))?;
+        if !seen.insert((key, effect)) {
+            return Err(ApiError::invalid(format!(
+                "taints: `{key}` has the effect {effect:?} twice"
+            )));
+        }
+    }
+    set(
+        &api,
+        &caller,
+        &name,
+        query,
+        precondition,
+        Wish::Taints(taints),
+    )
+    .await
+}
+
+fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
+    if count <= MAX_ENTRIES {
+        return Ok(());
+    }
+    Err(ApiError::invalid(format!(
+        "{what} has {count} entries, at most {MAX_ENTRIES} are allowed"
+    )))
+}
+
+/// What is to be.
+enum Wish {
+    Drain { force: bool },
+    Uncordon,
+    Labels(BTreeMap<String, String>),
+    Taints(Vec<Taint>),
+}
+
+async fn set(
+    api: &Api,
+    caller: &Caller,
+    name: &str,
+    query: WriteQuery,
+    precondition: Precondition,
+    wish: Wish,
+) -> Result<Response, ApiError> {
+    let now = api.now();
+    let setting = Setting {
+        caller,
+        name,
+        precondition,
+        wish,
+        now,
+        dry_run: query.dry_run,
+    };
+    let (written, revision) = api.write(|snapshot| setting.decide(snapshot)).await?;
+    Ok(written.answer(revision))
+}
+
+struct Setting<'a> {
+    caller: &'a Caller,
+    name: &'a str,
+    precondition: Precondition,
+    wish: Wish,
+    now: Timestamp,
+    dry_run: bool,
+}
+
+impl Setting<'_> {
+    fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
+        let name = self.name;
+        let node = snapshot.nodes.get(name);
+        let before = &node
+            .ok_or_else(|| ApiError::not_found("node", name))?
+            .registration;
+        self.precondition.check(Some(before.revision))?;
+        if before.value.deleting {
+            return Err(ApiError::conflict(
+                format!("machine `{name}` is on its way out of the cluster"),
+                "wait until it is gone",
+            ));
+        }
+        let mut registration = before.value.clone();
+        let (reason, what) = self.change(&mut registration)?;
+        let changed = registration != before.value;
+        let outcome = Written::of(
+            "Node",
+            if changed { "updated" } else { "unchanged" },
+            node_metadata(name, &registration, before.revision),
+        );
+        if !changed || self.dry_run {
+            return Ok(Decision::Done(outcome));
+        }
+        let key = keys::registration(name);
+        let mut operations = vec![put(key.clone(), &registration)?];
+        let object = ObjectReference {
+            kind: "Node".to_owned(),
+            name: name.to_owned(),
+            namespace: String::new(),
+            uid: registration.uid,
+        };
+        let message = format!("{what} by {}", self.caller);
+        let mut log = EventLog::new(&snapshot.events, self.now);
+        operations.extend(log.record(EventKind::Normal, reason, object, message));
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key, before.revision)],
+            operations,
+            outcome,
+        })
+    }
+
+    /// Makes the change; the event's reason, and what was done.
+    fn change(
+        &self,
+        registration: &mut NodeRegistration,
+    ) -> Result<(EventReason, &'static str), ApiError> {
+        match &self.wish {
+            Wish::Drain { force } => {
+                (registration.draining, registration.drain_forced) = (true, *force);
+                Ok(match force {
+                    true => (EventReason::DrainAsked, "draining by force was asked for"),
+                    false => (EventReason::DrainAsked, "draining was asked for"),
+                })
+            }
+            Wish::Uncordon => {
+                (registration.draining, registration.drain_forced) = (false, false);
+                Ok((EventReason::Uncordoned, "opened to new work"))
+            }
+            Wish::Labels(labels) => {
+                let own = OWN_LABELS.iter();
+                let mut own = own.filter(|key| labels.get(**key) != registration.labels.get(**key));
+                if let Some(key) = own.next() {
+                    return Err(ApiError::invalid(format!(
+                        "labels: `{key}` says what the machine is, and stays as it is"
+                    )));
+                }
+                registration.labels.clone_from(labels);
+                Ok((EventReason::LabelsChanged, "labels were changed"))
+            }
+            Wish::Taints(taints) => {
+                registration.taints.clone_from(taints);
+                Ok((EventReason::TaintsChanged, "taints were changed"))
+            }
+        }
+    }
+}

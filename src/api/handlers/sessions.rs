@@ -1,0 +1,320 @@
+//! Sessions with an instance: a command in its container, or a connection to one of its ports
+//! ([`kat_types::frames`] go both ways).
+//!
+//! A session is over when its outputs end. When the caller goes away, its inputs end without
+//! [`Input::End`], or what it gets is dropped; then whatever the session started is ended too.
+
+use std::{pin::Pin, sync::Arc};
+
+use async_trait::async_trait;
+use axum::{
+    Extension,
+    body::Body,
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Deserialize;
+use tokio::{
+    sync::watch::Receiver,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    access::authentication::{Caller, still_valid},
+    context::Api,
+    errors::ApiError,
+    extract::{At, Parameters},
+    server::open_streams::Held,
+};
+use kat_plan::{InstanceEntry, Snapshot};
+use kat_types::api::NodeUsage;
+use kat_types::api::{CONTENT_TYPE, ExecRequest};
+use kat_types::frames::{Frames, Input, Message, Output};
+
+/// Most words of a command.
+const MOST_WORDS: usize = 1024;
+
+/// What a session is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionRequest {
+    /// A command in the instance's container.
+    Exec(ExecRequest),
+    /// A connection to this port of the instance.
+    Forward(u16),
+}
+
+/// Why a session can't begin.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// The instance's machine can't be asked now.
+    #[error("{0}")]
+    Away(String),
+    /// It is not possible now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// Too many are open on the machine, of this caller or of all.
+    #[error("{message}")]
+    TooMany {
+        /// Whose, and how many.
+        message: String,
+        /// What to do.
+        hint: Option<String>,
+    },
+    /// As it is the instance has no such thing.
+    #[error("{0}")]
+    Conflict(String),
+}
+
+impl From<SessionError> for ApiError {
+    fn from(error: SessionError) -> Self {
+        match error {
+            SessionError::Away(reason) => Self::MachineAway(reason),
+            SessionError::Unavailable(reason) => Self::Unavailable(reason),
+            SessionError::TooMany { message, hint } => Self::TooManyStreams { message, hint },
+            SessionError::Conflict(message) => Self::Conflict {
+                message,
+                hint: None,
+            },
+        }
+    }
+}
+
+/// What the caller sends. An end without [`Input::End`] says that the caller is gone.
+pub type Inputs = Pin<Box<dyn Stream<Item = Input> + Send>>;
+
+/// What the caller gets; [`Output::Exit`] or [`Output::Failed`] is the last one.
+pub type Outputs = Pin<Box<dyn Stream<Item = Output> + Send>>;
+
+/// Begins sessions with instances, and counts what these take.
+#[async_trait]
+pub trait InstanceSessions: Send + Sync + 'static {
+    /// A session with one instance. It ends when what this gives is dropped. The caller is named as in
+    /// audit lines, where it is known.
+    async fn begin(
+        &self,
+        caller: Option<&str>,
+        instance: &InstanceEntry,
+        request: SessionRequest,
+        inputs: Inputs,
+    ) -> Result<Outputs, SessionError>;
+
+    /// What these instances, which are all of one machine, take now. Those that do not run are left out.
+    async fn usage(
+        &self,
+        node: &str,
+        instances: &[InstanceEntry],
+    ) -> Result<NodeUsage, SessionError>;
+}
+
+/// The query of `exec`: JSON, so that a command's words come through as they are.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ExecParameters {
+    request: String,
+}
+
+impl ExecParameters {
+    pub(crate) fn request(&self) -> Result<SessionRequest, ApiError> {
+        let request: ExecRequest = serde_json::from_str(&self.request)
+            .map_err(|error| ApiError::invalid(format!("request: {error}")))?;
+        let words = &request.command;
+        if words.first().is_none_or(String::is_empty) {
+            return Err(ApiError::invalid("request: there is no command"));
+        }
+        if words.len() > MOST_WORDS || words.iter().any(|word| word.contains('\0')) {
+            return Err(ApiError::invalid(format!(
+                "request: a command has at most {MOST_WORDS} words, without zero bytes"
+            )));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
+        if request.term.len() > 64 || !request.term.bytes().all(plain) {
+            return Err(ApiError::invalid("request: term is no terminal's kind"));
+        }
+        Ok(SessionRequest::Exec(request))
+    }
+}
+
+/// The query of `forward`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ForwardParameters {
+    port: u16,
+}
+
+impl ForwardParameters {
+    pub(crate) fn request(&self) -> Result<SessionRequest, ApiError> {
+        if self.port == 0 {
+            return Err(ApiError::invalid("port: 0 is no port"));
+        }
+        Ok(SessionRequest::Forward(self.port))
+    }
+}
+
+type Name = (String, String, String);
+
+pub(crate) async fn exec(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<Name>,
+    Parameters(query): Parameters<ExecParameters>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    begin(api, caller, name, query.request()?, body).await
+}
+
+pub(crate) async fn forward(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(name): At<Name>,
+    Parameters(query): Parameters<ForwardParameters>,
+    body: Body,
+) -> Result<Response, ApiError> {
+    begin(api, caller, name, query.request()?, body).await
+}
+
+async fn begin(
+    api: Arc<Api>,
+    caller: Caller,
+    (namespace, workload, id): Name,
+    request: SessionRequest,
+    body: Body,
+) -> Result<Response, ApiError> {
+    // A member that is cut off does not hear that a token was revoked.
+    api.leadership()?;
+    let snapshot = api.snapshot()?;
+    let entry = snapshot.instances.get(&id).filter(|entry| {
+        let assignment = &entry.assignment.value;
+        assignment.namespace == namespace && assignment.workload == workload
+    });
+    let entry = entry.ok_or_else(|| ApiError::not_found("instance", &id))?;
+    let held = api.stream(&caller)?;
+    let sessions = &api.config.sessions;
+    let name = caller.to_string();
+    let begun = sessions.begin(Some(&name), entry, request, inputs(body));
+    let outputs = begun.await?;
+    let talking = Talking {
+        checked_at: Instant::now(),
+        snapshots: api.config.handle.snapshot.clone(),
+        api,
+        caller,
+        outputs: Some(outputs),
+        _held: held,
+    };
+    let outputs = stream::unfold(talking, |mut talking| async move {
+        let output = talking.next().await?;
+        Some((output, talking))
+    });
+    Ok(answer(outputs))
+}
+
+/// The inputs in a body; a body that breaks off or is not understood is a caller that is gone.
+pub(crate) fn inputs(body: Body) -> Inputs {
+    let state = (body.into_data_stream(), Frames::default());
+    Box::pin(stream::unfold(
+        state,
+        |(mut pieces, mut frames)| async move {
+            loop {
+                match frames.take() {
+                    Ok(Some(input)) => return Some((input, (pieces, frames))),
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::debug!("a session's caller is not understood: {error:#}");
+                        return None;
+                    }
+                }
+                frames.push(&pieces.next().await?.ok()?);
+            }
+        },
+    ))
+}
+
+/// The outputs as a body.
+pub(crate) fn answer(outputs: impl Stream<Item = Output> + Send + 'static) -> Response {
+    let body = outputs.map(|output| Ok::<_, std::convert::Infallible>(output.encode()));
+    let headers = [(header::CONTENT_TYPE, CONTENT_TYPE)];
+    (StatusCode::OK, headers, Body::from_stream(body)).into_response()
+}
+
+/// A session for as long as its caller may have it.
+struct Talking {
+    api: Arc<Api>,
+    caller: Caller,
+    snapshots: Receiver<Option<Arc<Snapshot>>>,
+    checked_at: Instant,
+    /// Nothing once it was ended.
+    outputs: Option<Outputs>,
+    _held: Held,
+}
+
+impl Talking {
+    async fn next(&mut self) -> Option<Output> {
+        let shutdown = self.api.shutdown.clone();
+        loop {
+            // A token runs out without any change of the state.
+            let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
+            let outputs = self.outputs.as_mut()?;
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => {
+                    return self.end(&ApiError::Unavailable("this machine's agent ends".to_owned()));
+                }
+                Ok(()) = self.snapshots.changed() => {}
+                () = sleep_until(check_at) => {}
+                output = outputs.next() => return output,
+            }
+            self.checked_at = Instant::now();
+            let snapshot = self.snapshots.borrow_and_update().clone();
+            let now = self.api.now();
+            let valid = snapshot.map_or(Ok(()), |one| still_valid(&self.caller, &one, now));
+            if let Err(error) = valid {
+                return self.end(&error);
+            }
+        }
+    }
+
+    fn end(&mut self, error: &ApiError) -> Option<Output> {
+        self.outputs = None;
+        Some(Output::Failed(Box::new(error.body())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exec(request: &str) -> Result<SessionRequest, ApiError> {
+        let request = request.to_owned();
+        ExecParameters { request }.request()
+    }
+
+    #[test]
+    fn a_command_is_bounded_and_there_is_one() {
+        assert!(exec(r#"{"command":["/bin/sh","-c",""],"term":"xterm-256color"}"#).is_ok());
+        let many = vec!["x"; MOST_WORDS + 1];
+        for wrong in [
+            String::new(),
+            r#"{"command":[]}"#.to_owned(),
+            r#"{"command":[""]}"#.to_owned(),
+            r#"{"command":["a\u0000b"]}"#.to_owned(),
+            r#"{"command":["a"],"term":"x\u001b[31m"}"#.to_owned(),
+            serde_json::json!({"command": many}).to_string(),
+        ] {
+            assert!(exec(&wrong).is_err(), "{wrong:.60}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_is_not_understood_is_gone() {
+        let body = [
+            Input::Data("a".into()).encode(),
+            Input::End.encode(),
+            Output::Exit(0).encode(),
+            Input::Data("b".into()).encode(),
+        ]
+        .concat();
+        let found: Vec<Input> = inputs(Body::from(body)).collect().await;
+        assert_eq!(found, [Input::Data("a".into()), Input::End]);
+    }
+}

@@ -1,0 +1,213 @@
+//! Tokens: list, create, delete. The store keeps a hash; the secret is shown once.
+
+use std::sync::Arc;
+
+use axum::{
+    Extension, Json,
+    extract::{Request, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use jiff::{SignedDuration, Timestamp};
+
+use super::namespaces::read_json;
+use crate::{
+    access::authentication::Caller,
+    apply::put,
+    context::{Api, Decision},
+    errors::ApiError,
+    extract::{At, Parameters},
+    server::limits::MAX_JSON,
+    view::token_view,
+    watch::{ListQuery, answer},
+};
+use kat_pki::token::{Token, TokenError};
+use kat_plan::endpoint_for_joining;
+use kat_types::api::{Scope, TokenRequest};
+use kat_types::{
+    keys,
+    records::TokenRecord,
+    transaction::{Compare, Operation},
+};
+
+/// Most tokens of a cluster.
+const MAX_TOKENS: usize = 1000;
+/// Most characters of a token's name.
+const MAX_NAME: usize = 64;
+/// Longest time for which whoever reaches the API may join: a day.
+const MAX_TRUST: u64 = 24 * 3600;
+/// Life of a token for a program, where no other is asked for: 90 days. Such a token lies in the settings of
+/// some other system, and is forgotten there.
+const PROGRAM_TTL: u64 = 90 * 24 * 3600;
+/// Longest life of a token that has an end: ten years.
+const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
+
+/// A token that was just made.
+#[derive(Clone, PartialEq, Eq)]
+pub struct NewToken {
+    /// Its id, which is no secret.
+    pub id: String,
+    /// The whole token, `kat1.<id>.<secret>`.
+    pub token: String,
+    /// What the store keeps.
+    pub record: TokenRecord,
+}
+
+/// Makes a token.
+///
+/// # Errors
+/// [`TokenError::Randomness`].
+pub fn new_token(
+    scope: Scope,
+    name: &str,
+    now: Timestamp,
+    expires: Option<Timestamp>,
+) -> Result<NewToken, TokenError> {
+    let token = Token::generate(None)?;
+    Ok(record(&token, scope, name, now, expires))
+}
+
+fn record(
+    token: &Token,
+    scope: Scope,
+    name: &str,
+    now: Timestamp,
+    expires: Option<Timestamp>,
+) -> NewToken {
+    NewToken {
+        id: token.id().to_owned(),
+        token: token.reveal(),
+        record: TokenRecord {
+            schema: 1,
+            hash: token.hash(),
+            scope,
+            name: name.to_owned(),
+            created: now,
+            expires,
+            uses: None,
+            insecure_trust_network: false,
+        },
+    }
+}
+
+pub(crate) async fn list(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    Parameters(query): Parameters<ListQuery>,
+) -> Result<Response, ApiError> {
+    answer(&api, &caller, &query, Arc::new(|view| view.tokens())).await
+}
+
+pub(crate) async fn create(
+    State(api): State<Arc<Api>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let request: TokenRequest = read_json(&api, request, MAX_JSON).await?;
+    if request.name.chars().count() > MAX_NAME || request.name.chars().any(char::is_control) {
+        return Err(ApiError::invalid(format!(
+            "name: at most {MAX_NAME} characters without control characters are allowed"
+        )));
+    }
+    let now = api.now();
+    let life = request.ttl_seconds.or(match request.scope {
+        Scope::Read | Scope::Deploy { .. } => Some(PROGRAM_TTL),
+        Scope::Admin | Scope::Join => None,
+    });
+    let expires = match life {
+        None => None,
+        Some(seconds @ 1..=MAX_TTL) => {
+            let life = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            Some(
+                now.checked_add(life)
+                    .map_err(|error| ApiError::Internal(error.to_string()))?,
+            )
+        }
+        Some(seconds) => {
+            return Err(ApiError::invalid(format!(
+                "ttlSeconds is {seconds}, expected 1 to {MAX_TTL}, or none"
+            )));
+        }
+    };
+    let joining = request.scope == Scope::Join;
+    match request.uses {
+        Some(_) if !joining => {
+            return Err(ApiError::invalid(
+                "uses: only a token for joining is used up",
+            ));
+        }
+        Some(0) => return Err(ApiError::invalid("uses is 0, expected at least 1, or none")),
+        _ => {}
+    }
+    if request.insecure_trust_network {
+        if !joining {
+            return Err(ApiError::invalid(
+                "insecureTrustNetwork: only a token for joining can do without its secret",
+            ));
+        }
+        if request
+            .ttl_seconds
+            .is_none_or(|seconds| seconds > MAX_TRUST)
+        {
+            return Err(ApiError::invalid(format!(
+                "insecureTrustNetwork: ttlSeconds must be given, and be {MAX_TRUST} at most"
+            )));
+        }
+        if request.uses.is_none() {
+            return Err(ApiError::invalid(
+                "insecureTrustNetwork: uses must be given: how many machines may join",
+            ));
+        }
+    }
+    let authority = joining.then(|| api.joining()).transpose()?;
+    let authority = authority.map(|joining| joining.authorities.fingerprint());
+    let token = Token::generate(authority.as_deref())
+        .map_err(|error| ApiError::Internal(error.to_string()))?;
+    let mut new = record(&token, request.scope, &request.name, now, expires);
+    new.record.uses = request.uses;
+    new.record.insecure_trust_network = request.insecure_trust_network;
+    api.write(|snapshot| {
+        if let Scope::Deploy { namespace } = &new.record.scope
+            && !snapshot.namespaces.contains_key(namespace)
+        {
+            return Err(ApiError::not_found("namespace", namespace));
+        }
+        if snapshot.tokens.len() >= MAX_TOKENS {
+            return Err(ApiError::conflict(
+                format!("there are {MAX_TOKENS} tokens already"),
+                "delete some that are not needed",
+            ));
+        }
+        let key = keys::token(&new.id);
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key.clone(), 0)],
+            operations: vec![put(key, &new.record)?],
+            outcome: (),
+        })
+    })
+    .await?;
+    let mut view = token_view(&new.id, &new.record);
+    // Nobody needs its secret.
+    view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
+    if joining {
+        view.leader_api = endpoint_for_joining(&*api.snapshot()?);
+    }
+    Ok((StatusCode::CREATED, Json(view)).into_response())
+}
+
+pub(crate) async fn delete(
+    State(api): State<Arc<Api>>,
+    At(id): At<String>,
+) -> Result<StatusCode, ApiError> {
+    api.write(|snapshot| {
+        let stored = snapshot.tokens.get(&id);
+        let stored = stored.ok_or_else(|| ApiError::not_found("token", &id))?;
+        let key = keys::token(&id);
+        Ok(Decision::Write {
+            conditions: vec![Compare::ModRevision(key.clone(), stored.revision)],
+            operations: vec![Operation::Delete(key)],
+            outcome: (),
+        })
+    })
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}

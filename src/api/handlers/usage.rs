@@ -1,0 +1,113 @@
+//! What instances take now, as their machines count it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use axum::{Extension, Json, extract::State};
+use futures_util::future::join_all;
+use tokio::sync::Semaphore;
+
+use super::workloads::check_namespace_exists;
+use crate::{access::authentication::Caller, context::Api, errors::ApiError, extract::At};
+use kat_plan::InstanceEntry;
+use kat_types::api::{MachineAway, NamespaceUsage, NodeUsage};
+
+/// Calls whose machines are asked at once; further ones wait. Each asks a machine on a connection of its
+/// own, of which that takes only so many, for logs and commands too.
+const AT_ONCE: usize = 8;
+
+/// Lets calls ask machines, so many at once.
+pub(crate) struct Turns(Semaphore);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self(Semaphore::new(AT_ONCE))
+    }
+}
+
+impl Turns {
+    /// What the asking gives, once it is its turn.
+    async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
+        // It is never closed.
+        let _turn = self.0.acquire().await.ok();
+        asking.await
+    }
+}
+
+pub(crate) async fn of_node(
+    State(api): State<Arc<Api>>,
+    Extension(caller): Extension<Caller>,
+    At(node): At<String>,
+) -> Result<Json<NodeUsage>, ApiError> {
+    let snapshot = api.snapshot()?;
+    let unseen = caller.sees_only_this_machine() && node != api.config.node_name;
+    if unseen || !snapshot.nodes.contains_key(&node) {
+        return Err(ApiError::not_found("node", &node));
+    }
+    let here = snapshot.instances.values().filter(|one| one.node == node);
+    let here: Vec<InstanceEntry> = here.cloned().collect();
+    if here.is_empty() {
+        return Ok(Json(NodeUsage::default()));
+    }
+    let asking = api.config.sessions.usage(&node, &here);
+    Ok(Json(api.turns.wait(asking).await?))
+}
+
+/// Asks all machines that have an instance of the namespace, all at once.
+pub(crate) async fn of_namespace(
+    State(api): State<Arc<Api>>,
+    At(namespace): At<String>,
+) -> Result<Json<NamespaceUsage>, ApiError> {
+    check_namespace_exists(&api, &namespace)?;
+    let snapshot = api.snapshot()?;
+    let mut by_node: BTreeMap<&str, Vec<InstanceEntry>> = BTreeMap::new();
+    for entry in snapshot.instances.values() {
+        if entry.assignment.value.namespace == namespace {
+            let here = by_node.entry(&entry.node).or_default();
+            here.push(entry.clone());
+        }
+    }
+    let asked = by_node
+        .iter()
+        .map(|(node, here)| api.config.sessions.usage(node, here));
+    let answers = api.turns.wait(join_all(asked)).await;
+    let mut usage = NamespaceUsage::default();
+    for ((node, here), answer) in by_node.iter().zip(answers) {
+        match answer {
+            // A machine counts all that it runs: what is not of this namespace is not the caller's.
+            Ok(mut found) => {
+                found.instances.retain(|one| {
+                    let same =
+                        |entry: &InstanceEntry| entry.assignment.value.instance == one.instance;
+                    here.iter().any(same)
+                });
+                usage.instances.append(&mut found.instances);
+            }
+            Err(error) => usage.away.push(MachineAway {
+                node: (*node).to_owned(),
+                message: error.to_string(),
+            }),
+        }
+    }
+    Ok(Json(usage))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn only_so_many_calls_ask_at_once_and_all_have_their_turn() {
+        let turns = Turns::default();
+        let (asking, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let ask = async || {
+            most.fetch_max(asking.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            asking.fetch_sub(1, Ordering::SeqCst)
+        };
+        let calls = (0..AT_ONCE * 4).map(|_| turns.wait(ask()));
+        assert_eq!(join_all(calls).await.len(), AT_ONCE * 4);
+        assert_eq!(most.into_inner(), AT_ONCE);
+    }
+}

@@ -1,0 +1,145 @@
+//! What one machine sends another of its volumes, on the port of its agent: the one that the leader's wish names gets
+//! the one volume that it names, once its last instance has ended (ARCHITECTURE.md, Volumes).
+
+use std::{convert::Infallible, pin::Pin, sync::Arc};
+
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use futures_util::{Stream, StreamExt};
+use serde::Deserialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    access::{
+        audit::{Bounded, BoundedLines},
+        authentication::{Caller, CertifiedMachine, Peer},
+    },
+    agent_port::{KnowsPeer, over},
+    errors::ApiError,
+    extract::{At, Parameters},
+    server::{open_streams::OpenStreams, pools::Standing},
+};
+use kat_pki::{PeerCertificate, PeerIdentity};
+
+/// A copy's pieces.
+pub type CopyStream = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
+
+/// The volumes of this machine that others are to take.
+pub trait VolumeCopies: Send + Sync {
+    /// Begins to send `volume` (`NAMESPACE/WORKLOAD/VOLUME`) for the move `id` to the machine of that name.
+    ///
+    /// # Errors
+    /// [`ApiError::Forbidden`] where the leader does not want this of this machine now.
+    fn open(&self, machine: &str, volume: &str, id: &str) -> Result<CopyStream, ApiError>;
+}
+
+/// The query of the route.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct CopyParameters {
+    id: String,
+}
+
+/// Which machine calls.
+#[derive(Debug, Clone)]
+struct Machine(String, PeerCertificate);
+
+struct Sender {
+    copies: Arc<dyn VolumeCopies>,
+    knows: KnowsPeer,
+    streams: Arc<OpenStreams>,
+    lines: Arc<BoundedLines>,
+    shutdown: CancellationToken,
+}
+
+/// The routes that machines may use, and nobody else.
+pub(crate) fn routes(
+    copies: Arc<dyn VolumeCopies>,
+    knows: KnowsPeer,
+    streams: Arc<OpenStreams>,
+    lines: Arc<BoundedLines>,
+    shutdown: CancellationToken,
+) -> Router {
+    let sender = Arc::new(Sender {
+        copies,
+        knows,
+        streams,
+        lines,
+        shutdown,
+    });
+    let only_machines = from_fn_with_state(Arc::clone(&sender), only_machines);
+    Router::new()
+        .route(
+            "/v1alpha1/n/{namespace}/workloads/{workload}/volumes/{volume}/copy",
+            get(copy).route_layer(only_machines),
+        )
+        .with_state(sender)
+}
+
+/// One line for each call, whoever it comes from.
+async fn only_machines(
+    State(sender): State<Arc<Sender>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let peer = request.extensions().get::<Peer>();
+    let certificate = peer.and_then(|peer| peer.certificate.clone());
+    let name = match certificate.as_ref().map(|one| &one.identity) {
+        Some(PeerIdentity::Node(name)) => name.clone(),
+        _ => String::new(),
+    };
+    let machine = certificate.filter(|one| !name.is_empty() && (sender.knows)(one));
+    let path: String = request.uri().path().chars().take(256).collect();
+    let response = if let Some(certificate) = machine {
+        if let Some(standing) = request.extensions().get::<Standing>() {
+            standing.prove(&Caller::Node(CertifiedMachine {
+                name: name.clone(),
+                key_hash: certificate.key_hash.clone(),
+            }));
+        }
+        let machine = Machine(name.clone(), certificate);
+        request.extensions_mut().insert(machine);
+        next.run(request).await
+    } else {
+        let message = "only a machine that is to take this volume is answered here";
+        let refused = ApiError::Forbidden {
+            message: message.to_owned(),
+            hint: None,
+        };
+        refused.into_response()
+    };
+    let status = response.status().as_u16();
+    if status < 400 || sender.lines.take(Bounded::Anybody) {
+        tracing::info!(target: "audit", "GET {path} {status} by node:{name} on the agent's port");
+    }
+    response
+}
+
+async fn copy(
+    State(sender): State<Arc<Sender>>,
+    axum::Extension(Machine(machine, certificate)): axum::Extension<Machine>,
+    At((namespace, workload, volume)): At<(String, String, String)>,
+    Parameters(query): Parameters<CopyParameters>,
+) -> Result<Response, ApiError> {
+    let held = sender.streams.open(Some(&format!("node:{machine}")))?;
+    let volume = format!("{namespace}/{workload}/{volume}");
+    let pieces = sender.copies.open(&machine, &volume, &query.id)?;
+    let over = over(
+        sender.shutdown.clone(),
+        Arc::clone(&sender.knows),
+        certificate,
+    );
+    let pieces = pieces
+        .map(move |piece| {
+            let _held = &held;
+            Ok::<_, Infallible>(piece)
+        })
+        .take_until(over);
+    Ok(Body::from_stream(pieces).into_response())
+}

@@ -1,0 +1,137 @@
+//! What is open at once: watches, logs, commands and connections, of all callers and of each.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// OpenStreams that are open.
+#[derive(Debug)]
+pub struct OpenStreams {
+    most: usize,
+    most_of_one: usize,
+    /// By caller; never zero. Under no name, those of callers that are not known.
+    open: Mutex<BTreeMap<String, usize>>,
+}
+
+/// Why there can't be one more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Full {
+    /// All callers together have as many as there may be.
+    #[error(
+        "{0} streams (watches, logs, commands, connections) are open, the most for all callers together"
+    )]
+    All(usize),
+    /// This one has.
+    #[error(
+        "`{caller}` has {most} streams (watches, logs, commands, connections) open, the most for one caller"
+    )]
+    OfCaller {
+        /// As audit lines name it.
+        caller: String,
+        /// How many.
+        most: usize,
+    },
+}
+
+impl Full {
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::All(_) => "try again when some of them have ended",
+            Self::OfCaller { .. } => {
+                "end some of them, or give each program a token of its own (`katcall token create`)"
+            }
+        }
+    }
+}
+
+/// One stream, until it is dropped.
+#[derive(Debug)]
+pub struct Held {
+    streams: Arc<OpenStreams>,
+    caller: String,
+}
+
+impl OpenStreams {
+    /// At most so many, and so many of one caller.
+    pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            most_of_one,
+            open: Mutex::default(),
+        })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<String, usize>> {
+        self.open.lock()
+    }
+
+    /// How many are open.
+    pub fn count(&self) -> usize {
+        self.locked().values().sum()
+    }
+
+    /// One more; of a caller that is not known it only counts among all.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn open(self: &Arc<Self>, caller: Option<&str>) -> Result<Held, Full> {
+        let name = caller.unwrap_or_default();
+        let mut open = self.locked();
+        if open.values().sum::<usize>() >= self.most {
+            return Err(Full::All(self.most));
+        }
+        let own = open.get(name).copied().unwrap_or(0);
+        if caller.is_some() && own >= self.most_of_one {
+            return Err(Full::OfCaller {
+                caller: name.to_owned(),
+                most: self.most_of_one,
+            });
+        }
+        open.insert(name.to_owned(), own + 1);
+        Ok(Held {
+            streams: Arc::clone(self),
+            caller: name.to_owned(),
+        })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut open = self.streams.locked();
+        if let Some(own) = open.get_mut(&self.caller) {
+            *own -= 1;
+            if *own == 0 {
+                open.remove(&self.caller);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_caller_has_its_part_and_no_more() {
+        let streams = OpenStreams::new(5, 2);
+        let open = |caller| streams.open(caller);
+        let first = [open(Some("a")), open(Some("a"))];
+        assert!(first.iter().all(Result::is_ok));
+        let full = Full::OfCaller {
+            caller: "a".to_owned(),
+            most: 2,
+        };
+        assert_eq!(open(Some("a")).err(), Some(full));
+        // Those that are not known have no part of their own.
+        let unknown = [open(None), open(None), open(None)];
+        assert!(unknown.iter().all(Result::is_ok));
+        assert_eq!(open(Some("b")).err(), Some(Full::All(5)));
+        drop(first);
+        let other = [open(Some("b")), open(Some("a"))];
+        assert!(other.iter().all(Result::is_ok));
+        assert_eq!(streams.count(), 5);
+        drop((other, unknown));
+        assert!(streams.open.lock().is_empty());
+    }
+}

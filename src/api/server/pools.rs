@@ -1,0 +1,367 @@
+//! Places for connections. Each connection has a place in one pool, so that a caller who opens many of them takes
+//! places from others of its own kind alone, and first from itself (ARCHITECTURE.md, The API).
+//!
+//! A connection over TCP begins among the unproved ones, and moves to the pool of its certificate or token with the
+//! first call that proves one. A pool that is full never leaves its places with whoever has most of them: that one's
+//! oldest connection ends for a newcomer that has fewer.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+
+use parking_lot::{Mutex, MutexGuard};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::limits::{Limits, Share, address_group};
+use crate::access::authentication::{Caller, Peer, Source};
+
+/// What a newcomer gets whose own share is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ShareUsedUp {
+    /// No place.
+    Refuse,
+    /// The place of its own oldest connection, so that idle connections never keep out a handshake.
+    ReplaceOldest,
+}
+
+/// Connections of one kind.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    share: Share,
+    used_up: ShareUsedUp,
+    places: Mutex<Places>,
+}
+
+#[derive(Debug, Default)]
+struct Places {
+    next: u64,
+    count: usize,
+    /// By key, oldest first; no key is without a connection.
+    held: BTreeMap<String, BTreeMap<u64, CancellationToken>>,
+}
+
+/// A connection's place, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pool: Arc<Pool>,
+    key: String,
+    number: u64,
+}
+
+impl Pool {
+    fn new(share: Share, used_up: ShareUsedUp) -> Arc<Self> {
+        Arc::new(Self {
+            share,
+            used_up,
+            places: Mutex::default(),
+        })
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Places> {
+        self.places.lock()
+    }
+
+    /// A place for one more connection of this key; nothing where there is none. `ended` is cancelled when the place
+    /// goes to another connection.
+    pub(crate) fn take(self: &Arc<Self>, key: String, ended: &CancellationToken) -> Option<Place> {
+        let mut places = self.locked();
+        let own = places.held.get(&key).map_or(0, BTreeMap::len);
+        if own >= self.share.each {
+            if self.used_up == ShareUsedUp::Refuse || own == 0 {
+                return None;
+            }
+            places.end_oldest_of(&key);
+        } else if places.count >= self.share.all {
+            let most = places.held.iter().max_by_key(|(_, held)| held.len());
+            let (greediest, _) = most.filter(|(_, held)| held.len() > own)?;
+            let greediest = greediest.clone();
+            places.end_oldest_of(&greediest);
+        }
+        let number = places.next;
+        places.next += 1;
+        places.count += 1;
+        let held = places.held.entry(key.clone()).or_default();
+        held.insert(number, ended.clone());
+        drop(places);
+        Some(Place {
+            pool: Arc::clone(self),
+            key,
+            number,
+        })
+    }
+}
+
+impl Places {
+    fn end_oldest_of(&mut self, key: &str) {
+        let oldest = self.held.get(key).and_then(|held| held.keys().next());
+        if let Some(ended) = oldest.copied().and_then(|oldest| self.remove(key, oldest)) {
+            ended.cancel();
+        }
+    }
+
+    fn remove(&mut self, key: &str, number: u64) -> Option<CancellationToken> {
+        let held = self.held.get_mut(key)?;
+        let removed = held.remove(&number)?;
+        if held.is_empty() {
+            self.held.remove(key);
+        }
+        self.count = self.count.saturating_sub(1);
+        Some(removed)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.locked().remove(&self.key, self.number);
+    }
+}
+
+/// All pools of a server.
+#[derive(Debug)]
+pub(crate) struct Pools {
+    /// Connections passed on to the leader, by address.
+    passed_on: Arc<Pool>,
+    /// Connections whose caller has proved nothing yet, by address.
+    unproved: Arc<Pool>,
+    certificates: Arc<Pool>,
+    tokens: Arc<Pool>,
+    /// Root's on the local socket.
+    root: Arc<Pool>,
+    /// Those of others on the local socket, by uid.
+    others: Arc<Pool>,
+    anonymous_idle: Duration,
+}
+
+impl Pools {
+    pub(crate) fn new(limits: &Limits) -> Arc<Self> {
+        use ShareUsedUp::{Refuse, ReplaceOldest};
+        Arc::new(Self {
+            passed_on: Pool::new(limits.passed_on, Refuse),
+            unproved: Pool::new(limits.unproved, ReplaceOldest),
+            certificates: Pool::new(limits.by_certificate, Refuse),
+            tokens: Pool::new(limits.by_token, Refuse),
+            root: Pool::new(limits.root_on_socket, Refuse),
+            others: Pool::new(limits.others_on_socket, Refuse),
+            anonymous_idle: limits.anonymous_idle,
+        })
+    }
+
+    /// A place for a connection from this address, which is for this machine or is passed on.
+    pub(crate) fn of_address(
+        &self,
+        address: IpAddr,
+        passed_on: bool,
+        ended: &CancellationToken,
+    ) -> Option<Place> {
+        let pool = if passed_on {
+            &self.passed_on
+        } else {
+            &self.unproved
+        };
+        pool.take(address_group(address).to_string(), ended)
+    }
+
+    /// A place for a connection on the local socket.
+    pub(crate) fn of_socket(&self, uid: Option<u32>, ended: &CancellationToken) -> Option<Place> {
+        match uid {
+            Some(0) => self.root.take(String::new(), ended),
+            Some(uid) => self.others.take(uid.to_string(), ended),
+            None => self.others.take(String::new(), ended),
+        }
+    }
+}
+
+/// What a connection's caller has proved, and until when it may be silent.
+#[derive(Debug, Clone)]
+pub(crate) struct Standing(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+struct State {
+    pools: Arc<Pools>,
+    ended: CancellationToken,
+    /// Held for as long as the connection is open.
+    place: Place,
+    proved: bool,
+    /// When it ends unless a request comes before.
+    deadline: Instant,
+}
+
+impl Standing {
+    /// Of a new connection, whose first request has to come by `first_by`.
+    pub(crate) fn new(
+        pools: &Arc<Pools>,
+        place: Place,
+        ended: CancellationToken,
+        peer: &Peer,
+        first_by: Instant,
+    ) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            pools: Arc::clone(pools),
+            ended,
+            place,
+            // The kernel says who is on the socket.
+            proved: matches!(peer.source, Source::Socket { .. }),
+            deadline: first_by,
+        })))
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
+    }
+
+    /// A request begins or was answered.
+    pub(crate) fn active(&self) {
+        let mut state = self.locked();
+        state.deadline = if state.proved {
+            // Its pings and its pool bound it.
+            Instant::now() + Duration::from_secs(365 * 86_400)
+        } else {
+            Instant::now() + state.pools.anonymous_idle
+        };
+    }
+
+    /// The connection is this caller's, and counts among its own from now on. Where these have no place left it
+    /// stays with the unproved ones.
+    pub(crate) fn prove(&self, caller: &Caller) {
+        let mut state = self.locked();
+        if state.proved {
+            return;
+        }
+        let pool = match caller {
+            Caller::Anonymous | Caller::Socket { .. } => return,
+            Caller::Token { .. } => &state.pools.tokens,
+            Caller::Node(_) | Caller::Leader(_) | Caller::Admin(_) => &state.pools.certificates,
+        };
+        if let Some(place) = pool.take(caller.to_string(), &state.ended) {
+            state.place = place;
+            state.proved = true;
+            drop(state);
+            self.active();
+        }
+    }
+
+    /// When the connection ends unless a request comes before.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.locked().deadline
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(each: usize, all: usize, used_up: ShareUsedUp) -> Arc<Pool> {
+        Pool::new(Share { each, all }, used_up)
+    }
+
+    /// A place and what says that it was given to another.
+    fn take(pool: &Arc<Pool>, key: &str) -> Option<(Place, CancellationToken)> {
+        let ended = CancellationToken::new();
+        let place = pool.take(key.to_owned(), &ended)?;
+        Some((place, ended))
+    }
+
+    #[test]
+    fn an_address_at_its_limit_is_refused_and_others_are_not() {
+        let pool = pool(2, 5, ShareUsedUp::Refuse);
+        let held = [take(&pool, "a"), take(&pool, "a")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(take(&pool, "a").is_none());
+        assert!(take(&pool, "b").is_some());
+        drop(held);
+        assert!(take(&pool, "a").is_some());
+        assert_eq!(pool.locked().count, 0);
+        assert!(pool.locked().held.is_empty());
+    }
+
+    #[test]
+    fn an_unproved_newcomer_replaces_the_oldest_connection_of_its_own_address() {
+        let pool = pool(2, 5, ShareUsedUp::ReplaceOldest);
+        let [oldest, newer] = [(); 2].map(|()| take(&pool, "a").unwrap());
+        let other = take(&pool, "b").unwrap();
+        let newest = take(&pool, "a").unwrap();
+        assert!(oldest.1.is_cancelled());
+        for (_, ended) in [&newer, &newest, &other] {
+            assert!(!ended.is_cancelled());
+        }
+        // Its place is another's by now.
+        drop(oldest);
+        assert_eq!(pool.locked().count, 3);
+    }
+
+    #[test]
+    fn a_full_pool_takes_from_whoever_has_most() {
+        let pool = pool(3, 5, ShareUsedUp::Refuse);
+        let many = [(); 3].map(|()| take(&pool, "a").unwrap());
+        let few = [(); 2].map(|()| take(&pool, "b").unwrap());
+        let newcomer = take(&pool, "c").unwrap();
+        let cancelled = many.iter().filter(|(_, ended)| ended.is_cancelled());
+        assert_eq!(cancelled.count(), 1);
+        assert!(!few.iter().any(|(_, ended)| ended.is_cancelled()));
+        // All have as many as the newcomer or fewer: none gives way.
+        let second = take(&pool, "c").unwrap();
+        assert!(take(&pool, "c").is_none());
+        drop((newcomer, second));
+        assert!(take(&super::tests::pool(3, 0, ShareUsedUp::ReplaceOldest), "a").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_proved_connection_leaves_its_place_to_strangers_and_has_no_idle_limit() {
+        let limits = Limits {
+            unproved: Share { each: 1, all: 1 },
+            by_certificate: Share { each: 1, all: 1 },
+            ..Limits::default()
+        };
+        let pools = Pools::new(&limits);
+        let address: IpAddr = [192, 0, 2, 1].into();
+        let peer = Peer {
+            source: Source::Network((address, 1000).into()),
+            certificate: None,
+        };
+        let open = || {
+            let ended = CancellationToken::new();
+            let place = pools.of_address(address, false, &ended).unwrap();
+            let first_by = Instant::now() + limits.header_timeout;
+            let standing = Standing::new(&pools, place, ended.clone(), &peer, first_by);
+            (standing, ended)
+        };
+        let (machine, machine_ended) = open();
+        assert_eq!(machine.deadline(), Instant::now() + limits.header_timeout);
+        machine.active();
+        assert_eq!(machine.deadline(), Instant::now() + limits.anonymous_idle);
+        let n1 = Caller::Node(crate::access::authentication::CertifiedMachine {
+            name: "n1".to_owned(),
+            key_hash: "key".to_owned(),
+        });
+        machine.prove(&n1);
+        assert!(machine.deadline() > Instant::now() + Duration::from_secs(86_400));
+        // Any number of strangers takes the one place from each other.
+        let strangers = [(); 3].map(|()| open());
+        let ended = strangers.each_ref().map(|(_, ended)| ended.is_cancelled());
+        assert_eq!(ended, [true, true, false]);
+        assert!(!machine_ended.is_cancelled());
+        // A second connection of the machine has no place among certificates, and keeps its own.
+        let (second, second_ended) = open();
+        second.prove(&n1);
+        second.active();
+        assert_eq!(second.deadline(), Instant::now() + limits.anonymous_idle);
+        assert!(!second_ended.is_cancelled() && !machine_ended.is_cancelled());
+    }
+
+    #[test]
+    fn root_on_the_socket_has_places_that_nobody_else_takes() {
+        let limits = Limits {
+            root_on_socket: Share { each: 1, all: 1 },
+            others_on_socket: Share { each: 2, all: 2 },
+            ..Limits::default()
+        };
+        let pools = Pools::new(&limits);
+        let ended = CancellationToken::new();
+        let others = [1000, 1000].map(|uid| pools.of_socket(Some(uid), &ended));
+        assert!(others.iter().all(Option::is_some));
+        assert!(pools.of_socket(Some(1000), &ended).is_none());
+        let root = pools.of_socket(Some(0), &ended);
+        assert!(root.is_some());
+        assert!(pools.of_socket(Some(0), &ended).is_none());
+        assert!(pools.of_socket(Some(1001), &ended).is_some());
+    }
+}

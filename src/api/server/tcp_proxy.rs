@@ -1,0 +1,354 @@
+//! Machines that do not lead pass connections on to the leader, unopened: TLS is between the caller
+//! and the leader, whose certificate names the cluster and not an address. A connection on the local
+//! socket of a machine that holds etcd is passed on too, with that machine's right of an
+//! administrator.
+
+use std::{io, sync::Arc, time::Duration};
+
+use futures_util::future::{BoxFuture, select_ok};
+use rustix::net::sockopt;
+use rustls::{ClientConfig, pki_types::ServerName};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, copy_bidirectional},
+    net::TcpStream,
+    time::{error::Elapsed, timeout},
+};
+use tokio_rustls::{TlsConnector, client::TlsStream};
+
+use super::limits::Limits;
+use crate::server::write_timeout::Stalled;
+
+/// Who leads, as this machine knows it.
+pub trait Leader: Send + Sync {
+    /// `host:port` at which the leader's API may be had, where this machine does not lead, the first to
+    /// be tried first; none where it is to answer itself.
+    fn endpoints(&self) -> Vec<String>;
+
+    /// Ends when these may be others than at the call.
+    fn changed(&self) -> BoxFuture<'static, ()>;
+}
+
+/// A leader that stays where it is.
+impl Leader for Vec<String> {
+    fn endpoints(&self) -> Vec<String> {
+        self.clone()
+    }
+
+    fn changed(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// Who leads, for all that pass callers on.
+pub type LeaderSource = Arc<dyn Leader>;
+
+/// The leader, for callers on the local socket.
+#[derive(Clone)]
+pub struct SocketLeader {
+    /// Who leads.
+    pub leader: LeaderSource,
+    /// With this machine's certificate of an administrator; nothing where it can't be read.
+    pub config: Arc<dyn Fn() -> Option<Arc<ClientConfig>> + Send + Sync>,
+}
+
+/// Longest wait for the leader where this machine answers itself after it.
+const STAND_IN_AFTER: Duration = Duration::from_secs(2);
+
+/// An endpoint that is there answers sooner; then the next one is tried beside it.
+const HEAD_START: Duration = Duration::from_millis(300);
+
+/// Silence after which the kernel asks whether a peer is still there.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// A connection to the leader.
+pub(crate) struct Reached<Stream> {
+    stream: Stream,
+    /// The endpoint that it leads to.
+    endpoint: String,
+}
+
+/// A connection to the leader, whoever that is by then; nothing where this machine is to answer
+/// itself, also because the leader is out of reach and it stands in for it. One for whom it would
+/// stand in is not kept waiting long.
+pub(crate) async fn reach(
+    leader: &dyn Leader,
+    limits: &Limits,
+    stands_in: bool,
+) -> io::Result<Option<Reached<TcpStream>>> {
+    let limit = if stands_in {
+        limits.handshake_timeout.min(STAND_IN_AFTER)
+    } else {
+        limits.handshake_timeout
+    };
+    let late = |_: Elapsed| io::Error::from(io::ErrorKind::TimedOut);
+    let reached = timeout(limit, follow(leader, |stream| async { Ok(stream) })).await;
+    match reached.map_err(late).flatten() {
+        Err(_) if stands_in => Ok(None),
+        reached => reached,
+    }
+}
+
+/// Connects to who leads, and to who leads then where that changes meanwhile: a leader that is gone
+/// answers nothing, and its successor is there before that is certain.
+async fn follow<Stream, Opening>(
+    leader: &dyn Leader,
+    open: impl Fn(TcpStream) -> Opening,
+) -> io::Result<Option<Reached<Stream>>>
+where
+    Opening: Future<Output = io::Result<Stream>>,
+{
+    loop {
+        let endpoints = leader.endpoints();
+        if endpoints.is_empty() {
+            return Ok(None);
+        }
+        let connecting = async {
+            let (stream, endpoint) = connect(&endpoints).await?;
+            let stream = open(stream).await?;
+            Ok(Some(Reached { stream, endpoint }))
+        };
+        tokio::select! {
+            biased;
+            reached = connecting => return reached,
+            () = until(leader, |now| now != endpoints) => {}
+        }
+    }
+}
+
+/// Waits for endpoints of which this is true.
+async fn until(leader: &dyn Leader, is_so: impl Fn(&[String]) -> bool) {
+    loop {
+        let changed = leader.changed();
+        if is_so(&leader.endpoints()) {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// The first connection to any of these. An overlay that lost its way to the leader takes packets and
+/// says nothing: the next endpoint does not wait for its end.
+async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
+    let connecting = endpoints.iter().zip(0..).map(|(endpoint, before)| {
+        Box::pin(async move {
+            tokio::time::sleep(HEAD_START.saturating_mul(before)).await;
+            let stream = TcpStream::connect(endpoint).await?;
+            io::Result::Ok((stream, endpoint.clone()))
+        })
+    });
+    let (connected, _) = select_ok(connecting).await?;
+    Ok(connected)
+}
+
+/// Passes bytes both ways until both sides have ended, one takes nothing for
+/// [`Limits::write_timeout`], or another machine leads: of one that is gone no answer comes. How long
+/// a connection may be silent is for the leader to say.
+pub(crate) async fn pass(
+    caller: TcpStream,
+    reached: Reached<TcpStream>,
+    leader: &dyn Leader,
+    limits: &Limits,
+) -> io::Result<()> {
+    caller.set_nodelay(true)?;
+    keep_alive(&caller)?;
+    keep_alive(&reached.stream)?;
+    pass_opened(caller, reached, leader, limits).await
+}
+
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE)?;
+    Ok(())
+}
+
+impl SocketLeader {
+    /// A connection to the leader within a short time; nothing where this machine is to answer itself.
+    pub(crate) async fn reach(&self) -> Option<Reached<TlsStream<TcpStream>>> {
+        // The certificate names the cluster, and the verifier compares that alone.
+        let name = ServerName::try_from("kat").ok()?;
+        let open = |stream: TcpStream| {
+            let name = name.clone();
+            async move {
+                keep_alive(&stream)?;
+                let config = (self.config)().ok_or(io::ErrorKind::PermissionDenied)?;
+                TlsConnector::from(config).connect(name, stream).await
+            }
+        };
+        let reached = timeout(STAND_IN_AFTER, follow(&*self.leader, open)).await;
+        reached.ok()?.ok()?
+    }
+}
+
+/// As [`pass`], between any two.
+pub(crate) async fn pass_opened<Caller, Stream>(
+    caller: Caller,
+    reached: Reached<Stream>,
+    leader: &dyn Leader,
+    limits: &Limits,
+) -> io::Result<()>
+where
+    Caller: AsyncRead + AsyncWrite + Unpin,
+    Stream: AsyncRead + AsyncWrite + Unpin,
+{
+    let Reached { stream, endpoint } = reached;
+    let mut caller = Stalled::new(caller, limits.write_timeout);
+    let mut stream = Stalled::new(stream, limits.write_timeout);
+    tokio::select! {
+        biased;
+        passed = copy_bidirectional(&mut caller, &mut stream) => passed.map(drop),
+        () = until(leader, |now| !now.contains(&endpoint)) => {
+            Err(io::Error::other(format!("{endpoint} leads no more")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::{TcpListener, TcpSocket},
+        sync::watch,
+    };
+
+    use super::*;
+
+    /// A leader that becomes another one.
+    struct Moving(watch::Receiver<Vec<String>>);
+
+    impl Leader for Moving {
+        fn endpoints(&self) -> Vec<String> {
+            self.0.borrow().clone()
+        }
+
+        fn changed(&self) -> BoxFuture<'static, ()> {
+            let mut now = self.0.clone();
+            now.mark_unchanged();
+            Box::pin(async move {
+                if now.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            })
+        }
+    }
+
+    /// An endpoint that takes no caller and refuses none, as that of a machine that is gone.
+    struct Silent {
+        _full: TcpListener,
+        _waiting: Vec<TcpStream>,
+        endpoint: String,
+    }
+
+    async fn silent() -> Silent {
+        // Nobody takes callers from it, and more than fit do not even begin.
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(0).unwrap();
+        let address = full.local_addr().unwrap();
+        let mut waiting = Vec::new();
+        let short = Duration::from_millis(200);
+        while let Ok(caller) = timeout(short, TcpStream::connect(address)).await {
+            waiting.push(caller.unwrap());
+        }
+        Silent {
+            _full: full,
+            _waiting: waiting,
+            endpoint: address.to_string(),
+        }
+    }
+
+    async fn open() -> (TcpListener, String) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = listener.local_addr().unwrap().to_string();
+        (listener, endpoint)
+    }
+
+    const DEADLINE: Duration = Duration::from_secs(30);
+
+    #[tokio::test]
+    async fn an_endpoint_that_does_not_answer_does_not_hold_up_the_next() {
+        let silent = silent().await;
+        let (closed, refusing) = open().await;
+        drop(closed);
+        let (_listener, open) = open().await;
+        let limits = Limits::default();
+        for first in [&silent.endpoint, &refusing] {
+            let leader = vec![first.clone(), open.clone()];
+            let reached = reach(&leader, &limits, true).await.unwrap().unwrap();
+            assert_eq!(reached.endpoint, open);
+        }
+        let nowhere = vec![silent.endpoint.clone()];
+        let reached = reach(&nowhere, &limits, true).await;
+        assert!(reached.unwrap().is_none(), "it stands in");
+        let refused = vec![refusing];
+        assert!(reach(&refused, &limits, false).await.is_err());
+        let itself = Vec::new();
+        assert!(reach(&itself, &limits, false).await.unwrap().is_none());
+    }
+
+    /// It would stand in after 2 s, or give up: the successor is there before.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_leader_that_is_gone_gets_its_successor() {
+        tokio::time::resume();
+        let silent = silent().await;
+        let (_listener, open) = open().await;
+        tokio::time::pause();
+        for (successor, stands_in) in [
+            (vec![open.clone()], true),
+            (vec![open.clone()], false),
+            // This machine leads now.
+            (Vec::new(), false),
+        ] {
+            let (place, leader) = watch::channel(vec![silent.endpoint.clone()]);
+            let leader = Moving(leader);
+            let limits = Limits {
+                handshake_timeout: Duration::MAX,
+                ..Limits::default()
+            };
+            let mut reaching = Box::pin(reach(&leader, &limits, stands_in));
+            let soon = timeout(Duration::from_secs(1), &mut reaching).await;
+            assert!(soon.is_err(), "nobody is there");
+            // As it was: this alone is no reason to begin again.
+            place.send_modify(|_| {});
+            let soon = timeout(Duration::from_millis(500), &mut reaching).await;
+            assert!(soon.is_err(), "nobody is there");
+            place.send_replace(successor.clone());
+            tokio::time::resume();
+            let reached = timeout(DEADLINE, reaching).await.unwrap().unwrap();
+            tokio::time::pause();
+            let reached = reached.map(|reached| reached.endpoint);
+            assert_eq!(reached, successor.first().cloned());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_a_leader_that_leads_no_more_ends() {
+        let (listener, first) = open().await;
+        let (_other, second) = open().await;
+        let (inner, outer) = (&listener, open().await);
+        let (place, leader) = watch::channel(vec![first.clone()]);
+        let leader = Arc::new(Moving(leader));
+        let limits = Limits::default();
+        let reached = reach(&*leader, &limits, false).await.unwrap().unwrap();
+        let (mut at_leader, _) = inner.accept().await.unwrap();
+        let mut caller = TcpStream::connect(&outer.1).await.unwrap();
+        let (taken, _) = outer.0.accept().await.unwrap();
+        let passing = tokio::spawn({
+            let leader = Arc::clone(&leader);
+            async move { pass(taken, reached, &*leader, &limits).await }
+        });
+        caller.write_all(b"ask").await.unwrap();
+        let mut asked = [0; 3];
+        at_leader.read_exact(&mut asked).await.unwrap();
+        // It has one more address.
+        place.send_replace(vec![second.clone(), first]);
+        at_leader.write_all(b"say").await.unwrap();
+        caller.read_exact(&mut asked).await.unwrap();
+        assert_eq!(&asked, b"say");
+        place.send_replace(vec![second]);
+        let ended = timeout(DEADLINE, caller.read(&mut asked)).await.unwrap();
+        assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+        let error = timeout(DEADLINE, passing).await.unwrap().unwrap();
+        assert!(error.unwrap_err().to_string().ends_with("leads no more"));
+    }
+}

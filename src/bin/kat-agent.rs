@@ -1,7 +1,0 @@
-//! KAT on one machine: see `kat-agent --help`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    kat::agent::program::main()
-}

@@ -1,7 +1,0 @@
-//! katcall: see `katcall --help`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    ExitCode::from(kat::cli::run(std::env::args_os()))
-}

@@ -1,0 +1,84 @@
+//! Tests of the whole room: the table against the types and the decoder, hashes, archives.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
+mod archives;
+mod carried;
+mod hashes;
+mod messages;
+mod round_trip;
+mod table;
+
+use serde_json::{Value, json};
+
+use kat_bundle::*;
+
+fn template_hash(bundle: &Bundle) -> String {
+    kat_bundle::template_hash(bundle).unwrap()
+}
+
+fn spec_hash(bundle: &Bundle) -> String {
+    kat_bundle::spec_hash(bundle).unwrap()
+}
+
+/// A file of some JSON, which is YAML too.
+fn file(name: &str, value: &Value) -> SourceFile {
+    SourceFile {
+        name: name.to_owned(),
+        text: serde_json::to_string_pretty(value).unwrap(),
+    }
+}
+
+/// The least workload.
+fn workload() -> Value {
+    json!({
+        "apiVersion": "kat.dws.rip/v1alpha1",
+        "kind": "Workload",
+        "metadata": {"name": "base"},
+        "spec": {
+            "type": "Service",
+            "source": {"image": "registry.example/base:1"},
+            "replicas": 1,
+            "restartPolicy": {"condition": "Always"},
+            "container": {},
+        },
+    })
+}
+
+/// The least document of a kind.
+fn least(kind: Kind) -> Value {
+    let mut value = match kind {
+        Kind::Workload => return workload(),
+        Kind::VirtualLoadBalancer => json!({"spec": {"ports": [{"containerPort": 8080}]}}),
+        Kind::JobDefinition | Kind::BuildDefinition => json!({"spec": {}}),
+        Kind::Namespace => json!({"metadata": {"name": "base"}}),
+        Kind::ClusterConfiguration => json!({
+            "metadata": {"name": "base"},
+            "spec": {"clusterCIDR": "10.100.0.0/16", "serviceCIDR": "10.200.0.0/16"},
+        }),
+        Kind::AgentConfig => return json!({}),
+    };
+    value["apiVersion"] = json!(kat_types::resource::API_VERSION);
+    value["kind"] = json!(kind.as_str());
+    value
+}
+
+/// Strictly parsed files.
+fn parsed(files: &[SourceFile]) -> Bundle {
+    parse(files, Mode::Strict).unwrap_or_else(|found| panic!("{}", lines(&found)))
+}
+
+/// One line for each mistake.
+fn lines(found: &[Diagnostic]) -> String {
+    let lines: Vec<_> = found
+        .iter()
+        .map(|found| format!("[{}] {found}", found.class))
+        .collect();
+    lines.join("\n")
+}

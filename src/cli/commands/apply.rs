@@ -1,0 +1,210 @@
+//! `katcall apply`.
+
+mod expand;
+pub(crate) mod local;
+pub(crate) mod prune;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tokio::time::Instant;
+
+use super::plan;
+use crate::{
+    Session,
+    args::{Apply, DryRun},
+    console::Console,
+    errors::CliError,
+    output, volumes,
+    volumes::Present,
+    wait,
+    wait::Target,
+};
+use kat_client::{ClientError, Deletion};
+use kat_types::api::{ApplyResult, WorkloadItem};
+use local::{Content, Prepared, Purpose};
+
+pub(crate) async fn run<'run>(
+    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    console: &Console,
+    arguments: &Apply,
+) -> Result<u8, CliError> {
+    // All folders are read before anything is sent.
+    let prepared = local::prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
+    match arguments.dry_run {
+        Some(DryRun::Server) => {
+            let session = session()?;
+            return plan::tell(&session, &prepared, &arguments.prune, None).await;
+        }
+        Some(DryRun::Client) => return checked(console, &prepared),
+        None => {}
+    }
+    let session = session()?;
+    let surplus = prune::surplus(&session, &prepared, &arguments.prune).await?;
+    prune::confirm(&session, &surplus, &arguments.prune)?;
+    let mut targets = Vec::new();
+    let mut done = Done::default();
+    for folder in &prepared {
+        for content in &folder.contents {
+            let result = match send(&session, folder, content, false).await {
+                Ok(result) => result,
+                Err(error) => {
+                    done.tell(console);
+                    return Err(explain(error, folder, console));
+                }
+            };
+            console.line(&format!(
+                "{}/{} {}",
+                result.kind.to_lowercase(),
+                output::plain(&result.metadata.name),
+                output::plain(&result.outcome)
+            ))?;
+            if let Content::Workload { namespace, .. } = content {
+                done.count(&result.outcome);
+                targets.push(Target {
+                    namespace: namespace.clone(),
+                    name: result.metadata.name,
+                    uid: result.metadata.uid,
+                    generation: result.metadata.generation,
+                });
+            }
+        }
+    }
+    let gone = delete(&session, surplus, &mut done).await?;
+    done.tell(console);
+    if arguments.wait {
+        let started = Instant::now();
+        wait_for_all(&session, targets, started, arguments.timeout).await?;
+        for target in &gone {
+            wait::until_gone(&session, target, started + arguments.timeout).await?;
+        }
+    }
+    Ok(0)
+}
+
+/// Deletes what is in no folder; it is gone some time later.
+async fn delete(
+    session: &Session<'_>,
+    surplus: Vec<WorkloadItem>,
+    done: &mut Done,
+) -> Result<Vec<Target>, CliError> {
+    let mut gone = Vec::new();
+    let namespaces = surplus
+        .iter()
+        .filter_map(|item| item.metadata.namespace.as_deref());
+    // That data is kept is said where that is known.
+    let present = Present::of(session, namespaces).await.unwrap_or_default();
+    for item in surplus {
+        let metadata = item.metadata;
+        let namespace = metadata.namespace.unwrap_or_default();
+        match session
+            .client
+            .delete_workload(&namespace, &metadata.name, Deletion::default())
+            .await
+        {
+            Ok(()) => {}
+            // Somebody else was quicker.
+            Err(error) if error.is_not_found() => continue,
+            Err(error) => {
+                done.tell(session.console);
+                return Err(error.into());
+            }
+        }
+        let name = output::plain(&metadata.name);
+        session.console.line(&format!("workload/{name} deleting"))?;
+        volumes::say_kept(
+            session.console,
+            present.of_workload(&namespace, &metadata.name),
+        );
+        done.count("deleting");
+        gone.push(Target {
+            namespace,
+            name: metadata.name,
+            uid: metadata.uid,
+            generation: 0,
+        });
+    }
+    Ok(gone)
+}
+
+/// What was done so far, by its word.
+#[derive(Debug, Default)]
+struct Done {
+    workloads: BTreeMap<String, usize>,
+}
+
+impl Done {
+    fn count(&mut self, outcome: &str) {
+        *self.workloads.entry(output::plain(outcome)).or_default() += 1;
+    }
+
+    /// In one line, where it was more than one workload.
+    fn tell(&self, console: &Console) {
+        let all: usize = self.workloads.values().sum();
+        if all > 1 {
+            let parts = self.workloads.iter();
+            let parts: Vec<String> = parts
+                .map(|(outcome, count)| format!("{count} {outcome}"))
+                .collect();
+            console.note(&format!("{all} workloads: {}", parts.join(", ")));
+        }
+    }
+}
+
+/// What can be said without a cluster.
+fn checked(console: &Console, folders: &[Prepared]) -> Result<u8, CliError> {
+    for content in folders.iter().flat_map(|folder| &folder.contents) {
+        let (kind, name) = match content {
+            Content::Namespace(namespace) => ("namespace", &namespace.metadata.name),
+            Content::Workload { name, .. } => ("workload", name),
+        };
+        console.line(&format!("{kind}/{name} is valid"))?;
+    }
+    Ok(0)
+}
+
+/// One beginning and one deadline for all of them.
+async fn wait_for_all(
+    session: &Session<'_>,
+    targets: Vec<Target>,
+    started: Instant,
+    timeout: Duration,
+) -> Result<(), CliError> {
+    for target in targets {
+        wait::until_running(session, target, started, timeout).await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn send(
+    session: &Session<'_>,
+    folder: &Prepared,
+    content: &Content,
+    dry_run: bool,
+) -> Result<ApplyResult, CliError> {
+    let client = &session.client;
+    Ok(match content {
+        Content::Namespace(namespace) => client.create_namespace(namespace, dry_run).await?,
+        Content::Workload { namespace, name } => {
+            let archive = folder.archive.clone();
+            let applied = client.apply(namespace, name, archive, dry_run, None);
+            applied.await?.result
+        }
+    })
+}
+
+/// Shows the server's mistakes at their place in the files.
+pub(crate) fn explain(error: CliError, folder: &Prepared, console: &Console) -> CliError {
+    let CliError::Client(ClientError::Refused(refusal)) = error else {
+        return error;
+    };
+    let details = &refusal.body.details;
+    if details.is_empty() {
+        return CliError::Client(ClientError::Refused(refusal));
+    }
+    let colour = console.error_colour;
+    let excerpts: Vec<String> = details
+        .iter()
+        .map(|detail| local::excerpt(detail, &folder.path, &folder.sources, colour))
+        .collect();
+    local::mistakes(&excerpts, &format!("`{}`", folder.path))
+}

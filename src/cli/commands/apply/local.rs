@@ -1,0 +1,321 @@
+//! What is known about a folder before it is sent: its files, what they describe, the archive, and
+//! every mistake that can be seen without a cluster.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use super::expand;
+use crate::{errors::CliError, output};
+use kat_bundle as bundle;
+use kat_bundle::{Bundle, Diagnostic, MAX_BUNDLE, Mode, SourceFile};
+use kat_types::resource::Namespace;
+
+/// One thing that a folder describes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    Workload { namespace: String, name: String },
+    Namespace(Namespace),
+}
+
+/// A folder that can be sent.
+#[derive(Debug, Clone)]
+pub(crate) struct Prepared {
+    /// As the user wrote it.
+    pub(crate) path: String,
+    /// A namespace comes before the workload in it.
+    pub(crate) contents: Vec<Content>,
+    /// The gzipped tar archive.
+    pub(crate) archive: Bytes,
+    /// Name and text of each file.
+    pub(crate) sources: BTreeMap<String, String>,
+}
+
+/// What the folders are read for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Everything is checked.
+    Apply,
+    /// Only names count.
+    Delete,
+}
+
+/// Reads all folders and archives; the mistakes of all of them come at once.
+pub(crate) fn prepare_all(
+    paths: &[PathBuf],
+    purpose: Purpose,
+    colour: bool,
+) -> Result<Vec<Prepared>, CliError> {
+    let mut folders = Vec::new();
+    let mut excerpts = Vec::new();
+    let mut wrong = Vec::new();
+    let paths = paths.iter().flat_map(|path| expand::folders(path));
+    for path in paths {
+        match prepare(&path, purpose)? {
+            Ok(folder) => folders.push(folder),
+            Err((diagnostics, sources)) => {
+                let shown = path.display().to_string();
+                excerpts.extend(
+                    diagnostics
+                        .into_iter()
+                        .map(|diagnostic| draw(diagnostic, &shown, &sources, colour)),
+                );
+                wrong.push(format!("`{shown}`"));
+            }
+        }
+    }
+    if wrong.is_empty() {
+        described_once(&folders)?;
+        return Ok(folders);
+    }
+    Err(mistakes(&excerpts, &wrong.join(", ")))
+}
+
+/// No two folders may be about the same workload.
+fn described_once(folders: &[Prepared]) -> Result<(), CliError> {
+    let mut known: BTreeMap<(&str, &str), &str> = BTreeMap::new();
+    for folder in folders {
+        for content in &folder.contents {
+            let Content::Workload { namespace, name } = content else {
+                continue;
+            };
+            if let Some(other) = known.insert((namespace, name), &folder.path) {
+                return Err(CliError::usage(format!(
+                    "`{other}` and `{}` are both about the workload {namespace}/{name}",
+                    folder.path
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The excerpts and the last line after them.
+pub(crate) fn mistakes(excerpts: &[String], place: &str) -> CliError {
+    let word = if excerpts.len() == 1 {
+        "mistake"
+    } else {
+        "mistakes"
+    };
+    CliError::Diagnostics {
+        text: excerpts.join("\n\n") + "\n",
+        message: format!("{} {word} in {place}; nothing was done", excerpts.len()),
+    }
+}
+
+/// How `bundle` names an archive as a whole.
+const ARCHIVE: &str = "archive";
+
+type Sources = BTreeMap<String, String>;
+/// Mistakes of one folder, with the texts that they are in.
+type Wrong = (Vec<Diagnostic>, Sources);
+
+fn prepare(path: &Path, purpose: Purpose) -> Result<Result<Prepared, Wrong>, CliError> {
+    let shown = path.display().to_string();
+    let failed = |reason: String| CliError::failed(format!("`{shown}`: {reason}"));
+    let metadata = fs::metadata(path).map_err(|error| failed(words(&error)))?;
+    let (files, archive) = if metadata.is_dir() {
+        (bundle::read_folder(path), None)
+    } else if path.extension().is_some_and(|extension| extension == "kat") {
+        return Err(one_file(path));
+    } else {
+        let archive = read(path).map_err(|error| failed(words(&error)))?;
+        (bundle::read_archive(&archive), Some(archive))
+    };
+    let files = match files {
+        Ok(files) => files,
+        Err(diagnostics) => return Ok(Err((diagnostics, Sources::new()))),
+    };
+    let sources: Sources = files
+        .iter()
+        .map(|file| (file.name.clone(), file.text.clone()))
+        .collect();
+    let bundle = match check(&files, purpose) {
+        Ok(bundle) => bundle,
+        Err(diagnostics) => return Ok(Err((diagnostics, sources))),
+    };
+    let archive = match archive {
+        Some(archive) => archive,
+        None => bundle::pack(&files).map_err(|error| failed(words(&error)))?,
+    };
+    Ok(Ok(Prepared {
+        path: shown,
+        contents: contents(bundle),
+        archive: archive.into(),
+        sources,
+    }))
+}
+
+fn check(files: &[SourceFile], purpose: Purpose) -> Result<Bundle, Vec<Diagnostic>> {
+    if purpose == Purpose::Delete {
+        return bundle::parse(files, Mode::Stored);
+    }
+    let bundle = bundle::parse(files, Mode::Strict)?;
+    let not_yet = bundle::not_yet(&bundle);
+    if not_yet.is_empty() {
+        Ok(bundle)
+    } else {
+        Err(not_yet)
+    }
+}
+
+fn contents(bundle: Bundle) -> Vec<Content> {
+    let namespace = bundle.namespace.map(Content::Namespace);
+    let workload = bundle.workload.map(|workload| Content::Workload {
+        namespace: workload.metadata.namespace,
+        name: workload.metadata.name,
+    });
+    namespace.into_iter().chain(workload).collect()
+}
+
+fn one_file(path: &Path) -> CliError {
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    CliError::usage(format!("`{}` is one file of a workload", path.display()))
+        .hinted(format!("name its folder: `-f {}`", folder.display()))
+}
+
+/// An archive; one byte more than is allowed is enough to see that it is too large.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(MAX_BUNDLE).unwrap_or(u64::MAX);
+    File::open(path)?
+        .take(limit.saturating_add(1))
+        .read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => "there is no such folder or file".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A mistake as the API tells it, with the line that it is on.
+pub(crate) fn excerpt(
+    detail: &Value,
+    path: &str,
+    sources: &BTreeMap<String, String>,
+    colour: bool,
+) -> String {
+    match serde_json::from_value::<Diagnostic>(detail.clone()) {
+        Ok(mut diagnostic) => {
+            diagnostic.message = output::plain(&diagnostic.message);
+            diagnostic.path = output::plain(&diagnostic.path);
+            diagnostic.hint = diagnostic.hint.map(|hint| output::plain(&hint));
+            draw(diagnostic, path, sources, colour)
+        }
+        Err(_) => output::plain(&detail.to_string()),
+    }
+}
+
+/// The file is named with the folder that the user gave.
+fn draw(mut diagnostic: Diagnostic, path: &str, sources: &Sources, colour: bool) -> String {
+    let source = sources.get(&diagnostic.file).map_or("", String::as_str);
+    if diagnostic.file == ARCHIVE {
+        path.clone_into(&mut diagnostic.file);
+    } else if diagnostic.file != path {
+        let file = Path::new(path).join(&diagnostic.file);
+        diagnostic.file = output::plain(&file.display().to_string());
+    }
+    bundle::render(&diagnostic, source, colour)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WORKLOAD: &str = "apiVersion: kat.dws.rip/v1alpha1
+kind: Workload
+metadata:
+  name: web
+  namespace: shop
+spec:
+  type: Service
+  source: {image: registry.lab/web:1}
+  replicas: 1
+  restartPolicy: {condition: Always}
+  container: {name: app}
+";
+    const NAMESPACE: &str = "apiVersion: kat.dws.rip/v1alpha1\nkind: Namespace\nmetadata:\n  name: shop\n  labels: {team: a}\n";
+
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        folder
+    }
+
+    fn prepared(path: &Path) -> Prepared {
+        let mut found = prepare_all(&[path.to_owned()], Purpose::Apply, false).unwrap();
+        found.remove(0)
+    }
+
+    #[test]
+    fn a_folder_is_packed_and_its_archive_says_the_same() {
+        let folder = folder(&[
+            ("workload.kat", WORKLOAD),
+            ("namespace.kat", NAMESPACE),
+            ("notes.txt", "x"),
+        ]);
+        let first = prepared(folder.path());
+        let [
+            Content::Namespace(namespace),
+            Content::Workload { name, .. },
+        ] = &first.contents[..]
+        else {
+            panic!("the namespace comes first: {:?}", first.contents);
+        };
+        assert_eq!(namespace.metadata.labels["team"], "a");
+        assert_eq!(name, "web");
+        let names: Vec<&String> = first.sources.keys().collect();
+        assert_eq!(names, ["namespace.kat", "workload.kat"]);
+
+        let file = folder.path().join("web.tar.gz");
+        fs::write(&file, &first.archive).unwrap();
+        let again = prepared(&file);
+        assert_eq!(again.contents, first.contents);
+        assert_eq!(again.sources, first.sources);
+        assert_eq!(prepared(folder.path()).archive, first.archive);
+    }
+
+    #[test]
+    fn to_delete_only_the_names_count() {
+        let text = WORKLOAD.replace("  replicas: 1\n", "  replicas: 1\n  future: {a: b}\n");
+        let folder = folder(&[("workload.kat", &text)]);
+        let paths = [folder.path().to_owned()];
+        assert!(prepare_all(&paths, Purpose::Apply, false).is_err());
+        let found = prepare_all(&paths, Purpose::Delete, false).unwrap();
+        let wanted = Content::Workload {
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        assert_eq!(found[0].contents, [wanted]);
+    }
+
+    #[test]
+    fn what_is_no_folder_is_named() {
+        let folder = folder(&[("workload.kat", WORKLOAD), ("x.tar.gz", "no archive")]);
+        let all = |name: &str| {
+            prepare_all(&[folder.path().join(name)], Purpose::Apply, false).unwrap_err()
+        };
+        assert_eq!(all("workload.kat").exit_code(), 2);
+        assert_eq!(all("x.tar.gz").exit_code(), 1);
+        let error = all("none").to_string();
+        assert!(
+            error.ends_with("there is no such folder or file"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,25 @@
+//! `katcall config`.
+
+use crate::{
+    Session,
+    args::{Config, ConfigCommand},
+    errors::CliError,
+    output,
+};
+
+pub(crate) async fn run<'run>(
+    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    arguments: &Config,
+) -> Result<(), CliError> {
+    match &arguments.command {
+        ConfigCommand::Get { output } => {
+            let session = session()?;
+            let configuration = session.client.cluster_configuration().await?;
+            output::document(session.console, *output, &configuration)
+        }
+        ConfigCommand::Set { .. } => Err(CliError::failed(
+            "changing settings is not built yet; nothing was changed",
+        )
+        .hinted("what belongs to one machine is set in its /etc/kat/agent.yaml")),
+    }
+}

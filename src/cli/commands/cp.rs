@@ -1,0 +1,327 @@
+//! `katcall cp`: a file or folder into a container or out of it, as a tar stream through `exec`.
+//!
+//! What comes out of a container is hostile: of its stream only regular files and folders are taken,
+//! each below the place that was named, and none through a link.
+
+mod pack;
+mod unpack;
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use crate::{Session, args::Cp, errors::CliError, output::plain, target, target::Target};
+use unpack::LeftOut;
+
+use kat_client::{ClientError, Refusal, Sending};
+use kat_types::{
+    api::ExecRequest,
+    frames::{Input, Output},
+};
+
+/// Pieces of the stream that wait.
+const BUFFER: usize = 16;
+/// Most bytes of what the container's tar says about itself.
+const MOST_WORDS: usize = 4096;
+
+/// One side of a copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Place {
+    Here(PathBuf),
+    /// In the container of an instance, or of a workload's.
+    There {
+        name: String,
+        path: String,
+    },
+}
+
+/// Reads `PATH`, or `INSTANCE:/PATH`. A path with a colon is written with `./` before it.
+pub(crate) fn parse_place(text: &str) -> Result<Place, String> {
+    match text.split_once(':') {
+        Some((name, path)) if !name.contains('/') && !name.is_empty() => {
+            if !path.starts_with('/') {
+                return Err(format!(
+                    "`{text}`: a path in a container begins with /, such as {name}:/{path}"
+                ));
+            }
+            Ok(Place::There {
+                name: name.to_owned(),
+                path: path.to_owned(),
+            })
+        }
+        _ if text.is_empty() => Err("the path is empty".to_owned()),
+        _ => Ok(Place::Here(PathBuf::from(text))),
+    }
+}
+
+/// Folder and name of what a path in a container means.
+fn split(path: &str) -> Result<(&str, &str), CliError> {
+    let whole = path.trim_end_matches('/');
+    let (folder, name) = whole.rsplit_once('/').unwrap_or(("", whole));
+    if name.is_empty() || name == "." || name == ".." {
+        return Err(CliError::usage(format!(
+            "`{path}` names no file or folder of its own"
+        )));
+    }
+    Ok((if folder.is_empty() { "/" } else { folder }, name))
+}
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Cp) -> Result<(), CliError> {
+    let namespace = &arguments.namespace.namespace;
+    match (&arguments.source, &arguments.target) {
+        (Place::Here(source), Place::There { name, path }) => {
+            let target = target::find(session, namespace, name).await?;
+            into(session, &target, source, path).await
+        }
+        (Place::There { name, path }, Place::Here(place)) => {
+            let target = target::find(session, namespace, name).await?;
+            out_of(session, &target, path, place).await
+        }
+        _ => Err(CliError::usage(
+            "one side is here and the other in a container: INSTANCE:/PATH",
+        )),
+    }
+}
+
+async fn exec(
+    session: &Session<'_>,
+    target: &Target,
+    command: Vec<String>,
+    stdin: bool,
+) -> Result<(Sending, kat_client::Receiving), ClientError> {
+    let request = ExecRequest {
+        command,
+        stdin,
+        ..ExecRequest::default()
+    };
+    let client = &session.client;
+    client
+        .exec(&target.namespace, &target.workload, &target.id, &request)
+        .await
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Into a container: below the folder where the path ends with `/`, else under the path's own name.
+async fn into(
+    session: &Session<'_>,
+    target: &Target,
+    source: &Path,
+    path: &str,
+) -> Result<(), CliError> {
+    let metadata = std::fs::symlink_metadata(source).map_err(|error| here(source, &error))?;
+    if !metadata.is_dir() && !metadata.is_file() {
+        return Err(CliError::failed(format!(
+            "`{}` is neither a file nor a folder",
+            source.display()
+        )));
+    }
+    let own = source.file_name().map(|name| name.to_string_lossy());
+    let (folder, name) = match own {
+        Some(own) if path.ends_with('/') => (path, own.into_owned()),
+        _ => {
+            let (folder, name) = split(path)?;
+            (folder, name.to_owned())
+        }
+    };
+    // Owner and time are the container's own.
+    let command = words(&["tar", "-x", "-o", "-m", "-f", "-", "-C", folder]);
+    let (sending, mut receiving) = exec(session, target, command, true).await?;
+    let (pieces, mut packed) = mpsc::channel(BUFFER);
+    let from = source.to_owned();
+    let packing = tokio::task::spawn_blocking(move || pack::pack(&from, &name, pieces));
+    let send = async {
+        while let Some(piece) = packed.recv().await {
+            if !sending.send(&Input::Data(piece)).await {
+                return;
+            }
+        }
+        sending.send(&Input::End).await;
+    };
+    let mut said = Vec::new();
+    let hear = async {
+        loop {
+            match receiving.next().await? {
+                Output::Data(_) => {}
+                Output::Error(text) => keep(&mut said, &text),
+                Output::Exit(code) => return Ok(code),
+                Output::Failed(body) => return Err(refused(*body)),
+            }
+        }
+    };
+    // The tar may end before it has read all, and then says why.
+    let code = tokio::select! {
+        code = hear => code?,
+        code = async { send.await; std::future::pending::<Result<u8, ClientError>>().await } => code?,
+    };
+    drop(packed);
+    match packing.await {
+        // Else the container's tar has ended first, and says why.
+        Ok(Err(error)) if code == 0 || error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(here(source, &error))
+        }
+        _ => judge(code, &said, target),
+    }
+}
+
+/// Out of a container: into the folder where the place is one, else under the place's own name.
+async fn out_of(
+    session: &Session<'_>,
+    target: &Target,
+    path: &str,
+    place: &Path,
+) -> Result<(), CliError> {
+    let (folder, name) = split(path)?;
+    let inside = place.is_dir() || place.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let place = if inside {
+        place.join(name)
+    } else {
+        place.to_owned()
+    };
+    let command = words(&["tar", "-c", "-f", "-", "-C", folder, "--", name]);
+    let (_sending, mut receiving) = exec(session, target, command, false).await?;
+    let (sender, pieces) = mpsc::channel::<Bytes>(BUFFER);
+    let (top, to) = (name.to_owned(), place.clone());
+    let mut unpacking = tokio::task::spawn_blocking(move || unpack::unpack(pieces, &top, &to));
+    let mut said = Vec::new();
+    let code = loop {
+        match receiving.next().await? {
+            Output::Data(data) => {
+                if sender.send(data).await.is_err() {
+                    break None;
+                }
+            }
+            Output::Error(text) => keep(&mut said, &text),
+            Output::Exit(code) => break Some(code),
+            Output::Failed(body) => return Err(refused(*body).into()),
+        }
+    };
+    drop(sender);
+    let unpacked = (&mut unpacking).await;
+    if let Some(code) = code.filter(|code| *code != 0) {
+        return judge(code, &said, target);
+    }
+    let left_out = unpacked
+        .map_err(|error| CliError::failed(error.to_string()))?
+        .map_err(|error| here(&place, &error))?;
+    if let Some(one) = left_out.iter().find(|one| one.named) {
+        return Err(not_copied(one, path, target));
+    }
+    for LeftOut { name, what, .. } in left_out {
+        let name = plain(&name);
+        session
+            .console
+            .warning(&format!("`{name}` was left out: it is {what}"));
+    }
+    Ok(())
+}
+
+/// What was named itself was left out.
+fn not_copied(one: &LeftOut, path: &str, target: &Target) -> CliError {
+    let Target { namespace, id, .. } = target;
+    CliError::failed(format!("`{path}` was not copied: it is {}", one.what)).hinted(format!(
+        "only files and folders are; of a link, `katcall exec {id} -n {namespace} -- readlink -f {path}` says where it leads"
+    ))
+}
+
+fn here(path: &Path, error: &io::Error) -> CliError {
+    CliError::failed(format!("`{}`: {error}", path.display()))
+}
+
+fn refused(body: kat_types::api::ErrorBody) -> ClientError {
+    ClientError::Refused(Box::new(Refusal::of_stream(body)))
+}
+
+fn keep(said: &mut Vec<u8>, text: &[u8]) {
+    let room = MOST_WORDS.saturating_sub(said.len());
+    said.extend_from_slice(text.get(..room).unwrap_or(text));
+}
+
+/// What the container's tar came to.
+fn judge(code: u8, said: &[u8], target: &Target) -> Result<(), CliError> {
+    if code == 0 {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(said);
+    let said: String = said
+        .chars()
+        .filter(|letter| !letter.is_control() || *letter == '\n')
+        .collect();
+    if code == 126 || code == 127 {
+        return Err(CliError::failed(format!(
+            "there is no `tar` in the container of `{}`",
+            target.id
+        ))
+        .hinted("`katcall exec -i` can pipe a file into a program that is there"));
+    }
+    Err(CliError::failed(format!(
+        "tar in the container of `{}` ended with {code}: {}",
+        target.id,
+        said.trim()
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_here_or_in_a_container() {
+        let there = |name: &str, path: &str| {
+            Ok(Place::There {
+                name: name.to_owned(),
+                path: path.to_owned(),
+            })
+        };
+        assert_eq!(parse_place("web:/tmp/x"), there("web", "/tmp/x"));
+        assert_eq!(parse_place("web-ab12c:/"), there("web-ab12c", "/"));
+        for local in ["x", "./a:b", "/a:b", "../x/"] {
+            assert_eq!(parse_place(local), Ok(Place::Here(local.into())), "{local}");
+        }
+        for wrong in ["", "web:x", "web:"] {
+            assert!(parse_place(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_copied_is_a_failure() {
+        let link = LeftOut {
+            name: "sh".to_owned(),
+            what: "a link",
+            named: true,
+        };
+        let target = Target {
+            namespace: "shop".to_owned(),
+            workload: "web".to_owned(),
+            id: "web-abcde".to_owned(),
+        };
+        let error = not_copied(&link, "/bin/sh", &target);
+        assert_eq!(error.exit_code(), 1);
+        assert_eq!(error.to_string(), "`/bin/sh` was not copied: it is a link");
+        let hint = error.hint().unwrap();
+        assert!(
+            hint.contains("exec web-abcde -n shop -- readlink -f /bin/sh"),
+            "{hint}"
+        );
+    }
+
+    #[test]
+    fn a_path_has_a_folder_and_a_name() {
+        for (path, expected) in [
+            ("/etc/hosts", ("/etc", "hosts")),
+            ("/etc/", ("/", "etc")),
+            ("/a/b/c/", ("/a/b", "c")),
+        ] {
+            assert_eq!(split(path).unwrap(), expected, "{path}");
+        }
+        for wrong in ["/", "//", "/a/..", "/."] {
+            assert!(split(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! A file or folder as a tar stream.
+
+use std::{
+    fs::File,
+    io::{self, Write},
+    path::Path,
+};
+
+use bytes::Bytes;
+use tar::{Builder, HeaderMode};
+use tokio::sync::mpsc;
+
+use kat_types::frames::MOST;
+
+/// Writes into a channel; who reads no more ends it.
+struct Pieces {
+    sender: mpsc::Sender<Bytes>,
+    buffer: Vec<u8>,
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.buffer.extend_from_slice(bytes);
+        if self.buffer.len() >= MOST {
+            self.flush()?;
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        let piece = std::mem::take(&mut self.buffer);
+        if piece.is_empty() {
+            return Ok(());
+        }
+        self.sender
+            .blocking_send(piece.into())
+            .map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+/// Sends all that is at the path, under another name. Links go as links.
+pub(crate) fn pack(path: &Path, name: &str, sender: mpsc::Sender<Bytes>) -> io::Result<()> {
+    let pieces = Pieces {
+        sender,
+        buffer: Vec::new(),
+    };
+    let mut builder = Builder::new(pieces);
+    builder.follow_symlinks(false);
+    builder.mode(HeaderMode::Deterministic);
+    if path.is_dir() {
+        builder.append_dir_all(name, path)?;
+    } else {
+        builder.append_file(name, &mut File::open(path)?)?;
+    }
+    builder.into_inner()?.flush()
+}

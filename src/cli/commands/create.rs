@@ -1,0 +1,30 @@
+//! `katcall create`.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Session,
+    args::{Create, CreatedKind},
+    errors::CliError,
+    names,
+};
+use kat_types::resource::{Namespace, NamespaceMetadata};
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Create) -> Result<(), CliError> {
+    match arguments.kind {
+        CreatedKind::Namespace => {
+            let name = names::namespace(&arguments.name).map_err(CliError::usage)?;
+            let namespace = Namespace {
+                metadata: NamespaceMetadata {
+                    name,
+                    labels: BTreeMap::new(),
+                },
+            };
+            let result = session.client.create_namespace(&namespace, false).await?;
+            session.console.line(&format!(
+                "namespace/{} {}",
+                result.metadata.name, result.outcome
+            ))
+        }
+    }
+}

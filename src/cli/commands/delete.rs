@@ -1,0 +1,263 @@
+//! `katcall delete`.
+
+mod volume;
+
+use tokio::time::Instant;
+
+use super::{
+    apply::local::{self, Content, Purpose},
+    get, secret,
+};
+use crate::{
+    Session,
+    args::{Delete, DeletedKind},
+    errors::CliError,
+    names, volumes,
+    volumes::{Named, Present},
+    wait,
+    wait::Target,
+};
+use kat_client::Deletion;
+use kat_types::api::{NamespaceItem, NodeItem, VolumeItem, VolumePhase, WorkloadItem};
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Delete) -> Result<(), CliError> {
+    let things = match (arguments.kind, &arguments.name) {
+        (Some(DeletedKind::Workload), Some(name)) => vec![Thing::Workload {
+            namespace: arguments.namespace.namespace.clone(),
+            name: name.clone(),
+        }],
+        (Some(DeletedKind::Namespace), Some(name)) => {
+            let name = names::namespace(name).map_err(CliError::usage)?;
+            vec![Thing::Namespace { name }]
+        }
+        (Some(DeletedKind::Node), Some(name)) => vec![Thing::Node { name: name.clone() }],
+        (Some(DeletedKind::Volume), Some(name)) => {
+            vec![Thing::Volume(
+                volumes::named(session, &arguments.namespace, name).await?,
+            )]
+        }
+        (Some(DeletedKind::Secret), Some(name)) => {
+            vec![Thing::Secret(secret::named(&arguments.namespace, name)?)]
+        }
+        _ => of_folders(session, arguments)?,
+    };
+    for thing in &things {
+        thing.check(arguments)?;
+    }
+    let present = present(session, arguments, &things).await?;
+    if arguments.volumes {
+        let going = things.iter().flat_map(|thing| thing.volumes(&present));
+        volumes::confirm_removal(session.console, going, arguments.yes)?;
+    }
+    let run = Run {
+        session,
+        arguments,
+        present,
+        deadline: Instant::now() + arguments.timeout,
+    };
+    for thing in &things {
+        match run.delete(thing).await {
+            Err(error) if arguments.ignore_not_found && error.is_not_found() => {
+                session.console.note(&error.to_string());
+            }
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// What is to go.
+enum Thing {
+    Workload { namespace: String, name: String },
+    Namespace { name: String },
+    Node { name: String },
+    Volume(Named),
+    Secret(secret::Named),
+}
+
+impl Thing {
+    /// The options fit.
+    fn check(&self, arguments: &Delete) -> Result<(), CliError> {
+        let (cascades, has_volumes) = match self {
+            Self::Workload { .. } => (false, true),
+            Self::Namespace { .. } => (true, true),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => (false, false),
+        };
+        if arguments.cascade && !cascades {
+            return Err(CliError::usage("`--cascade` is for namespaces only"));
+        }
+        if arguments.volumes && !has_volumes {
+            return Err(CliError::usage(
+                "`--volumes` is for workloads and namespaces only",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The volumes that go with it, or are kept when it goes.
+    fn volumes<'item>(&'item self, present: &'item Present) -> Vec<&'item VolumeItem> {
+        match self {
+            Self::Workload { namespace, name } => present
+                .of_workload(namespace, name)
+                // Of an earlier one of this name.
+                .filter(|item| item.status.phase != VolumePhase::Released)
+                .collect(),
+            Self::Namespace { name } => present.in_namespace(name).collect(),
+            Self::Node { .. } | Self::Volume(_) | Self::Secret(_) => Vec::new(),
+        }
+    }
+}
+
+/// The volumes there are. Where nothing is decided by them, it is no failure that they can't be read.
+async fn present(
+    session: &Session<'_>,
+    arguments: &Delete,
+    things: &[Thing],
+) -> Result<Present, CliError> {
+    let namespaces = things.iter().filter_map(|thing| match thing {
+        Thing::Workload { namespace, .. } => Some(namespace.as_str()),
+        Thing::Namespace { name } => Some(name.as_str()),
+        Thing::Node { .. } | Thing::Volume(_) | Thing::Secret(_) => None,
+    });
+    match Present::of(session, namespaces).await {
+        Err(_) if !arguments.volumes => Ok(Present::default()),
+        found => found,
+    }
+}
+
+/// The workloads of folders. A namespace goes only where its file stands alone: what else is in it
+/// is not the folder's.
+fn of_folders(session: &Session<'_>, arguments: &Delete) -> Result<Vec<Thing>, CliError> {
+    let colour = session.console.error_colour;
+    let folders = local::prepare_all(&arguments.files, Purpose::Delete, colour)?;
+    let last = folders
+        .into_iter()
+        .filter_map(|mut folder| folder.contents.pop());
+    Ok(last
+        .map(|content| match content {
+            Content::Workload { namespace, name } => Thing::Workload { namespace, name },
+            Content::Namespace(namespace) => Thing::Namespace {
+                name: namespace.metadata.name,
+            },
+        })
+        .collect())
+}
+
+/// One run of the command.
+struct Run<'run> {
+    session: &'run Session<'run>,
+    arguments: &'run Delete,
+    /// The volumes there were before.
+    present: Present,
+    deadline: Instant,
+}
+
+impl Run<'_> {
+    async fn delete(&self, thing: &Thing) -> Result<(), CliError> {
+        let session = self.session;
+        match thing {
+            Thing::Workload { namespace, name } => self.workload(namespace, name).await?,
+            Thing::Namespace { name } => self.namespace(name).await?,
+            Thing::Volume(named) => {
+                return volume::delete(session, self.arguments, self.deadline, named).await;
+            }
+            Thing::Secret(named) => return secret::delete(session, named).await,
+            Thing::Node { name } => return node(session, name).await,
+        }
+        let of_it = thing.volumes(&self.present);
+        if !self.arguments.volumes {
+            volumes::say_kept(session.console, of_it);
+        }
+        Ok(())
+    }
+
+    async fn workload(&self, namespace: &str, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let scope = Some(namespace);
+        // One that is made anew while this waits is another.
+        let uid = match client.workload(namespace, name).await {
+            Ok(item) => item.metadata.uid,
+            Err(error) => {
+                let error = get::missing::<WorkloadItem>(session, error, scope, name).await;
+                return Err(self.with_kept(error, namespace, name));
+            }
+        };
+        let how = Deletion {
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_workload(namespace, name, how).await {
+            return Err(get::missing::<WorkloadItem>(session, error, scope, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("workload/{name} deleting"));
+        }
+        let target = Target {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid,
+            generation: 0,
+        };
+        wait::until_gone(session, &target, self.deadline).await?;
+        if self.arguments.volumes {
+            let volumes = self.present.of_workload(namespace, name).cloned();
+            wait::until_volumes_gone(session, namespace, volumes, self.deadline).await?;
+        }
+        console.line(&format!("workload/{name} deleted"))
+    }
+
+    /// A workload that is not there may have left data.
+    fn with_kept(&self, error: CliError, namespace: &str, name: &str) -> CliError {
+        let mut kept = self.present.of_workload(namespace, name);
+        match kept.next() {
+            Some(volume) if error.is_not_found() => {
+                let volume = &volume.metadata.name;
+                error.hinted(format!(
+                    "data of it is kept: `katcall delete volume {namespace}/{name}/{volume}` removes it"
+                ))
+            }
+            _ => error,
+        }
+    }
+
+    async fn namespace(&self, name: &str) -> Result<(), CliError> {
+        let session = self.session;
+        let (client, console) = (&session.client, session.console);
+        let how = Deletion {
+            cascade: self.arguments.cascade,
+            volumes: self.arguments.volumes,
+            ..Deletion::default()
+        };
+        if let Err(error) = client.delete_namespace(name, how).await {
+            if error.status() == Some(409) && !how.cascade && error.hint().is_none() {
+                return Err(CliError::failed(error.to_string())
+                    .hinted("`--cascade` deletes everything in it too"));
+            }
+            return Err(get::missing::<NamespaceItem>(session, error, None, name).await);
+        }
+        if !self.arguments.wait {
+            return console.line(&format!("namespace/{name} deleting"));
+        }
+        wait::until_namespace_gone(session, name, self.deadline).await?;
+        if how.volumes {
+            let volumes = self.present.in_namespace(name).cloned();
+            wait::until_volumes_gone(session, name, volumes, self.deadline).await?;
+        }
+        console.line(&format!("namespace/{name} deleted"))
+    }
+}
+
+/// A machine is gone when this is answered.
+async fn node(session: &Session<'_>, name: &str) -> Result<(), CliError> {
+    let console = session.console;
+    let volumes = session.client.volumes(None).await;
+    if let Err(error) = session.client.delete_node(name).await {
+        return Err(get::missing::<NodeItem>(session, error, None, name).await);
+    }
+    console.line(&format!("node/{name} deleted"))?;
+    if let Ok(list) = volumes {
+        volumes::warn_left_behind(console, name, &list.items);
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! `katcall delete volume`.
+
+use tokio::time::Instant;
+
+use crate::{
+    Session,
+    args::Delete,
+    commands::get,
+    errors::CliError,
+    output::plain,
+    volumes::{self, Asked, Named},
+    wait,
+};
+use kat_types::api::{VolumeItem, VolumePhase};
+
+/// Nothing is asked where it would be refused, or is on its way already.
+pub(crate) async fn delete(
+    session: &Session<'_>,
+    arguments: &Delete,
+    deadline: Instant,
+    named: &Named,
+) -> Result<(), CliError> {
+    let (client, console) = (&session.client, session.console);
+    let Named {
+        namespace,
+        workload,
+        name,
+    } = named;
+    let short = named.short();
+    let item = match client.volume(namespace, workload, name).await {
+        Ok(item) => item,
+        Err(error) => {
+            let scope = Some(namespace.as_str());
+            return Err(get::missing::<VolumeItem>(session, error, scope, &short).await);
+        }
+    };
+    let tried = client.try_delete_volume(namespace, workload, name).await?;
+    // Of a machine that is gone, too, nothing is removed.
+    let removes = tried.outcome == "deleting";
+    let mut asked = Asked::Nobody;
+    if removes && item.status.phase != VolumePhase::Removing {
+        asked = volumes::confirm_removal(console, [&item], arguments.yes)?;
+    }
+    let version = &item.metadata.resource_version;
+    // What was asked about is what goes.
+    let version = (asked == Asked::Somebody).then_some(version.as_str());
+    client
+        .delete_volume(namespace, workload, name, version)
+        .await?;
+    if !removes {
+        console.note(&forgotten(&item));
+    }
+    if arguments.wait {
+        let word = if removes { "deleted" } else { "forgotten" };
+        wait::until_volumes_gone(session, namespace, [item], deadline).await?;
+        return console.line(&format!("volume/{short} {word}"));
+    }
+    console.line(&format!("volume/{short} {}", plain(&tried.outcome)))
+}
+
+/// Why nothing is removed.
+fn forgotten(item: &VolumeItem) -> String {
+    let node = item.status.node.as_deref().unwrap_or("its machine");
+    let path = &item.status.path;
+    plain(&match &item.spec.host_path {
+        Some(_) => format!("the files at {path} on {node} stay; only their place is forgotten"),
+        None => {
+            format!(
+                "{node} is no machine of the cluster: what lies there at {path} is given up, and stays"
+            )
+        }
+    })
+}

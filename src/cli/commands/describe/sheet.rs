@@ -1,0 +1,103 @@
+//! Fields in two columns, and sections with tables.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use jiff::Timestamp;
+
+use crate::{
+    console::tint,
+    output::{
+        or_dash, plain,
+        table::{Cell, Table, tone_of},
+    },
+    time,
+};
+use kat_types::api::Condition;
+
+const WIDTH: usize = 14;
+
+pub(crate) struct Sheet {
+    text: String,
+    colour: bool,
+    pub(crate) now: Timestamp,
+}
+
+impl Sheet {
+    pub(crate) fn new(colour: bool) -> Self {
+        Self {
+            text: String::new(),
+            colour,
+            now: Timestamp::now(),
+        }
+    }
+
+    pub(crate) fn text(self) -> String {
+        self.text
+    }
+
+    /// A field; one with nothing in it is left out.
+    pub(crate) fn field(&mut self, name: &str, value: &str) {
+        if value.is_empty() {
+            return;
+        }
+        let mut name = name;
+        for line in value.trim_end().lines() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(self.text, "{name:<WIDTH$}{}", plain(line));
+            name = "";
+        }
+    }
+
+    /// A word in its colour, and what is to be said about it.
+    pub(crate) fn phase(&mut self, name: &str, word: &str, remark: &str) {
+        let shown = tint(&or_dash(word), tone_of(word), self.colour);
+        let remark = if remark.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", or_dash(remark))
+        };
+        let _ = writeln!(self.text, "{name:<WIDTH$}{shown}{remark}");
+    }
+
+    pub(crate) fn labels(&mut self, labels: &BTreeMap<String, String>) {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(key, value)| format!("{key}={value}"))
+            .collect();
+        self.field("labels", &labels.join(" "));
+    }
+
+    pub(crate) fn age(&mut self, created: &str) {
+        self.field("age", &time::age(self.now, created));
+    }
+
+    pub(crate) fn section(&mut self, title: &str) {
+        let _ = writeln!(self.text, "\n{title}");
+    }
+
+    pub(crate) fn line(&mut self, text: &str) {
+        let _ = writeln!(self.text, "  {}", plain(text));
+    }
+
+    pub(crate) fn table(&mut self, table: &Table) {
+        self.text.push_str(&table.indented(self.colour, 2));
+    }
+
+    pub(crate) fn conditions(&mut self, conditions: &[Condition]) {
+        if conditions.is_empty() {
+            return;
+        }
+        let mut table = Table::new(vec!["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"]);
+        for condition in conditions {
+            table.row(vec![
+                Cell::new(&condition.kind),
+                Cell::new(condition.status.to_string()),
+                Cell::new(&condition.reason),
+                Cell::new(time::age(self.now, &condition.since)),
+                Cell::new(&condition.message),
+            ]);
+        }
+        self.section("conditions");
+        self.table(&table);
+    }
+}

@@ -1,0 +1,109 @@
+//! `katcall drain`.
+
+mod state;
+
+use tokio::time::Instant;
+
+use super::get;
+use crate::{Session, args::Drain, errors::CliError, progress::Progress, time, wait::Connection};
+use kat_client::{Change, Route};
+use kat_types::api::{InstanceItem, NodeItem, WorkloadItem};
+use state::State;
+
+/// Asks for it, and waits until the machine is empty.
+///
+/// Ends with 3 when the machine leaves the cluster meanwhile, 1 when somebody lets it take work
+/// again, or what is left is of workloads that cannot be written, 5 once the time is up, with what is left and why.
+pub(crate) async fn run(session: &Session<'_>, arguments: &Drain) -> Result<(), CliError> {
+    let started = Instant::now();
+    let deadline = started + arguments.timeout;
+    let (client, name) = (&session.client, &arguments.name);
+    if let Err(error) = client.drain_node(name, arguments.force).await {
+        return Err(get::missing::<NodeItem>(session, error, None, name).await);
+    }
+    let mut nodes = client.follow::<NodeItem>(Route::nodes(), true);
+    let mut instances = client.follow::<InstanceItem>(Route::instances(None)?, true);
+    let mut workloads = client.follow::<WorkloadItem>(Route::workloads(None)?, true);
+    let mut progress = Progress::start(session.console);
+    let mut connection = Connection::default();
+    let mut state = State::new(name);
+    loop {
+        tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(deadline) => {
+                drop(progress);
+                return Err(late(session, &state, started));
+            }
+            change = nodes.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.nodes(change);
+            }
+            change = instances.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.instances(change);
+            }
+            change = workloads.next() => {
+                let change = change?;
+                connection.heard(&change, &progress);
+                state.workloads(change);
+            }
+        }
+        if !state.is_known() {
+            continue;
+        }
+        if state.is_gone() {
+            return Err(CliError::not_found(format!(
+                "node `{name}` left the cluster"
+            )));
+        }
+        if state.is_taken_back() {
+            return Err(CliError::failed(format!(
+                "somebody let node `{name}` take work again"
+            )));
+        }
+        if state.is_drained() {
+            drop(progress);
+            if arguments.force {
+                // What is followed may be a moment behind the machine's end.
+                let all = client.workloads(None).await?;
+                state.workloads(Change::Listed(all.items));
+                for line in state.stopped() {
+                    session.console.note(&line);
+                }
+            }
+            return session.console.line(&format!("node/{name} drained"));
+        }
+        if state.is_stuck() {
+            drop(progress);
+            for line in state.left() {
+                session.console.note(&format!("  {line}"));
+            }
+            return Err(CliError::failed(format!(
+                "node `{name}` is not drained: {}",
+                state.counts()
+            ))
+            .hinted("what is left cannot be written to the store: change or delete these workloads; everything else has moved"));
+        }
+        for line in state.news() {
+            progress.note(&line);
+        }
+        progress.update(&state.summary());
+    }
+}
+
+fn late(session: &Session<'_>, state: &State, started: Instant) -> CliError {
+    for line in state.left() {
+        session.console.note(&format!("  {line}"));
+    }
+    let spent = time::rounded(started.elapsed().as_secs());
+    let name = state.name();
+    CliError::deadline(format!(
+        "node `{name}` is not drained after {spent}: {}",
+        state.counts()
+    ))
+    .hinted(format!(
+        "it takes no new work and what can leave still does; `katcall uncordon {name}` takes the drain back, `--force` stops what can't move"
+    ))
+}

@@ -1,0 +1,330 @@
+//! What is known while a machine is drained, and what follows from it. No input or output here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::output::{one_line, word};
+use kat_client::Change;
+use kat_types::api::{
+    Condition, DRAIN_BLOCKED, InstanceItem, InstancePhase, NodeItem, NodePhase, WorkloadItem,
+};
+use kat_types::reason::Reason;
+
+/// Namespace and name.
+type Key = (String, String);
+
+/// What is known now.
+#[derive(Debug)]
+pub(crate) struct State {
+    name: String,
+    node: Option<NodeItem>,
+    /// The lists of machines, instances and workloads were seen.
+    known: [bool; 3],
+    /// What is on the machine.
+    instances: BTreeMap<Key, InstanceItem>,
+    /// Why something of a workload can't leave its machine.
+    blocked: BTreeMap<Key, String>,
+    /// Of these nothing moves until somebody changes or deletes them.
+    not_writable: BTreeSet<Key>,
+    /// Workloads that had something on the machine.
+    were_here: BTreeSet<Key>,
+    /// Workloads that lack an instance which has no place, with why.
+    placeless: BTreeMap<Key, String>,
+    /// What was told already.
+    told: BTreeSet<String>,
+}
+
+impl State {
+    pub(crate) fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            node: None,
+            known: [false; 3],
+            instances: BTreeMap::new(),
+            blocked: BTreeMap::new(),
+            not_writable: BTreeSet::new(),
+            were_here: BTreeSet::new(),
+            placeless: BTreeMap::new(),
+            told: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn nodes(&mut self, change: Change<NodeItem>) {
+        let named = |item: &NodeItem| item.metadata.name == self.name;
+        match change {
+            Change::Listed(items) => {
+                self.node = items.into_iter().find(named);
+                let [nodes, ..] = &mut self.known;
+                *nodes = true;
+            }
+            Change::Changed(item) if named(&item) => self.node = Some(item),
+            Change::Deleted(item) if named(&item) => self.node = None,
+            _ => {}
+        }
+    }
+
+    pub(crate) fn instances(&mut self, change: Change<InstanceItem>) {
+        match change {
+            Change::Listed(items) => {
+                self.instances.clear();
+                for item in items {
+                    self.instance(item);
+                }
+                let [_, instances, _] = &mut self.known;
+                *instances = true;
+            }
+            Change::Changed(item) => self.instance(item),
+            Change::Deleted(item) => {
+                self.instances.remove(&key(&item.metadata));
+            }
+            Change::Interrupted(_) => {}
+        }
+    }
+
+    fn instance(&mut self, item: InstanceItem) {
+        if item.status.node.as_deref() == Some(&self.name) {
+            self.were_here.insert(workload_of(&item));
+            self.instances.insert(key(&item.metadata), item);
+        }
+    }
+
+    pub(crate) fn workloads(&mut self, change: Change<WorkloadItem>) {
+        match change {
+            Change::Listed(items) => {
+                self.blocked.clear();
+                self.not_writable.clear();
+                self.placeless.clear();
+                for item in items {
+                    self.workload(&item);
+                }
+                let [.., workloads] = &mut self.known;
+                *workloads = true;
+            }
+            Change::Changed(item) => self.workload(&item),
+            Change::Deleted(item) => {
+                self.blocked.remove(&key(&item.metadata));
+                self.not_writable.remove(&key(&item.metadata));
+                self.placeless.remove(&key(&item.metadata));
+            }
+            Change::Interrupted(_) => {}
+        }
+    }
+
+    fn workload(&mut self, item: &WorkloadItem) {
+        let mut conditions = item.status.conditions.iter();
+        let stays = |one: &&Condition| {
+            (one.kind == DRAIN_BLOCKED && one.status) || one.reason == Reason::NotWritable
+        };
+        let found = conditions.find(stays);
+        match found.is_some_and(|one| one.reason == Reason::NotWritable) {
+            true => self.not_writable.insert(key(&item.metadata)),
+            false => self.not_writable.remove(&key(&item.metadata)),
+        };
+        match found {
+            Some(condition) => self
+                .blocked
+                .insert(key(&item.metadata), condition.message.clone()),
+            None => self.blocked.remove(&key(&item.metadata)),
+        };
+        let mut conditions = item.status.conditions.iter();
+        let placeless =
+            conditions.find(|one| one.kind != DRAIN_BLOCKED && one.reason == Reason::Unschedulable);
+        match placeless {
+            Some(condition) => self
+                .placeless
+                .insert(key(&item.metadata), condition.message.clone()),
+            None => self.placeless.remove(&key(&item.metadata)),
+        };
+    }
+
+    /// All lists were seen, so that something can be said.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known == [true; 3]
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.node.is_none()
+    }
+
+    pub(crate) fn is_taken_back(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| !node.spec.draining)
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        let phase = self.node.as_ref().map(|node| node.status.phase);
+        phase == Some(NodePhase::Drained)
+    }
+
+    /// All that is left on the machine is of workloads that cannot be written: waiting does not help.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let mut left = self.instances.values();
+        !self.instances.is_empty()
+            && left.all(|item| self.not_writable.contains(&workload_of(item)))
+    }
+
+    /// `2 instances left, 1 can't move`
+    pub(crate) fn counts(&self) -> String {
+        let mut text = match self.instances.len() {
+            0 => "nothing left to move".to_owned(),
+            1 => "1 instance left".to_owned(),
+            count => format!("{count} instances left"),
+        };
+        let stuck = self.instances.values();
+        let stuck = stuck.filter(|item| self.why_stuck(item).is_some()).count();
+        if stuck > 0 {
+            text.push_str(&format!(", {stuck} can't move"));
+        }
+        text
+    }
+
+    /// `n2: 2 instances left`
+    pub(crate) fn summary(&self) -> String {
+        format!("{}: {}", self.name, self.counts())
+    }
+
+    /// What is wrong and was not told yet.
+    pub(crate) fn news(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if let Some(node) = &self.node
+            && node.status.phase == NodePhase::NotReady
+        {
+            lines.push(format!(
+                "{} is NotReady: {}",
+                self.name, node.status.message
+            ));
+        }
+        let stuck = self.instances.values().filter_map(|item| {
+            let why = self.why_stuck(item)?;
+            let (namespace, id) = key(&item.metadata);
+            Some(format!("{namespace}/{id} can't move: {}", one_line(why)))
+        });
+        lines.extend(stuck);
+        lines.retain(|line| self.told.insert(line.clone()));
+        lines
+    }
+
+    /// What is left, and why.
+    pub(crate) fn left(&self) -> Vec<String> {
+        let left = self.instances.values().map(|item| {
+            let (namespace, id) = key(&item.metadata);
+            let why = match self.why_stuck(item) {
+                Some(why) => one_line(why),
+                None if item.status.phase == InstancePhase::Unknown => {
+                    "Unknown, until its machine answers".to_owned()
+                }
+                None => format!(
+                    "{}, its successor is not healthy yet",
+                    word(&item.status.phase)
+                ),
+            };
+            format!("{namespace}/{id}: {why}")
+        });
+        left.collect()
+    }
+
+    /// What has left without a place elsewhere, which only a forced drain makes it do.
+    pub(crate) fn stopped(&self) -> Vec<String> {
+        let left = self.placeless.iter();
+        let left = left.filter(|(workload, _)| self.were_here.contains(*workload));
+        left.map(|((namespace, name), why)| {
+            format!("{namespace}/{name} lacks an instance: {}", one_line(why))
+        })
+        .collect()
+    }
+
+    fn why_stuck(&self, item: &InstanceItem) -> Option<&str> {
+        self.blocked.get(&workload_of(item)).map(String::as_str)
+    }
+}
+
+fn workload_of(item: &InstanceItem) -> Key {
+    let namespace = item.metadata.namespace.clone().unwrap_or_default();
+    (namespace, item.status.workload.clone())
+}
+
+fn key(metadata: &kat_types::api::Metadata) -> Key {
+    let namespace = metadata.namespace.clone().unwrap_or_default();
+    (namespace, metadata.name.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::{
+        InstanceSpec, InstanceStatus, Item, Metadata, WorkloadStatus, WorkloadView,
+    };
+
+    fn metadata(name: &str) -> Metadata {
+        Metadata {
+            name: name.to_owned(),
+            namespace: Some("shop".to_owned()),
+            ..Metadata::default()
+        }
+    }
+
+    fn instance(workload: &str, node: &str) -> InstanceItem {
+        Item {
+            kind: "Instance".to_owned(),
+            metadata: metadata(&format!("{workload}-{node}")),
+            spec: InstanceSpec::default(),
+            status: InstanceStatus {
+                workload: workload.to_owned(),
+                node: Some(node.to_owned()),
+                ..InstanceStatus::default()
+            },
+        }
+    }
+
+    fn workload(name: &str, reason: &str) -> WorkloadItem {
+        let spec: WorkloadView = serde_json::from_value(serde_json::json!({
+            "type": "Service", "source": {"image": "x"},
+            "restartPolicy": {"condition": "Always"}, "container": {},
+        }))
+        .unwrap();
+        let condition = Condition {
+            kind: "Ready".to_owned(),
+            reason: reason.to_owned(),
+            message: format!("it is {reason}"),
+            ..Condition::default()
+        };
+        Item {
+            kind: "Workload".to_owned(),
+            metadata: metadata(name),
+            spec,
+            status: WorkloadStatus {
+                conditions: vec![condition],
+                ..WorkloadStatus::default()
+            },
+        }
+    }
+
+    #[test]
+    fn waiting_ends_when_all_that_is_left_cannot_be_written() {
+        let mut state = State::new("n2");
+        assert!(!state.is_stuck(), "nothing is known");
+        let left = [("big", "n2"), ("web", "n2"), ("other", "n1")];
+        let left = left.map(|(workload, node)| instance(workload, node));
+        state.instances(Change::Listed(left.to_vec()));
+        let workloads = [
+            ("big", Reason::NotWritable.word()),
+            ("web", "Healthy"),
+            ("other", "Healthy"),
+        ];
+        let workloads = workloads.map(|(name, reason)| workload(name, reason));
+        state.workloads(Change::Listed(workloads.to_vec()));
+        assert!(!state.is_stuck(), "web can leave");
+        state.instances(Change::Deleted(instance("web", "n2")));
+        assert!(state.is_stuck(), "what is on n1 does not matter");
+        assert_eq!(state.counts(), "1 instance left, 1 can't move");
+        assert_eq!(state.left(), ["shop/big-n2: it is NotWritable"]);
+        // Somebody makes it smaller.
+        state.workloads(Change::Changed(workload("big", "Progressing")));
+        assert!(!state.is_stuck());
+        state.workloads(Change::Changed(workload("big", Reason::NotWritable.word())));
+        state.instances(Change::Deleted(instance("big", "n2")));
+        assert!(!state.is_stuck(), "nothing is left: it is drained");
+    }
+}

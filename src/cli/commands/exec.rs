@@ -1,0 +1,338 @@
+//! `katcall exec`.
+
+use std::{
+    convert::Infallible,
+    io::{self, IsTerminal, Read, Write},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+    time::sleep,
+};
+
+use crate::{
+    Session,
+    args::Exec,
+    errors::CliError,
+    target,
+    target::Target,
+    terminal::{Raw, size},
+};
+use kat_client::{ClientError, Receiving, Refusal, Sending};
+use kat_types::{
+    api::ExecRequest,
+    frames::{Input, MOST, Output, PassedSignal},
+};
+
+/// Pieces of stdin that wait to be sent.
+const BUFFER: usize = 4;
+
+/// From a SIGTERM or SIGHUP that was passed on to this program's own end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Signals that this program was sent.
+struct Signals {
+    /// As [`PassedSignal::ALL`]; nothing for those that this program ignores.
+    heard: [Option<Signal>; PassedSignal::ALL.len()],
+    /// The one that the command was sent.
+    passed: Option<PassedSignal>,
+}
+
+impl Signals {
+    /// From now on none of them ends the program. Those that were ignored when it began, as `nohup` and
+    /// shells' jobs in the background have it, stay so.
+    fn listen() -> io::Result<Self> {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        Self::listen_but_to(ignored(&status))
+    }
+
+    fn listen_but_to(ignored: u64) -> io::Result<Self> {
+        let [hangup, interrupt, quit, terminate] = PassedSignal::ALL.map(|one| {
+            let number = one.number();
+            let heard = ignored & (1 << (number - 1)) == 0;
+            heard
+                .then(|| signal(SignalKind::from_raw(number.into())))
+                .transpose()
+        });
+        Ok(Self {
+            heard: [hangup?, interrupt?, quit?, terminate?],
+            passed: None,
+        })
+    }
+
+    async fn next(&mut self) -> PassedSignal {
+        let [hangup, interrupt, quit, terminate] = &mut self.heard;
+        tokio::select! {
+            () = hear(hangup) => PassedSignal::Hangup,
+            () = hear(interrupt) => PassedSignal::Interrupt,
+            () = hear(quit) => PassedSignal::Quit,
+            () = hear(terminate) => PassedSignal::Terminate,
+        }
+    }
+
+    /// The one that ends this program after the first, which was passed on. Who asks for the end, and not
+    /// for an interruption, gets it also of a command that does not heed it.
+    async fn last(&mut self, first: PassedSignal) -> PassedSignal {
+        let ends = matches!(first, PassedSignal::Terminate | PassedSignal::Hangup);
+        tokio::select! {
+            second = self.next() => second,
+            () = sleep(PATIENCE), if ends => first,
+        }
+    }
+}
+
+async fn hear(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => {
+            signal.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Signals that the process with this status ignores, the lowest bit for the first (proc_pid_status(5)).
+fn ignored(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    line.and_then(|digits| u64::from_str_radix(digits.trim(), 16).ok())
+        .unwrap_or_default()
+}
+
+/// As shells number the end by a signal.
+fn code_of(signal: PassedSignal) -> u8 {
+    128 + signal.number()
+}
+
+/// Gives back the command's exit code, or a signal's that ended this program.
+pub(crate) async fn run(session: &Session<'_>, arguments: &Exec) -> Result<u8, CliError> {
+    let mut signals = Signals::listen()?;
+    let (sending, receiving) = tokio::select! {
+        opened = begin(session, arguments) => opened?,
+        signal = signals.next() => return Ok(code_of(signal)),
+    };
+    attend(arguments, &sending, receiving, &mut signals).await
+}
+
+/// Opens the session.
+async fn begin(session: &Session<'_>, arguments: &Exec) -> Result<(Sending, Receiving), CliError> {
+    let target = target::find(session, &arguments.namespace.namespace, &arguments.name).await?;
+    if arguments.tty && !io::stdin().is_terminal() {
+        return Err(CliError::usage("--tty needs a terminal, and stdin is none")
+            .hinted("without -t the command reads what is piped into katcall, with -i"));
+    }
+    let terminal = if arguments.tty { size() } else { None };
+    let request = ExecRequest {
+        command: arguments.command.clone(),
+        stdin: arguments.interactive,
+        terminal,
+        term: term(arguments.tty),
+        container: arguments.container.clone(),
+    };
+    let Target {
+        namespace,
+        workload,
+        id,
+    } = &target;
+    let opened = session.client.exec(namespace, workload, id, &request);
+    Ok(opened.await?)
+}
+
+/// Carries everything to and fro until the end.
+async fn attend(
+    arguments: &Exec,
+    sending: &Sending,
+    receiving: Receiving,
+    signals: &mut Signals,
+) -> Result<u8, CliError> {
+    // From here on every key is the command's, Ctrl-C too.
+    let keys_are_its = arguments.tty && arguments.interactive;
+    let _raw = keys_are_its.then(Raw::begin).transpose()?;
+    let typed = arguments.interactive.then(read_stdin);
+    let outcome = tokio::select! {
+        outcome = show(receiving) => outcome,
+        never = send(sending, typed, arguments.tty) => match never {},
+        signal = pass_on(sending, signals, !keys_are_its) => Ok(code_of(signal)),
+    };
+    told(outcome, signals.passed)
+}
+
+/// An agent of before signals were passed on takes one for the end of its caller, and says no more.
+fn told(outcome: Result<u8, CliError>, passed: Option<PassedSignal>) -> Result<u8, CliError> {
+    match (outcome, passed) {
+        (Err(CliError::Client(error)), Some(signal)) if broke_off(&error) => Ok(code_of(signal)),
+        (outcome, _) => outcome,
+    }
+}
+
+fn broke_off(error: &ClientError) -> bool {
+    matches!(error, ClientError::Interrupted { .. }) || error.is_machine_away()
+}
+
+/// Passes the first signal on; gives back the one that ends this program. A person whose keys are the
+/// command's has its keys for that.
+async fn pass_on(sending: &Sending, signals: &mut Signals, passes: bool) -> PassedSignal {
+    let first = signals.next().await;
+    if !passes {
+        return first;
+    }
+    signals.passed = Some(first);
+    let passing = async {
+        sending.send(&Input::Signal(first)).await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        last = signals.last(first) => last,
+        never = passing => never,
+    }
+}
+
+/// Sends what is typed, and how large the terminal is, for as long as it may.
+async fn send(
+    sending: &Sending,
+    mut typed: Option<mpsc::Receiver<Bytes>>,
+    sized: bool,
+) -> Infallible {
+    let mut resized = signal(SignalKind::window_change()).ok().filter(|_| sized);
+    loop {
+        let key = async {
+            match &mut typed {
+                Some(typed) => typed.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        let change = async {
+            match &mut resized {
+                Some(resized) => resized.recv().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            piece = key => match piece {
+                Some(data) => {
+                    sending.send(&Input::Data(data)).await;
+                }
+                None => {
+                    sending.send(&Input::End).await;
+                    typed = None;
+                }
+            },
+            _ = change => if let Some(size) = size() {
+                sending.send(&Input::Resize(size)).await;
+            },
+        }
+    }
+}
+
+/// Reads stdin on a thread of its own, for a terminal can't be read otherwise. It ends with the program.
+fn read_stdin() -> mpsc::Receiver<Bytes> {
+    let (sender, receiver) = mpsc::channel(BUFFER);
+    std::thread::spawn(move || {
+        let mut stdin = io::stdin().lock();
+        let mut buffer = vec![0; MOST];
+        while let Ok(length) = stdin.read(&mut buffer) {
+            let piece = buffer.get(..length).filter(|piece| !piece.is_empty());
+            let Some(piece) = piece else { return };
+            if sender.blocking_send(Bytes::copy_from_slice(piece)).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// The terminal's kind, for programs that draw.
+fn term(wanted: bool) -> String {
+    let term = std::env::var("TERM").ok().filter(|_| wanted);
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"+-._".contains(&byte);
+    term.filter(|term| term.len() <= 64 && term.bytes().all(plain))
+        .unwrap_or_default()
+}
+
+/// Prints until the end.
+pub(crate) async fn show(mut receiving: Receiving) -> Result<u8, CliError> {
+    loop {
+        match receiving.next().await? {
+            Output::Data(data) => write(io::stdout(), &data)?,
+            Output::Error(data) => write(io::stderr(), &data)?,
+            Output::Exit(code) => return Ok(code),
+            Output::Failed(body) => {
+                let refusal = Refusal::of_stream(*body);
+                return Err(ClientError::Refused(Box::new(refusal)).into());
+            }
+        }
+    }
+}
+
+fn write(mut to: impl Write, data: &[u8]) -> io::Result<()> {
+    to.write_all(data)?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kat_types::api::ErrorBody;
+
+    #[test]
+    fn what_was_ignored_is_told_by_bits() {
+        let status =
+            "Name:\tkatcall\nSigBlk:\tffffffffffffffff\nSigIgn:\t0000000000001005\nSigCgt:\t2\n";
+        let ignored = ignored(status);
+        let found = PassedSignal::ALL.map(|one| ignored & (1 << (one.number() - 1)) != 0);
+        assert_eq!(found, [true, false, true, false]);
+        assert_eq!(super::ignored("Name:\tkatcall\n"), 0);
+    }
+
+    /// As under `nohup`.
+    #[tokio::test]
+    async fn an_ignored_signal_stays_ignored() {
+        let signals = Signals::listen_but_to(0b111).unwrap();
+        let heard = signals.heard.each_ref().map(Option::is_some);
+        assert_eq!(heard, [false, false, false, true]);
+        let signals = Signals::listen_but_to(1 << 14).unwrap();
+        let heard = signals.heard.each_ref().map(Option::is_some);
+        assert_eq!(heard, [true, true, true, false]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_the_end_has_it_after_a_while() {
+        let mut signals = Signals::listen_but_to(u64::MAX).unwrap();
+        for signal in PassedSignal::ALL {
+            let began = tokio::time::Instant::now();
+            let last = tokio::time::timeout(PATIENCE * 60, signals.last(signal)).await;
+            match signal {
+                PassedSignal::Terminate | PassedSignal::Hangup => {
+                    assert_eq!(last, Ok(signal));
+                    assert!(began.elapsed() >= PATIENCE);
+                }
+                PassedSignal::Interrupt | PassedSignal::Quit => assert!(last.is_err()),
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_without_a_word_after_a_signal_is_the_signals() {
+        let interrupted = || {
+            Err(CliError::from(ClientError::Interrupted {
+                endpoint: "n1".to_owned(),
+                reason: "the session has no end".to_owned(),
+            }))
+        };
+        let refused = |word: &str| {
+            Err(CliError::from(ClientError::Refused(Box::new(
+                Refusal::of_stream(ErrorBody {
+                    error: word.to_owned(),
+                    ..ErrorBody::default()
+                }),
+            ))))
+        };
+        let passed = Some(PassedSignal::Interrupt);
+        assert_eq!(told(interrupted(), passed).ok(), Some(130));
+        assert_eq!(told(refused("MachineAway"), passed).ok(), Some(130));
+        assert_eq!(told(Ok(7), passed).ok(), Some(7));
+        assert!(told(refused("Unavailable"), passed).is_err());
+        assert!(told(interrupted(), None).is_err());
+    }
+}

@@ -1,0 +1,83 @@
+//! Completions and man pages, made from the command line's own description.
+
+use crate::{
+    args,
+    args::{Completion, Man, Shell},
+    console::Console,
+    errors::CliError,
+};
+
+pub(crate) fn completion(console: &Console, arguments: &Completion) -> Result<(), CliError> {
+    let shell = match arguments.shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut args::command(), "katcall", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    console.print(&match arguments.shell {
+        Shell::Bash => format!("{script}{BASH}"),
+        // The function that zsh calls by its name asks for names first.
+        Shell::Zsh => script.replacen("\n_katcall() {", &format!("\n{ZSH}_katcall_words() {{"), 1),
+        Shell::Fish => format!("{script}{FISH}"),
+    })
+}
+
+/// Live names in place of what clap knows of them.
+const BASH: &str = r#"
+_katcall_live() {
+    local word=${COMP_WORDS[COMP_CWORD]} name names=()
+    _katcall "$@"
+    [[ $word == -* ]] && return
+    while IFS= read -r name; do
+        [[ $name == "$word"* ]] && names+=("$name")
+    done < <("${COMP_WORDS[0]}" __complete -- "${COMP_WORDS[@]:1:COMP_CWORD-1}" 2>/dev/null)
+    ((${#names[@]})) || return 0
+    COMPREPLY=("${names[@]}")
+    # A place in a container goes on with its path, and a path here may be meant.
+    if [[ ${names[0]} == *:/ ]]; then
+        compopt -o nospace 2>/dev/null
+        while IFS= read -r name; do
+            [[ -d $name ]] && name+=/
+            COMPREPLY+=("$name")
+        done < <(compgen -f -- "$word")
+    fi
+    return 0
+}
+complete -F _katcall_live -o bashdefault -o default katcall
+"#;
+
+const ZSH: &str = r#"_katcall() {
+    local -a names
+    names=(${(f)"$($words[1] __complete -- ${words[2,CURRENT-1]} 2>/dev/null)"})
+    if (( $#names )) && [[ $words[CURRENT] != -* && $names[1] == *:/ ]]; then
+        compadd -S '' -a names
+        _files
+    elif (( $#names )) && [[ $words[CURRENT] != -* ]]; then
+        compadd -a names
+    else
+        _katcall_words "$@"
+    fi
+}
+
+"#;
+
+const FISH: &str = r#"
+function __katcall_live
+    set -l words (commandline -opc)
+    katcall __complete -- $words[2..] 2>/dev/null
+end
+complete -c katcall -f -k -a '(__katcall_live)'
+complete -c katcall -n '__fish_seen_subcommand_from cp' -F
+"#;
+
+pub(crate) fn man(arguments: &Man) -> Result<(), CliError> {
+    let folder = &arguments.folder;
+    let write = || {
+        std::fs::create_dir_all(folder)?;
+        clap_mangen::generate_to(args::command(), folder)
+    };
+    write()
+        .map_err(|error| CliError::failed(format!("man pages in `{}`: {error}", folder.display())))
+}

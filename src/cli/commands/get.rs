@@ -1,0 +1,219 @@
+//! `katcall get`: lists, single items, and their changes.
+
+pub(crate) mod rows;
+mod watch;
+
+use jiff::Timestamp;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{
+    Session,
+    args::{DocumentFormat, Format, Get, Kind},
+    errors::CliError,
+    output,
+    output::{
+        json,
+        json::Items,
+        table::{Cell, Table},
+    },
+    suggest, volumes,
+};
+use kat_client::{ClientError, EventQuery, Named, Route};
+use kat_types::api::{
+    Event, InstanceItem, List, NamespaceItem, NodeItem, SecretItem, TokenView, VolumeItem,
+    WorkloadItem,
+};
+
+/// Which columns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Columns {
+    pub(crate) wide: bool,
+    pub(crate) namespaces: bool,
+    pub(crate) now: Timestamp,
+}
+
+/// A kind of item that can be listed.
+pub(crate) trait Listed:
+    Named + Serialize + DeserializeOwned + Clone + Send + 'static
+{
+    /// `workload`
+    const SINGULAR: &'static str;
+    /// `workloads`
+    const PLURAL: &'static str;
+    /// It lives in a namespace.
+    const NAMESPACED: bool;
+    /// A name asks for what is about it, maybe nothing, and not for the one that is called so.
+    const NAME_FILTERS: bool = false;
+
+    /// That one is gone is news.
+    const GOES: bool = true;
+
+    /// The list of one namespace, or of all.
+    fn list(namespace: Option<&str>) -> Result<Route, ClientError>;
+    /// One item; nothing when it has to be looked for in the list.
+    fn one(namespace: &str, name: &str) -> Option<Result<Route, ClientError>>;
+    /// It is the one that the user named.
+    fn is_named(&self, name: &str) -> bool {
+        self.key().1 == name
+    }
+    /// Headers of the columns.
+    fn headers(columns: Columns) -> Vec<&'static str>;
+    /// Fields of a row, as many as headers.
+    fn row(&self, columns: Columns) -> Vec<Cell>;
+    /// Order of lists.
+    fn order(left: &Self, right: &Self) -> std::cmp::Ordering {
+        left.key().cmp(&right.key())
+    }
+}
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Get) -> Result<(), CliError> {
+    match arguments.kind {
+        Kind::Workloads => show::<WorkloadItem>(session, arguments).await,
+        Kind::Instances => show::<InstanceItem>(session, arguments).await,
+        Kind::Nodes => show::<NodeItem>(session, arguments).await,
+        Kind::Namespaces => show::<NamespaceItem>(session, arguments).await,
+        Kind::Volumes => {
+            let arguments = volumes::located(session, arguments).await?;
+            show::<VolumeItem>(session, &arguments).await
+        }
+        Kind::Secrets => show::<SecretItem>(session, arguments).await,
+        Kind::Events => show::<Event>(session, arguments).await,
+        Kind::Tokens => show::<TokenView>(session, arguments).await,
+    }
+}
+
+async fn show<T: Listed>(session: &Session<'_>, arguments: &Get) -> Result<(), CliError> {
+    let namespace = scope::<T>(arguments);
+    if arguments.watch {
+        return watch::run::<T>(session, arguments, namespace).await;
+    }
+    let console = session.console;
+    let route = arguments
+        .name
+        .as_ref()
+        .and_then(|name| T::one(&arguments.namespace.namespace, name));
+    if let (Some(route), Some(name)) = (route, &arguments.name) {
+        let item: T = match session.client.get(route?).await {
+            Ok(item) => item,
+            Err(error) => return Err(missing::<T>(session, error, namespace, name).await),
+        };
+        if let Some(template) = &arguments.output.template {
+            return output::picked(console, template, &item);
+        }
+        return match arguments.output.format {
+            Format::Json => output::document(console, DocumentFormat::Json, &item),
+            Format::Yaml => output::document(console, DocumentFormat::Yaml, &item),
+            _ => items(session, arguments, &[item]),
+        };
+    }
+    let list: List<T> = session.client.get(T::list(namespace)?).await?;
+    let mut found = list.items;
+    found.sort_by(T::order);
+    if let Some(name) = &arguments.name {
+        found.retain(|item| item.is_named(name));
+    }
+    if let (true, Some(name), false) = (found.is_empty(), &arguments.name, T::NAME_FILTERS) {
+        let words = format!("there is no {} `{name}`", T::SINGULAR);
+        let hint = format!("`katcall get {}` lists them", T::PLURAL);
+        return Err(CliError::not_found(words).hinted(hint));
+    }
+    let readable = !matches!(arguments.output.format, Format::Json | Format::Yaml);
+    if found.is_empty() && readable {
+        console.note(&none::<T>(namespace, arguments.name.as_deref()));
+        return Ok(());
+    }
+    items(session, arguments, &found)
+}
+
+/// Prints items in the form that was asked for.
+fn items<T: Listed>(session: &Session<'_>, arguments: &Get, found: &[T]) -> Result<(), CliError> {
+    let console = session.console;
+    let list = Items { items: found };
+    if let Some(template) = &arguments.output.template {
+        return output::picked(console, template, &list);
+    }
+    match arguments.output.format {
+        Format::Json => output::document(console, DocumentFormat::Json, &list),
+        Format::Yaml => output::document(console, DocumentFormat::Yaml, &list),
+        Format::Name => found
+            .iter()
+            .try_for_each(|item| console.line(&format!("{}/{}", T::SINGULAR, item.key().1))),
+        Format::Table | Format::Wide => {
+            console.print(&table(found, columns::<T>(arguments)).render(console.colour))
+        }
+    }
+}
+
+/// Items as a table.
+pub(crate) fn table<T: Listed>(items: &[T], columns: Columns) -> Table {
+    let mut table = Table::new(T::headers(columns));
+    for item in items {
+        table.row(item.row(columns));
+    }
+    table
+}
+
+fn columns<T: Listed>(arguments: &Get) -> Columns {
+    Columns {
+        wide: arguments.output.format == Format::Wide,
+        namespaces: T::NAMESPACED && arguments.all_namespaces,
+        now: Timestamp::now(),
+    }
+}
+
+fn scope<T: Listed>(arguments: &Get) -> Option<&str> {
+    let one = T::NAMESPACED && !arguments.all_namespaces;
+    one.then_some(arguments.namespace.namespace.as_str())
+}
+
+fn none<T: Listed>(namespace: Option<&str>, name: Option<&str>) -> String {
+    let about = name.map_or_else(String::new, |name| format!(" of `{name}`"));
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
+    format!("no {}{about}{place}", T::PLURAL)
+}
+
+/// Turns a refusal for an item that is not there into one that says what is.
+pub(crate) async fn missing<T: Listed>(
+    session: &Session<'_>,
+    error: ClientError,
+    namespace: Option<&str>,
+    name: &str,
+) -> CliError {
+    if !error.is_not_found() {
+        return error.into();
+    }
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace `{name}`"));
+    let missing = CliError::not_found(format!("there is no {} `{name}`{place}", T::SINGULAR));
+    let names: Vec<String> = match T::list(namespace) {
+        Ok(route) => match session.client.get::<List<T>>(route).await {
+            Ok(list) => list.items.iter().map(|item| item.key().1).collect(),
+            // The namespace itself is missing; the server says so.
+            Err(other) if other.is_not_found() => return error.into(),
+            Err(_) => return missing,
+        },
+        Err(_) => return missing,
+    };
+    match suggest::nearest(name, names.iter().map(String::as_str)) {
+        Some(near) => missing.hinted(format!("did you mean `{near}`?")),
+        None if T::NAMESPACED => missing.hinted(format!(
+            "`katcall get {} -A` lists those of all namespaces",
+            T::PLURAL
+        )),
+        None => missing.hinted(format!("`katcall get {}` lists them", T::PLURAL)),
+    }
+}
+
+/// Events by a query, oldest first.
+pub(crate) async fn events(
+    session: &Session<'_>,
+    query: &EventQuery,
+) -> Result<Vec<Event>, ClientError> {
+    let mut events = session.client.events(query).await?.items;
+    events.sort_by(Event::order);
+    Ok(events)
+}
+
+/// One line of JSON, for watches.
+fn json_line<T: Serialize>(value: &T) -> Result<String, CliError> {
+    json::line(value)
+}

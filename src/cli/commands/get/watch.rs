@@ -1,0 +1,176 @@
+//! `katcall get --watch`: the list, then every change, for good.
+
+use std::collections::BTreeMap;
+
+use super::{Listed, columns, json_line, none};
+use crate::{
+    Session,
+    args::{Format, Get},
+    errors::CliError,
+    output::{
+        picked,
+        table::{Cell, Table},
+        yaml,
+    },
+};
+use kat_client::Change;
+use kat_types::{api::WatchLine, json};
+
+/// `deleted` and `changed` have seven letters.
+const CHANGE_WIDTH: u16 = 7;
+
+/// What happened to an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Happened {
+    /// It was there from the start.
+    Present,
+    Added,
+    Changed,
+    Deleted,
+}
+
+impl Happened {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Present => "-",
+            Self::Added => "added",
+            Self::Changed => "changed",
+            Self::Deleted => "deleted",
+        }
+    }
+}
+
+pub(crate) async fn run<T: Listed>(
+    session: &Session<'_>,
+    arguments: &Get,
+    namespace: Option<&str>,
+) -> Result<(), CliError> {
+    let console = session.console;
+    let mut follow = session.client.follow::<T>(T::list(namespace)?, false);
+    let mut known: BTreeMap<(String, String), T> = BTreeMap::new();
+    let mut printer = Printer {
+        session,
+        arguments,
+        table: None,
+    };
+    let mut first = true;
+    loop {
+        let mut news: Vec<(Happened, T)> = Vec::new();
+        match follow.next().await? {
+            Change::Listed(items) => {
+                let mut gone = std::mem::take(&mut known);
+                let mut items: Vec<T> = items;
+                items.sort_by(T::order);
+                for item in items {
+                    let happened = match gone.remove(&item.key()) {
+                        _ if first => Some(Happened::Present),
+                        None => Some(Happened::Added),
+                        Some(before) if !same(&before, &item) => Some(Happened::Changed),
+                        Some(_) => None,
+                    };
+                    known.insert(item.key(), item.clone());
+                    news.extend(happened.map(|happened| (happened, item)));
+                }
+                news.extend(gone.into_values().map(|item| (Happened::Deleted, item)));
+                if first && news.is_empty() {
+                    console.note(&none::<T>(namespace, arguments.name.as_deref()));
+                }
+                first = false;
+            }
+            Change::Changed(item) => {
+                let happened = if known.insert(item.key(), item.clone()).is_some() {
+                    Happened::Changed
+                } else {
+                    Happened::Added
+                };
+                news.push((happened, item));
+            }
+            Change::Deleted(item) => {
+                known.remove(&item.key());
+                news.push((Happened::Deleted, item));
+            }
+            Change::Interrupted(reason) => {
+                console.warning(&format!("nothing is seen for now, trying again: {reason}"));
+            }
+        }
+        if !T::GOES {
+            news.retain(|(happened, _)| *happened != Happened::Deleted);
+        }
+        if let Some(name) = &arguments.name {
+            news.retain(|(_, item)| item.is_named(name));
+        }
+        printer.print(&news)?;
+    }
+}
+
+fn same<T: Listed>(left: &T, right: &T) -> bool {
+    match (json::tree("an item", left), json::tree("an item", right)) {
+        (Ok(left), Ok(right)) => left == right,
+        _ => false,
+    }
+}
+
+struct Printer<'run> {
+    session: &'run Session<'run>,
+    arguments: &'run Get,
+    /// The rows so far, for their widths.
+    table: Option<Table>,
+}
+
+impl Printer<'_> {
+    fn print<T: Listed>(&mut self, news: &[(Happened, T)]) -> Result<(), CliError> {
+        let console = self.session.console;
+        if news.is_empty() {
+            return Ok(());
+        }
+        let output = &self.arguments.output;
+        if let Some(template) = &output.template {
+            let mut news = news.iter();
+            return news.try_for_each(|(_, item)| picked(console, template, item));
+        }
+        match output.format {
+            Format::Table | Format::Wide => self.rows(news),
+            Format::Name => news.iter().try_for_each(|(_, item)| {
+                console.line(&format!("{}/{}", T::SINGULAR, item.key().1))
+            }),
+            Format::Json => news.iter().try_for_each(|(happened, item)| {
+                console.print(&json_line(&wire(*happened, item))?)
+            }),
+            Format::Yaml => news.iter().try_for_each(|(happened, item)| {
+                let text = yaml::document(&wire(*happened, item))?;
+                console.print(&format!("---\n{text}"))
+            }),
+        }
+    }
+
+    fn rows<T: Listed>(&mut self, news: &[(Happened, T)]) -> Result<(), CliError> {
+        let columns = columns::<T>(self.arguments);
+        let mut table = match &self.table {
+            Some(above) => above.below(),
+            None => {
+                let mut headers = vec!["CHANGE"];
+                headers.extend(T::headers(columns));
+                Table::new(headers).with_first(CHANGE_WIDTH)
+            }
+        };
+        for (happened, item) in news {
+            let mut cells = vec![Cell::new(happened.word())];
+            cells.extend(item.row(columns));
+            table.row(cells);
+        }
+        let console = self.session.console;
+        console.print(&table.render(console.colour))?;
+        self.table = Some(table);
+        Ok(())
+    }
+}
+
+/// The same objects as the API's watch.
+fn wire<T: Listed>(happened: Happened, item: &T) -> WatchLine<T> {
+    let item = item.clone();
+    match happened {
+        Happened::Present | Happened::Added => WatchLine::Added(item),
+        Happened::Changed => WatchLine::Modified(item),
+        Happened::Deleted => WatchLine::Deleted(item),
+    }
+}

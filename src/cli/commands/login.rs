@@ -1,0 +1,282 @@
+//! `katcall registry login`, `logout`, and what `list` says of them. No message repeats a password.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IsTerminal, Read, Write},
+};
+
+use clap::Args;
+use serde::Serialize;
+use tokio::sync::oneshot;
+
+use crate::{
+    Session, args::Namespace, console::Console, errors::CliError, output::plain, terminal::Hidden,
+};
+use kat_types::api::{RegistryLoginRequest, RegistryLoginView, RegistryView};
+
+/// Most bytes that are read of a password.
+const LIMIT: u64 = 64 << 10;
+/// Longest line that a terminal hands over (termios(3)).
+const LINE: usize = 4095;
+
+#[derive(Debug, Args)]
+pub(crate) struct Login {
+    /// The registry, such as `registry.example`, `registry.lab:5000` or `docker.io`, or what is below a path of it, such as
+    /// `ghcr.io/organisation`
+    #[arg(value_name = "HOST[/PATH]")]
+    registry: String,
+    #[command(flatten)]
+    namespace: Namespace,
+    /// The name; asked for on a terminal
+    #[arg(short, long, value_name = "NAME")]
+    username: Option<String>,
+    /// Read the password, or a token that stands for one, from stdin; it is asked for on a terminal without it
+    #[arg(long)]
+    password_stdin: bool,
+    /// Do not ask the registry whether it takes them
+    #[arg(long)]
+    no_check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Logout {
+    /// The registry, as it was logged in to
+    #[arg(value_name = "HOST[/PATH]")]
+    registry: String,
+    #[command(flatten)]
+    namespace: Namespace,
+}
+
+pub(crate) async fn login<'run>(
+    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    arguments: &Login,
+) -> Result<(), CliError> {
+    let request = read(arguments).await?;
+    let Session { client, console } = session()?;
+    let namespace = &arguments.namespace.namespace;
+    let registry = &arguments.registry;
+    let result = client.login_registry(namespace, registry, &request).await?;
+    let registry = plain(&result.login.registry);
+    match result.check.as_str() {
+        "accepted" => {}
+        "notAsked" => console.warning(&format!(
+            "{registry} answers without a password, so this one could not be checked"
+        )),
+        _ => console.note("the registry was not asked whether it takes them"),
+    }
+    let done = match result.outcome.as_str() {
+        "unchanged" => "unchanged",
+        _ => "logged in",
+    };
+    console.line(&format!(
+        "registry/{registry} {done}, namespace {namespace}"
+    ))
+}
+
+async fn read(arguments: &Login) -> Result<RegistryLoginRequest, CliError> {
+    let username = match &arguments.username {
+        Some(username) => username.clone(),
+        None if io::stdin().is_terminal() && !arguments.password_stdin => {
+            line("username: ", None).await?
+        }
+        None => {
+            return Err(
+                CliError::usage("no name is said, and nobody can be asked for it")
+                    .hinted("`--username NAME`"),
+            );
+        }
+    };
+    let password = if arguments.password_stdin {
+        let mut bytes = Vec::new();
+        let read = io::stdin().take(LIMIT + 1).read_to_end(&mut bytes);
+        read.map_err(|error| CliError::failed(format!("stdin: {error}")))?;
+        if bytes.len() as u64 > LIMIT {
+            return Err(CliError::usage(format!(
+                "what comes from stdin has more than {LIMIT} bytes"
+            )));
+        }
+        let text = String::from_utf8(bytes);
+        let text = text.map_err(|_| CliError::usage("what comes from stdin is no UTF-8 text"))?;
+        without_end(&text).to_owned()
+    } else if io::stdin().is_terminal() {
+        let hidden = Hidden::begin()
+            .map_err(|error| CliError::failed(format!("the terminal can't be set: {error}")))?;
+        line("password (it is not shown): ", Some(hidden)).await?
+    } else {
+        return Err(
+            CliError::usage("no password is said, and nobody can be asked for it")
+                .hinted("`--password-stdin` reads it from stdin"),
+        );
+    };
+    if username.is_empty() || password.is_empty() {
+        return Err(CliError::usage(
+            "a name and a password are needed; nothing was changed",
+        ));
+    }
+    Ok(RegistryLoginRequest {
+        username,
+        password,
+        no_check: arguments.no_check,
+    })
+}
+
+/// Asks, and reads a line. It is read on a thread of its own, so that an interrupt ends the wait, and the terminal is
+/// then as it was.
+async fn line(question: &str, hidden: Option<Hidden>) -> Result<String, CliError> {
+    let _ = write!(io::stderr(), "{question}");
+    let (sender, answer) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let read = io::stdin().read_line(&mut text);
+        let _ = sender.send(read.map(|_| text));
+    });
+    let answer = answer.await;
+    if hidden.is_some() {
+        let _ = writeln!(io::stderr());
+    }
+    drop(hidden);
+    let unread = |error: &dyn std::fmt::Display| {
+        CliError::failed(format!("the answer can't be read: {error}"))
+    };
+    let text = answer
+        .map_err(|error| unread(&error))?
+        .map_err(|error| unread(&error))?;
+    if text.len() >= LINE {
+        return Err(CliError::usage(
+            "a terminal takes no line as long as that; nothing was changed",
+        )
+        .hinted("`--password-stdin` reads it from stdin"));
+    }
+    Ok(without_end(&text).to_owned())
+}
+
+/// Without the end of its last line.
+fn without_end(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
+}
+
+pub(crate) async fn logout(session: &Session<'_>, arguments: &Logout) -> Result<(), CliError> {
+    let namespace = &arguments.namespace.namespace;
+    let registry = &arguments.registry;
+    session.client.logout_registry(namespace, registry).await?;
+    let console: &Console = session.console;
+    console.line(&format!(
+        "registry/{} logged out, namespace {namespace}",
+        plain(registry)
+    ))
+}
+
+/// What `katcall registry list` says of one registry.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    /// Its host, or what is below a path of it.
+    pub(crate) host: String,
+    /// Not known to who may not see it.
+    #[serde(flatten)]
+    pub(crate) reached: Option<Reached>,
+    /// The namespace's credentials for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) login: Option<RegistryLoginView>,
+}
+
+/// How a registry is reached.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Reached {
+    pub(crate) insecure: bool,
+    pub(crate) mirrors: Vec<String>,
+}
+
+/// What is set about registries, if that may be seen, and what a namespace is logged in to: one row for each name.
+pub(crate) fn rows(
+    settings: Option<Vec<RegistryView>>,
+    logins: Vec<RegistryLoginView>,
+) -> Vec<Row> {
+    let known = settings.is_some();
+    let set = settings.into_iter().flatten().map(|view| {
+        let RegistryView {
+            host,
+            insecure,
+            mirrors,
+        } = view;
+        (host, Reached { insecure, mirrors })
+    });
+    let set: BTreeMap<String, Reached> = set.collect();
+    let rows = set.iter().map(|(host, reached)| Row {
+        host: host.clone(),
+        reached: Some(reached.clone()),
+        login: None,
+    });
+    let mut rows: Vec<Row> = rows.collect();
+    for login in logins {
+        let own = rows.iter_mut().find(|row| row.host == login.registry);
+        if let Some(row) = own {
+            row.login = Some(login);
+            continue;
+        }
+        // What is below a path is reached as its host is.
+        let name = login.registry.clone();
+        let host = name.split_once('/').map_or(name.as_str(), |(host, _)| host);
+        let reached = set.get(host).cloned();
+        rows.push(Row {
+            host: name,
+            reached: known.then(|| reached.unwrap_or_default()),
+            login: Some(login),
+        });
+    }
+    rows.sort_by(|one, other| one.host.cmp(&other.host));
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_that_is_set_and_logged_in_to_has_one_row() {
+        let set = |host: &str, insecure| RegistryView {
+            host: host.to_owned(),
+            insecure,
+            mirrors: Vec::new(),
+        };
+        let login = |registry: &str| RegistryLoginView {
+            registry: registry.to_owned(),
+            ..RegistryLoginView::default()
+        };
+        let settings = vec![set("a.example", true), set("m.example", false)];
+        let logins = vec![
+            login("a.example"),
+            login("a.example/org"),
+            login("b.example"),
+        ];
+        let rows = rows(Some(settings), logins);
+        let told: Vec<_> = rows
+            .iter()
+            .map(|row| {
+                let insecure = row.reached.as_ref().unwrap().insecure;
+                (row.host.as_str(), insecure, row.login.is_some())
+            })
+            .collect();
+        let expected = [
+            ("a.example", true, true),
+            ("a.example/org", true, true),
+            ("b.example", false, true),
+            ("m.example", false, false),
+        ];
+        assert_eq!(told, expected);
+        let unseen = super::rows(None, vec![login("a.example")]);
+        assert_eq!(unseen[0].reached, None);
+    }
+
+    #[test]
+    fn the_end_of_a_line_is_no_part_of_a_password() {
+        for (text, expected) in [
+            ("a\n", "a"),
+            ("a\r\n", "a"),
+            ("a b ", "a b "),
+            ("a\n\n", "a\n"),
+        ] {
+            assert_eq!(without_end(text), expected);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Logs from now on, through breaks, with instances that come and go.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use tokio::sync::mpsc;
+
+use super::{Printer, Resume, Source, is_over, next_line, open};
+use crate::{Session, errors::CliError};
+use kat_client::{Change, Client, ClientError, LogQuery, RetryPauses, Route};
+use kat_types::api::{InstanceItem, LogLine};
+
+/// Lines that wait to be printed; the servers wait when it is full.
+const BUFFER: usize = 256;
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// What a reader of one log tells.
+enum News {
+    Line(String, LogLine),
+    Note(String),
+    Ended(String, Result<(), ClientError>),
+}
+
+/// Everything after these places. New instances of the workload join when `newcomers` is given.
+pub(crate) async fn run(
+    session: &Session<'_>,
+    printer: &Printer<'_>,
+    places: Vec<(Source, Resume)>,
+    query: &LogQuery,
+    newcomers: Option<Route>,
+) -> Result<(), CliError> {
+    let (sender, mut receiver) = mpsc::channel(BUFFER);
+    let namespace = places.first().map(|(source, _)| source.namespace.clone());
+    let mut tasks = tokio::task::JoinSet::new();
+    let mut known: BTreeSet<String> = BTreeSet::new();
+    let mut open = 0_usize;
+    let mut instances = newcomers.map(|route| session.client.follow::<InstanceItem>(route, true));
+    let alone = places.len() == 1 && instances.is_none();
+    let mut begin = |source: Source, place: Resume, query: LogQuery| {
+        let (client, sender) = (session.client.clone(), sender.clone());
+        tasks.spawn(async move { read(&client, source, place, query, &sender).await });
+    };
+    let merged = places.len() > 1;
+    for (source, mut place) in places {
+        known.insert(source.id.clone());
+        open += 1;
+        let mut query = query.clone();
+        if merged {
+            // What there was is shown; where nothing was, all is new.
+            query.tail = None;
+            query.since = place.again().or(query.since);
+        }
+        begin(source, place, query);
+    }
+    loop {
+        let joined = async {
+            match &mut instances {
+                Some(instances) => instances.next().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            news = receiver.recv() => {
+                let Some(news) = news else { return Ok(()) };
+                for news in in_order(news, &mut receiver) {
+                    match news {
+                        News::Line(id, line) => printer.print(&id, &line)?,
+                        News::Note(text) => session.console.note(&text),
+                        News::Ended(id, outcome) => {
+                            match outcome {
+                                Err(error) if alone || matches!(error.status(), Some(401 | 403)) => {
+                                    return Err(error.into());
+                                }
+                                Err(error) => session.console.warning(&format!("the log of `{id}`: {error}")),
+                                Ok(()) => session.console.note(&format!("the log of `{id}` has ended")),
+                            }
+                            open -= 1;
+                            if open == 0 && instances.is_none() {
+                                return Ok(());
+                            }
+                        }
+                    }
+                }
+            }
+            change = joined => {
+                let items = match change? {
+                    Change::Listed(items) => items,
+                    Change::Changed(item) => vec![item],
+                    Change::Deleted(_) | Change::Interrupted(_) => Vec::new(),
+                };
+                for item in items {
+                    if known.insert(item.metadata.name.clone()) {
+                        open += 1;
+                        let namespace = item.metadata.namespace.clone().or_else(|| namespace.clone());
+                        let source = Source::of(&item, &namespace.unwrap_or_default());
+                        let query = LogQuery { follow: true, ..LogQuery::default() };
+                        begin(source, Resume::default(), query);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What has come by now: lines by their time, each instance's in its own order, and what is told about
+/// logs in its place after them.
+fn in_order(first: News, receiver: &mut mpsc::Receiver<News>) -> Vec<News> {
+    let mut batch = vec![first];
+    while batch.len() < BUFFER {
+        match receiver.try_recv() {
+            Ok(news) => batch.push(news),
+            Err(_) => break,
+        }
+    }
+    for lines in batch.split_mut(|news| !matches!(news, News::Line(..))) {
+        lines.sort_by(|left, right| match (left, right) {
+            (News::Line(_, left), News::Line(_, right)) => left.timestamp.cmp(&right.timestamp),
+            _ => std::cmp::Ordering::Equal,
+        });
+    }
+    batch
+}
+
+/// Reads one log, through breaks of the connection, until its instance is gone or done.
+async fn read(
+    client: &Client,
+    source: Source,
+    place: Resume,
+    query: LogQuery,
+    sender: &mpsc::Sender<News>,
+) {
+    let id = source.id.clone();
+    let outcome = follow_one(client, &source, place, query, sender).await;
+    // Without a reader there is nobody to tell.
+    let _ = sender.send(News::Ended(id, outcome)).await;
+}
+
+async fn follow_one(
+    client: &Client,
+    source: &Source,
+    mut resume: Resume,
+    mut query: LogQuery,
+    sender: &mpsc::Sender<News>,
+) -> Result<(), ClientError> {
+    let mut pauses = RetryPauses::new(FIRST_PAUSE, LONGEST_PAUSE);
+    let mut begun = false;
+    // Each break is told once, however often it is tried again.
+    let mut told = false;
+    loop {
+        let trouble = match open(client, source, &query).await {
+            Err(error) => Some(error),
+            Ok(mut stream) => loop {
+                match next_line(&mut stream).await {
+                    Err(error) => break Some(error),
+                    Ok(None) => break None,
+                    Ok(Some(line)) => {
+                        begun = true;
+                        told = false;
+                        pauses.reset();
+                        if !resume.is_new(&line.timestamp) {
+                            continue;
+                        }
+                        let news = News::Line(source.id.clone(), line);
+                        if sender.send(news).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                }
+            },
+        };
+        match trouble {
+            Some(error) if begun && error.is_not_found() => return Ok(()),
+            Some(error) if !error.is_passing() => return Err(error),
+            Some(error) if !begun && matches!(error, ClientError::Unreachable { .. }) => {
+                return Err(error);
+            }
+            Some(_) if told => {}
+            Some(error) => {
+                told = true;
+                let text = format!(
+                    "the log of `{}` broke off, trying again: {error}",
+                    source.id
+                );
+                let _ = sender.send(News::Note(text)).await;
+            }
+            None if is_over(client, source).await => return Ok(()),
+            None => {}
+        }
+        tokio::time::sleep(pauses.pause()).await;
+        if let Some(since) = resume.again() {
+            query.since = Some(since);
+            query.tail = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_came_together_are_shown_by_their_time() {
+        let (sender, mut receiver) = mpsc::channel(BUFFER);
+        let line = |id: &str, time: &str| {
+            let line = LogLine {
+                timestamp: time.to_owned(),
+                ..LogLine::default()
+            };
+            News::Line(id.to_owned(), line)
+        };
+        for news in [
+            line("a", "t4"),
+            line("b", "t2"),
+            line("b", "t3"),
+            News::Note("a broke off".to_owned()),
+            line("b", "t1"),
+        ] {
+            assert!(sender.try_send(news).is_ok());
+        }
+        let first = receiver.try_recv().unwrap_or_else(|_| unreachable!());
+        let shown: Vec<String> = in_order(first, &mut receiver)
+            .into_iter()
+            .map(|news| match news {
+                News::Line(id, line) => format!("{id} {}", line.timestamp),
+                News::Note(text) | News::Ended(text, _) => text,
+            })
+            .collect();
+        assert_eq!(shown, ["b t2", "b t3", "a t4", "a broke off", "b t1"]);
+    }
+}

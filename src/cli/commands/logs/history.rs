@@ -1,0 +1,143 @@
+//! What was printed until now, of several instances, in the order of time.
+
+use super::{Printer, Resume, Source, next_line, open};
+use crate::{
+    Session,
+    errors::{CliError, Exit},
+};
+use kat_client::{ClientError, JsonLines, LogQuery};
+use kat_types::api::LogLine;
+
+/// What became of it.
+pub(crate) struct Shown {
+    /// How far each log was read, those too that could not be read.
+    pub(crate) places: Vec<(Source, Resume)>,
+    /// How many could not be read, and why the first of them.
+    failed: usize,
+    reason: Option<ClientError>,
+}
+
+/// One log under way.
+struct Reader {
+    source: Source,
+    stream: JsonLines<LogLine>,
+    /// Its next line.
+    line: LogLine,
+    place: Resume,
+}
+
+/// Prints all and ends. Logs that can't be read are told, and the others shown.
+pub(crate) async fn show(
+    session: &Session<'_>,
+    printer: &Printer<'_>,
+    sources: Vec<Source>,
+    query: &LogQuery,
+) -> Result<(), CliError> {
+    let wanted = sources.len();
+    let shown = merge(session, printer, sources, query).await?;
+    match shown.reason {
+        None => Ok(()),
+        Some(reason) if shown.failed == wanted && wanted == 1 => Err(reason.into()),
+        Some(_) => Err(CliError::Said {
+            exit: Exit::Unreachable,
+            message: format!("{} of {wanted} logs could not be read", shown.failed),
+            hint: None,
+        }),
+    }
+}
+
+/// Prints all that is there now.
+pub(crate) async fn merge(
+    session: &Session<'_>,
+    printer: &Printer<'_>,
+    sources: Vec<Source>,
+    query: &LogQuery,
+) -> Result<Shown, CliError> {
+    let query = LogQuery {
+        follow: false,
+        ..query.clone()
+    };
+    let alone = sources.len() == 1;
+    let mut shown = Shown {
+        places: Vec::new(),
+        failed: 0,
+        reason: None,
+    };
+    let mut readers = Vec::new();
+    for source in sources {
+        let beginning = async {
+            let mut stream = open(&session.client, &source, &query).await?;
+            let line = next_line(&mut stream).await?;
+            Ok(line.map(|line| (stream, line)))
+        };
+        match beginning.await {
+            Ok(Some((stream, line))) => readers.push(Reader {
+                source,
+                stream,
+                line,
+                place: Resume::default(),
+            }),
+            Ok(None) => {
+                if query.previous {
+                    session.console.note(&format!(
+                        "`{}` has no lines of an earlier run; RESTARTS of `katcall get instances` says what was started again",
+                        source.id
+                    ));
+                }
+                shown.places.push((source, Resume::default()));
+            }
+            Err(error) => {
+                shown.miss(session, alone, &source, error)?;
+                shown.places.push((source, Resume::default()));
+            }
+        }
+    }
+    loop {
+        let first = readers
+            .iter()
+            .enumerate()
+            .min_by(|(_, left), (_, right)| left.line.timestamp.cmp(&right.line.timestamp))
+            .map(|(index, _)| index);
+        let Some(index) = first else {
+            return Ok(shown);
+        };
+        let Some(reader) = readers.get_mut(index) else {
+            return Ok(shown);
+        };
+        printer.print(&reader.source.id, &reader.line)?;
+        reader.place.is_new(&reader.line.timestamp);
+        match next_line(&mut reader.stream).await {
+            Ok(Some(next)) => reader.line = next,
+            ended => {
+                let reader = readers.remove(index);
+                if let Err(error) = ended {
+                    shown.miss(session, alone, &reader.source, error)?;
+                }
+                shown.places.push((reader.source, reader.place));
+            }
+        }
+    }
+}
+
+impl Shown {
+    /// A log that can't be read, or not to its end. It is an error where nothing else is shown, or where
+    /// the cluster itself does not answer, or does not want to.
+    fn miss(
+        &mut self,
+        session: &Session<'_>,
+        alone: bool,
+        source: &Source,
+        error: ClientError,
+    ) -> Result<(), ClientError> {
+        let of_machine = error.is_machine_away() || matches!(error.status(), Some(404 | 503));
+        if alone || !of_machine {
+            return Err(error);
+        }
+        session
+            .console
+            .warning(&format!("the log of `{}`: {error}", source.id));
+        self.failed += 1;
+        self.reason.get_or_insert(error);
+        Ok(())
+    }
+}

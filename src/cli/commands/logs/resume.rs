@@ -1,0 +1,67 @@
+//! Going on with a log where it broke off.
+
+/// The place in a log: a time, and how many lines of just that time were seen.
+#[derive(Debug, Default)]
+pub(crate) struct Resume {
+    last: Option<String>,
+    seen: usize,
+    /// Lines of the time `last` that come a second time.
+    skip: usize,
+    /// The stream was opened again and has not come past `last` yet.
+    catching_up: bool,
+}
+
+impl Resume {
+    /// The line of this time was not seen before.
+    pub(crate) fn is_new(&mut self, timestamp: &str) -> bool {
+        match &self.last {
+            Some(last) if last == timestamp => {
+                if self.skip > 0 {
+                    self.skip -= 1;
+                    return false;
+                }
+                self.seen += 1;
+                true
+            }
+            Some(last) if self.catching_up && timestamp < last.as_str() => false,
+            _ => {
+                self.last = Some(timestamp.to_owned());
+                self.seen = 1;
+                self.skip = 0;
+                self.catching_up = false;
+                true
+            }
+        }
+    }
+
+    /// The time to ask for when the stream is opened again; nothing when no line was seen.
+    pub(crate) fn again(&mut self) -> Option<String> {
+        self.skip = self.seen;
+        self.catching_up = true;
+        self.last.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_is_lost_or_shown_twice() {
+        let mut resume = Resume::default();
+        assert_eq!(resume.again(), None);
+        for time in ["t1", "t2", "t2"] {
+            assert!(resume.is_new(time), "{time}");
+        }
+        assert_eq!(resume.again().as_deref(), Some("t2"));
+        let again: Vec<bool> = ["t1", "t2", "t2", "t2", "t3", "t3"]
+            .into_iter()
+            .map(|time| resume.is_new(time))
+            .collect();
+        assert_eq!(again, [false, false, false, true, true, true]);
+        assert_eq!(resume.again().as_deref(), Some("t3"));
+        assert!(!resume.is_new("t3"));
+        assert!(!resume.is_new("t3"));
+        assert!(resume.is_new("t3"));
+    }
+}

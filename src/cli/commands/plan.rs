@@ -1,0 +1,70 @@
+//! `katcall plan` and `katcall apply --dry-run`: what an apply would come to, and nothing done.
+
+mod show;
+
+use super::apply::{
+    explain,
+    local::{Content, Prepared, Purpose, prepare_all},
+    prune, send,
+};
+use crate::{
+    Session,
+    args::{DocumentFormat, Plan, Prune},
+    console::Console,
+    errors::CliError,
+    output,
+    output::json::Items,
+};
+use kat_types::api::ApplyResult;
+
+/// There are changes.
+const CHANGES: u8 = 10;
+
+pub(crate) async fn run<'run>(
+    session: &impl Fn() -> Result<Session<'run>, CliError>,
+    console: &Console,
+    arguments: &Plan,
+) -> Result<u8, CliError> {
+    let folders = prepare_all(&arguments.files, Purpose::Apply, console.error_colour)?;
+    tell(&session()?, &folders, &arguments.prune, arguments.output).await
+}
+
+/// Prints what would become of these folders; the exit code says whether anything would.
+pub(crate) async fn tell(
+    session: &Session<'_>,
+    folders: &[Prepared],
+    prune: &Prune,
+    output: Option<DocumentFormat>,
+) -> Result<u8, CliError> {
+    let console = session.console;
+    let mut results: Vec<ApplyResult> = Vec::new();
+    for folder in folders {
+        for content in &folder.contents {
+            let result = send(session, folder, content, true)
+                .await
+                .map_err(|error| explain(error, folder, console))?;
+            if output.is_none() {
+                let workload = matches!(content, Content::Workload { .. });
+                console.print(&show::one(&result, workload, console.colour))?;
+            }
+            results.push(result);
+        }
+    }
+    for item in prune::surplus(session, folders, prune).await? {
+        if output.is_none() {
+            console.print(&show::surplus(&prune::name(&item), console.colour))?;
+        }
+        results.push(ApplyResult {
+            outcome: "deleted".to_owned(),
+            kind: item.kind,
+            metadata: item.metadata,
+            preview: None,
+        });
+    }
+    match output {
+        Some(format) => output::document(console, format, &Items { items: &results })?,
+        None => console.line(&show::summary(&results))?,
+    }
+    let same = results.iter().all(|result| result.outcome == "unchanged");
+    Ok(if same { 0 } else { CHANGES })
+}

@@ -1,0 +1,207 @@
+//! A plan for people.
+
+use anstyle::{AnsiColor, Style};
+use serde_json::Value;
+
+use crate::{
+    console::{Tone, paint, tint},
+    output::{one_line, plain, word},
+};
+use kat_types::api::{
+    ApplyResult, FieldChange, InstanceAction, InstanceChange, Preview, UnitChange,
+};
+
+const INDENT: &str = "  ";
+
+/// What becomes of one item, with an empty line after it.
+pub(crate) fn one(result: &ApplyResult, workload: bool, colour: bool) -> String {
+    let metadata = &result.metadata;
+    let kind = result.kind.to_lowercase();
+    let name = match &metadata.namespace {
+        Some(namespace) => format!("{namespace}/{}", metadata.name),
+        None => metadata.name.clone(),
+    };
+    let title = format!("{kind} {}", plain(&name));
+    let generation = metadata.generation;
+    let present = result
+        .preview
+        .as_ref()
+        .and_then(|plan| plan.present_generation);
+    let fate = match (result.outcome.as_str(), present) {
+        ("unchanged", _) => "stays as it is".to_owned(),
+        ("created", _) => tint("would be created", Tone::Good, colour),
+        ("updated", Some(present)) if present == generation => {
+            "would be stored anew: its files differ in comments or layout alone".to_owned()
+        }
+        ("updated", Some(present)) => format!(
+            "{}, generation {present} -> {generation}",
+            tint("would be changed", Tone::Busy, colour)
+        ),
+        (other, _) => format!("would be {}", plain(other)),
+    };
+    let mut text = format!("{title} {fate}\n");
+    match &result.preview {
+        Some(preview) => body(&mut text, preview, colour),
+        None if workload && result.outcome != "unchanged" => {
+            text.push_str(&format!(
+                "{INDENT}the cluster's version says no more than that\n"
+            ));
+        }
+        None => {}
+    }
+    text.push('\n');
+    text
+}
+
+fn body(text: &mut String, preview: &Preview, colour: bool) {
+    fields(text, &preview.fields);
+    for change in &preview.files {
+        text.push_str(&format!("\n  {}\n", plain(&change.path)));
+        lines(text, &change.diff, colour);
+    }
+    if !preview.instances.is_empty() {
+        let rollout = match preview.rollout.as_str() {
+            "" => String::new(),
+            rollout => format!(": {}", one_line(rollout)),
+        };
+        text.push_str(&format!("\n  instances{rollout}\n"));
+        for change in &preview.instances {
+            text.push_str(&instance(change, colour));
+        }
+    }
+    if !preview.complete {
+        text.push_str("    there is more to be done than was looked at\n");
+    }
+    if !preview.blocked.is_empty() {
+        let blocked = tint("not all of it would come about", Tone::Bad, colour);
+        text.push_str(&format!("\n  {blocked}: {}\n", one_line(&preview.blocked)));
+    }
+    for change in &preview.units {
+        unit(text, change, colour);
+    }
+}
+
+fn fields(text: &mut String, changes: &[FieldChange]) {
+    let width = changes
+        .iter()
+        .map(|change| change.path.chars().count())
+        .max();
+    let width = width.unwrap_or(0);
+    let mut file = "";
+    for change in changes {
+        if change.file != file {
+            file = &change.file;
+            text.push_str(&format!("\n  {}\n", plain(file)));
+        }
+        let values = match (&change.before, &change.after) {
+            (Some(before), Some(after)) if before == after => {
+                format!("{} (another value)", value(after))
+            }
+            (Some(before), Some(after)) => format!("{} -> {}", value(before), value(after)),
+            (None, Some(after)) => format!("-> {}", value(after)),
+            (Some(before), None) => format!("{} -> not said", value(before)),
+            (None, None) => "changes".to_owned(),
+        };
+        text.push_str(&format!("    {:width$}   {values}\n", plain(&change.path)));
+    }
+}
+
+fn value(value: &Value) -> String {
+    match value {
+        Value::String(text) if !text.is_empty() && !text.contains(char::is_whitespace) => {
+            plain(text)
+        }
+        other => plain(&other.to_string()),
+    }
+}
+
+fn instance(change: &InstanceChange, colour: bool) -> String {
+    let name = |name: &Option<String>| {
+        name.as_ref()
+            .map_or_else(|| format!("slot {}", change.slot), |name| plain(name))
+    };
+    let node = |node: &Option<String>| {
+        node.as_ref()
+            .map_or_else(|| "?".to_owned(), |node| plain(node))
+    };
+    let (here, there) = (node(&change.node), node(&change.successor_node));
+    let (tone, what) = match change.action {
+        InstanceAction::Keep => (Tone::Plain, format!("{} on {here}", name(&change.instance))),
+        InstanceAction::Create => (
+            Tone::Good,
+            format!("{} on {there}", name(&change.successor)),
+        ),
+        InstanceAction::Restart => (
+            Tone::Busy,
+            format!(
+                "{} on {here} as {}",
+                name(&change.instance),
+                name(&change.successor)
+            ),
+        ),
+        InstanceAction::Move => (
+            Tone::Busy,
+            format!(
+                "{} from {here} to {there} as {}",
+                name(&change.instance),
+                name(&change.successor)
+            ),
+        ),
+        InstanceAction::Stop => (Tone::Bad, format!("{} on {here}", name(&change.instance))),
+        InstanceAction::Wait => (Tone::Bad, format!("slot {}", change.slot)),
+    };
+    let action = format!("{:<7}", word(&change.action).to_lowercase());
+    let reason = match change.reason.as_str() {
+        "" => String::new(),
+        reason => format!(": {}", one_line(reason)),
+    };
+    format!("    {} {what}{reason}\n", tint(&action, tone, colour))
+}
+
+fn unit(text: &mut String, change: &UnitChange, colour: bool) {
+    let others = match change.instances {
+        0 | 1 => String::new(),
+        count => format!(", and {} more in the same way", count - 1),
+    };
+    text.push_str(&format!("\n  unit {}{others}\n", plain(&change.name)));
+    lines(text, &change.diff, colour);
+}
+
+/// The lines of a diff.
+fn lines(text: &mut String, diff: &str, colour: bool) {
+    for line in diff.lines() {
+        let style = match line.get(..1) {
+            Some("+") => AnsiColor::Green.on_default(),
+            Some("-") => AnsiColor::Red.on_default(),
+            Some("@") => AnsiColor::Cyan.on_default(),
+            _ => Style::new(),
+        };
+        text.push_str(&format!("    {}\n", paint(&plain(line), style, colour)));
+    }
+}
+
+/// A workload that is in no folder.
+pub(crate) fn surplus(name: &str, colour: bool) -> String {
+    let fate = tint("would be deleted", Tone::Bad, colour);
+    format!("workload {name} {fate}: it is in no folder\n\n")
+}
+
+/// How many of each, in one line.
+pub(crate) fn summary(results: &[ApplyResult]) -> String {
+    let count = |outcome: &str| {
+        let found = results.iter().filter(|result| result.outcome == outcome);
+        found.count()
+    };
+    let (created, updated) = (count("created"), count("updated"));
+    let (deleted, same) = (count("deleted"), count("unchanged"));
+    if same == results.len() {
+        return "nothing would change".to_owned();
+    }
+    let deleted = match deleted {
+        0 => String::new(),
+        count => format!("{count} to delete, "),
+    };
+    format!(
+        "{created} to create, {updated} to change, {deleted}{same} as they are; nothing was done"
+    )
+}

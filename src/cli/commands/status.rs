@@ -1,0 +1,122 @@
+//! `katcall status`: one screen that says whether the cluster is well, and if not why.
+
+mod findings;
+
+use jiff::Timestamp;
+
+use super::get::{self, Columns, Listed};
+use crate::{
+    Session,
+    console::{Tone, tint},
+    errors::CliError,
+};
+use findings::{Findings, Known};
+use kat_client::{ClientError, EventQuery};
+use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
+
+/// Warnings older than this are history.
+const RECENT_SECONDS: i64 = 3_600;
+/// Warnings shown.
+const WARNINGS: usize = 8;
+/// Lines of trouble shown.
+const TROUBLES: usize = 15;
+
+/// Gives back 0 when the cluster is well, and 1 when it is not.
+pub(crate) async fn run(session: &Session<'_>) -> Result<u8, CliError> {
+    let client = &session.client;
+    let console = session.console;
+    // Whether anything answers at all decides whether there is a screen.
+    let health = match client.healthz().await {
+        Err(error @ (ClientError::Unreachable { .. } | ClientError::Configuration { .. })) => {
+            return Err(error.into());
+        }
+        other => other,
+    };
+    let all = EventQuery::default();
+    let (version, configuration, nodes, workloads, instances, events) = tokio::join!(
+        client.version(),
+        client.cluster_configuration(),
+        client.nodes(),
+        client.workloads(None),
+        client.instances(None),
+        get::events(session, &all),
+    );
+    let now = Timestamp::now();
+    let known = Known {
+        health,
+        nodes: nodes.map(|list| list.items),
+        workloads: workloads.map(|list| list.items),
+        instances: instances.map(|list| list.items),
+    };
+    let findings = Findings::of(&known, now);
+    let cluster = match configuration {
+        Ok(configuration) => format!("cluster `{}`", configuration.metadata.name),
+        Err(_) => "the cluster".to_owned(),
+    };
+    let verdict = if findings.troubles.is_empty() {
+        tint("well", Tone::Good, console.colour)
+    } else {
+        tint("not well", Tone::Bad, console.colour)
+    };
+    let version = version.map_or_else(
+        |_| String::new(),
+        |answer| format!(", version {}", answer.version),
+    );
+    let mut screen = format!("{cluster} is {verdict}\n\n");
+    let mut field = |name: &str, text: &str| {
+        screen.push_str(&format!("{name:<12}{text}\n"));
+    };
+    field("api", &format!("{}{version}", client.endpoint()));
+    field("leader", &findings.leader);
+    field("etcd", &findings.etcd);
+    field("nodes", &findings.nodes);
+    field("workloads", &findings.workloads);
+    field("instances", &findings.instances);
+    if !findings.backup.is_empty() {
+        field("backup", &findings.backup);
+    }
+    list(&mut screen, "not well", &findings.troubles);
+    list(&mut screen, "on the way", &findings.under_way);
+    screen.push_str(&warnings(events, now, console.colour));
+    console.print(&screen)?;
+    Ok(u8::from(!findings.troubles.is_empty()))
+}
+
+fn list(screen: &mut String, title: &str, lines: &[String]) {
+    if lines.is_empty() {
+        return;
+    }
+    screen.push_str(&format!("\n{title}\n"));
+    for line in lines.iter().take(TROUBLES) {
+        screen.push_str(&format!("  {line}\n"));
+    }
+    if let Some(more) = lines.len().checked_sub(TROUBLES).filter(|more| *more > 0) {
+        screen.push_str(&format!("  and {more} more\n"));
+    }
+}
+
+fn warnings(events: Result<Vec<Event>, ClientError>, now: Timestamp, colour: bool) -> String {
+    let mut events = match events {
+        Ok(events) => events,
+        Err(error) => return format!("\nrecent warnings\n  cannot be read: {error}\n"),
+    };
+    events.retain(|event| {
+        let recent = event
+            .timestamp
+            .parse::<Timestamp>()
+            .is_ok_and(|then| now.duration_since(then).as_secs() <= RECENT_SECONDS);
+        event.kind == "Warning" && recent
+    });
+    let first = events.len().saturating_sub(WARNINGS);
+    let last = events.get(first..).unwrap_or_default();
+    if last.is_empty() {
+        return String::new();
+    }
+    let columns = Columns {
+        wide: false,
+        namespaces: false,
+        now,
+    };
+    let table = get::table(last, columns).indented(colour, 2);
+    format!("\nrecent warnings\n{table}")
+}

@@ -1,0 +1,292 @@
+//! `katcall top`: what runs where, and what it takes, as the machines count it when they are asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, IsTerminal},
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use jiff::Timestamp;
+
+use crate::{
+    Session,
+    args::{Top, TopKind},
+    console::{Tone, tint},
+    errors::CliError,
+    output::{
+        plain,
+        table::{Cell, Table},
+    },
+};
+use kat_client::{Client, ClientError, Route};
+use kat_types::{
+    api::{InstanceItem, InstanceUsage, List, NodeItem},
+    resource::{Bytes, MilliCpu},
+};
+
+/// Between two looks on a terminal.
+const LOOK: Duration = Duration::from_secs(2);
+/// Between the only two looks elsewhere.
+const SHORT_LOOK: Duration = Duration::from_secs(1);
+/// To the screen's first place, and nothing of what was there.
+const CLEAR: &str = "\u{1b}[H\u{1b}[J";
+
+/// Processor time that was counted, nanoseconds, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Counted {
+    cpu: u64,
+    at: Timestamp,
+}
+
+/// What an instance takes now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Load {
+    /// Thousandths of a processor.
+    cpu: Option<u64>,
+    memory: Option<u64>,
+}
+
+/// What instances take, from one look to the next.
+#[derive(Debug, Default)]
+struct Usage {
+    counted: BTreeMap<String, Counted>,
+    loads: BTreeMap<String, Load>,
+}
+
+impl Usage {
+    /// A new look at all that run.
+    fn look(&mut self, found: Vec<InstanceUsage>) {
+        let before = std::mem::take(&mut self.counted);
+        self.loads.clear();
+        for one in found {
+            let at = one.at.parse().ok();
+            let now = one.cpu.zip(at).map(|(cpu, at)| Counted { cpu, at });
+            let then = before.get(&one.instance);
+            let load = Load {
+                cpu: then.zip(now).and_then(|(then, now)| rate(*then, now)),
+                memory: one.memory,
+            };
+            if let Some(now) = now {
+                self.counted.insert(one.instance.clone(), now);
+            }
+            self.loads.insert(one.instance, load);
+        }
+    }
+
+    fn of(&self, id: &str) -> Load {
+        self.loads.get(id).copied().unwrap_or_default()
+    }
+}
+
+/// Thousandths of a processor; none where the program was started again in between.
+fn rate(before: Counted, now: Counted) -> Option<u64> {
+    let passed = now.at.duration_since(before.at).as_micros();
+    let passed = u64::try_from(passed).ok().filter(|passed| *passed > 0)?;
+    // Nanoseconds of work in microseconds of time: thousandths.
+    Some(now.cpu.checked_sub(before.cpu)? / passed)
+}
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Top) -> Result<(), CliError> {
+    let console = session.console;
+    let live = io::stdout().is_terminal();
+    // What goes wrong is shown, and asked again anyway.
+    let once = session.client.trying_once();
+    let mut usage = Usage::default();
+    let mut shown = String::new();
+    let mut looks = 0_u8;
+    loop {
+        let client = if live && looks > 0 {
+            &once
+        } else {
+            &session.client
+        };
+        let troubles = match read(client, arguments).await {
+            Ok(reading) => {
+                usage.look(reading.found);
+                looks = looks.saturating_add(1);
+                let table = table(arguments.kind, &reading.nodes, &reading.instances, &usage);
+                shown = table.render(console.colour);
+                reading.away
+            }
+            Err(error) if live && passes(&error, looks > 0) => {
+                vec![format!("{error}; trying again")]
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if live {
+            console.print(&screen(&shown, &troubles, console.colour))?;
+        } else if looks > 1 {
+            for trouble in troubles {
+                console.warning(&plain(&trouble));
+            }
+            return console.print(&shown);
+        }
+        let soon = !live || looks == 1;
+        tokio::time::sleep(if soon { SHORT_LOOK } else { LOOK }).await;
+    }
+}
+
+/// The table, and below it what is not as it should be.
+fn screen(table: &str, troubles: &[String], colour: bool) -> String {
+    let word = tint("warning", Tone::Busy, colour);
+    let lines = troubles
+        .iter()
+        .map(|trouble| format!("{word}: {}\n", plain(trouble)));
+    format!("{CLEAR}{table}{}", lines.collect::<String>())
+}
+
+/// Whether a view goes on after this error: not when the caller may not look. Who has not `seen` anything
+/// yet may have asked for what is not there, or in the wrong place.
+fn passes(error: &ClientError, seen: bool) -> bool {
+    match error {
+        _ if matches!(error.status(), Some(401 | 403)) => false,
+        _ if seen => true,
+        ClientError::Unreachable { .. } => false,
+        _ => error.is_passing(),
+    }
+}
+
+/// What one look finds.
+#[derive(Default)]
+struct Reading {
+    /// Only where they are shown.
+    nodes: Vec<NodeItem>,
+    instances: Vec<InstanceItem>,
+    found: Vec<InstanceUsage>,
+    /// Why some machines could not be asked.
+    away: Vec<String>,
+}
+
+/// A namespace is one question, which a token of that namespace may ask.
+async fn read(client: &Client, arguments: &Top) -> Result<Reading, ClientError> {
+    let mut reading = Reading::default();
+    if arguments.kind == TopKind::Instances && !arguments.all_namespaces {
+        let namespace = arguments.namespace.namespace.as_str();
+        reading.instances = client.instances(Some(namespace)).await?.items;
+        let usage = client.namespace_usage(namespace).await?;
+        reading.found = usage.instances;
+        reading.away = usage.away.into_iter().map(|one| one.message).collect();
+        return Ok(reading);
+    }
+    if arguments.kind == TopKind::Nodes {
+        reading.nodes = client.get::<List<NodeItem>>(Route::nodes()).await?.items;
+    }
+    reading.instances = client.instances(None).await?.items;
+    let nodes = reading.instances.iter();
+    let nodes: BTreeSet<&String> = nodes.filter_map(|one| one.status.node.as_ref()).collect();
+    let asked = nodes.iter().map(|node| client.node_usage(node));
+    for answer in join_all(asked).await {
+        match answer {
+            Ok(usage) => reading.found.extend(usage.instances),
+            // The cluster answers, but not for this machine: it is away, or was deleted meanwhile.
+            Err(error) if !matches!(error.status(), None | Some(401 | 403)) => {
+                reading.away.push(error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(reading)
+}
+
+/// One line of it.
+struct Taken<'item> {
+    item: &'item InstanceItem,
+    load: Load,
+}
+
+fn table(kind: TopKind, nodes: &[NodeItem], instances: &[InstanceItem], usage: &Usage) -> Table {
+    let taken = instances.iter().map(|item| Taken {
+        item,
+        load: usage.of(&item.metadata.name),
+    });
+    let mut taken: Vec<Taken<'_>> = taken.collect();
+    match kind {
+        TopKind::Instances => {
+            taken.sort_by(|left, right| {
+                let by = |one: &Taken<'_>| (one.load.cpu, one.load.memory);
+                let names = left.item.metadata.name.cmp(&right.item.metadata.name);
+                by(right).cmp(&by(left)).then(names)
+            });
+            let mut table = Table::new(vec!["NAME", "NODE", "CPU", "MEMORY"]);
+            for Taken { item, load } in taken {
+                table.row(vec![
+                    Cell::new(&item.metadata.name),
+                    Cell::new(item.status.node.as_deref().unwrap_or_default()),
+                    Cell::new(processor(load.cpu)),
+                    Cell::new(memory(load.memory)),
+                ]);
+            }
+            table
+        }
+        TopKind::Nodes => {
+            let mut table = Table::new(vec!["NAME", "INSTANCES", "CPU", "OF", "MEMORY", "OF"]);
+            for node in nodes {
+                let name = &node.metadata.name;
+                let here = || {
+                    taken
+                        .iter()
+                        .filter(|one| one.item.status.node.as_ref() == Some(name))
+                };
+                let sum = |values: Vec<u64>| (!values.is_empty()).then(|| values.iter().sum());
+                let allocatable = &node.status.allocatable;
+                table.row(vec![
+                    Cell::new(name),
+                    Cell::new(here().count().to_string()),
+                    Cell::new(processor(sum(here()
+                        .filter_map(|one| one.load.cpu)
+                        .collect()))),
+                    Cell::new(processor(allocatable.cpu.map(|cpu| cpu.0))),
+                    Cell::new(memory(sum(here()
+                        .filter_map(|one| one.load.memory)
+                        .collect()))),
+                    Cell::new(memory(allocatable.memory.map(|memory| memory.0))),
+                ]);
+            }
+            table
+        }
+    }
+}
+
+fn processor(thousandths: Option<u64>) -> String {
+    thousandths.map_or_else(String::new, |one| MilliCpu(one).to_string())
+}
+
+fn memory(bytes: Option<u64>) -> String {
+    bytes.map_or_else(String::new, |one| Bytes(one).rounded())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(second: u32, cpu: u64) -> InstanceUsage {
+        InstanceUsage {
+            instance: "a".to_owned(),
+            at: format!("2026-01-01T00:00:{second:02}Z"),
+            cpu: Some(cpu),
+            memory: Some(7),
+        }
+    }
+
+    #[test]
+    fn what_is_taken_is_counted_from_look_to_look() {
+        let mut usage = Usage::default();
+        let mut look = |found: Vec<InstanceUsage>| {
+            usage.look(found);
+            usage.of("a")
+        };
+        let load = |cpu| Load {
+            cpu,
+            memory: Some(7),
+        };
+        assert_eq!(look(vec![one(10, 1_000_000_000)]), load(None));
+        assert_eq!(look(vec![one(14, 3_000_000_000)]), load(Some(500)));
+        assert_eq!(look(vec![one(16, 3_000_000_000)]), load(Some(0)));
+        // The program was started again, and counts anew; then it is gone.
+        assert_eq!(look(vec![one(18, 100_000_000)]), load(None));
+        assert_eq!(look(vec![one(20, 200_000_000)]), load(Some(50)));
+        assert_eq!(look(Vec::new()), Load::default());
+        assert_eq!(look(vec![one(24, 300_000_000)]), load(None));
+    }
+}

@@ -1,0 +1,60 @@
+//! `katcall version`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::{
+    args::{Global, Version},
+    connect,
+    console::Console,
+    errors::CliError,
+    output,
+};
+use kat_client::{ClientError, Options};
+use kat_types::VERSION;
+
+#[derive(Serialize)]
+struct Versions {
+    katcall: &'static str,
+    /// Nothing when the cluster could not be asked.
+    cluster: Option<String>,
+}
+
+/// Never fails for want of a cluster.
+pub(crate) async fn run(
+    global: &Global,
+    console: &Console,
+    arguments: &Version,
+) -> Result<(), CliError> {
+    let asked: Result<String, CliError> = match connect::client(global) {
+        Ok(client) => client
+            .with_options(Options {
+                retry_for: Duration::ZERO,
+                unreachable_for: Duration::ZERO,
+                ..client.options()
+            })
+            .version()
+            .await
+            .map(|answer| answer.version)
+            .map_err(ClientError::into),
+        Err(error) => Err(error),
+    };
+    let versions = Versions {
+        katcall: VERSION,
+        cluster: asked.as_ref().ok().cloned(),
+    };
+    match arguments.output {
+        Some(format) => output::document(console, format, &versions)?,
+        None => {
+            console.line(&format!("katcall {VERSION}"))?;
+            if let Some(cluster) = &versions.cluster {
+                console.line(&format!("cluster {}", output::plain(cluster)))?;
+            }
+        }
+    }
+    if let Err(error) = asked {
+        console.note(&format!("the cluster's version is not known: {error}"));
+    }
+    Ok(())
+}

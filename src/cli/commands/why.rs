@@ -1,0 +1,123 @@
+//! `katcall why`: what is wanted, what is, what it waits for, and what to try next, in sentences.
+//!
+//! It is told from what the API shows, so that it works as well where nobody leads.
+
+mod reasons;
+mod story;
+
+use jiff::Timestamp;
+
+use super::get::{self, Listed};
+use crate::{
+    Session,
+    args::{Why, WhyKind},
+    console::paint,
+    errors::CliError,
+    output,
+    output::plain,
+};
+use kat_client::EventQuery;
+use kat_types::api::{Event, InstanceItem, NodeItem, WorkloadItem};
+use story::Story;
+
+/// Events that are told.
+const EVENTS: usize = 3;
+
+pub(crate) async fn run(session: &Session<'_>, arguments: &Why) -> Result<(), CliError> {
+    let (namespace, name) = (&arguments.namespace.namespace, &arguments.name);
+    let client = &session.client;
+    let now = Timestamp::now();
+    let story = match arguments.kind {
+        WhyKind::Workload => {
+            let item = match client.workload(namespace, name).await {
+                Ok(item) => item,
+                Err(error) => {
+                    let place = Some(namespace.as_str());
+                    return Err(get::missing::<WorkloadItem>(session, error, place, name).await);
+                }
+            };
+            let mut instances = client.workload_instances(namespace, name).await?.items;
+            instances.sort_by(InstanceItem::order);
+            let ids: Vec<&str> = instances
+                .iter()
+                .map(|instance| instance.metadata.name.as_str())
+                .collect();
+            let events = about(session, Some(namespace), |kind, of| match kind {
+                "Workload" => of == name,
+                "Instance" => ids.contains(&of),
+                _ => false,
+            })
+            .await;
+            story::of_workload(&item, &instances, events, now)
+        }
+        WhyKind::Instance => {
+            let item = match client.instance(namespace, name).await {
+                Ok(item) => item,
+                Err(error) => {
+                    let place = Some(namespace.as_str());
+                    return Err(get::missing::<InstanceItem>(session, error, place, name).await);
+                }
+            };
+            let events = about(session, Some(namespace), |kind, of| {
+                kind == "Instance" && of == name
+            });
+            story::of_instance(&item, events.await, now)
+        }
+        WhyKind::Node => {
+            let item = match client.node(name).await {
+                Ok(item) => item,
+                Err(error) => {
+                    return Err(get::missing::<NodeItem>(session, error, None, name).await);
+                }
+            };
+            let events = about(session, None, |kind, of| kind == "Node" && of == name);
+            story::of_node(&item, events.await, now)
+        }
+    };
+    match arguments.output {
+        Some(format) => output::document(session.console, format, &story),
+        None => session.console.print(&text(&story, session.console.colour)),
+    }
+}
+
+/// The last events that `wanted` lets through, the newest first; none where they can't be read.
+async fn about(
+    session: &Session<'_>,
+    namespace: Option<&str>,
+    wanted: impl Fn(&str, &str) -> bool,
+) -> Vec<Event> {
+    let query = EventQuery {
+        namespace: namespace.map(str::to_owned),
+        ..EventQuery::default()
+    };
+    let mut events = get::events(session, &query).await.unwrap_or_default();
+    events.retain(|event| wanted(&event.involved_object.kind, &event.involved_object.name));
+    events.reverse();
+    events.truncate(EVENTS);
+    events
+}
+
+/// For people: a sentence, and under it what belongs to it.
+fn text(story: &Story, colour: bool) -> String {
+    let bold = anstyle::Style::new().bold();
+    let mut text = format!("{}\n", plain(&story.state));
+    for (title, lines) in [
+        ("wanted", std::slice::from_ref(&story.wanted)),
+        ("is", &story.is),
+        ("because", &story.because),
+        ("lately", &story.lately),
+        ("try", &story.next),
+    ] {
+        let lines = lines.iter().flat_map(|line| line.lines());
+        let mut title = title;
+        for line in lines {
+            if !title.is_empty() {
+                text.push('\n');
+            }
+            let shown = paint(&format!("{title:<8}"), bold, colour && !title.is_empty());
+            text.push_str(&format!("{shown} {}\n", plain(line)));
+            title = "";
+        }
+    }
+    text
+}

@@ -1,0 +1,232 @@
+//! What each reason means, and what to try next.
+
+use kat_types::reason::Reason;
+
+/// What `katcall why` says of a reason.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Explanation {
+    /// A sentence without its full stop. `{instance}`, `{node}`, `{image}`, `{user}`, `{unit}`, `{workload}` and
+    /// `{namespace}` stand for names.
+    pub(crate) means: &'static str,
+    /// What to try, with the same names; empty where nothing is to be done.
+    pub(crate) next: &'static str,
+}
+
+const fn explained(means: &'static str, next: &'static str) -> Explanation {
+    Explanation { means, next }
+}
+
+/// The explanation of a stored word; `None` if this version does not know the word.
+pub(crate) fn find(word: &str) -> Option<Explanation> {
+    // The id of a member of etcd follows.
+    let is_member = word.starts_with(Reason::Member.word());
+    let reason = if is_member {
+        Some(Reason::Member)
+    } else {
+        Reason::from_word(word)
+    };
+    reason.map(explanation)
+}
+
+const LOGS: &str = "katcall logs {instance} -n {namespace}";
+const UNIT: &str = "on {node}, as root: systemctl --user --machine={user}@.host status {unit}";
+const AGENT: &str = "on {node}, as root: journalctl -u kat-agent -e";
+const NETWORK: &str = "on {node}, as root: systemctl status kat-net && journalctl -u kat-net -e";
+const ROLLOUT: &str = "katcall plan -f DIR of what is to come next, then katcall apply -f DIR";
+
+#[rustfmt::skip]
+const fn explanation(reason: Reason) -> Explanation {
+    match reason {
+        // Workloads.
+        Reason::AllHealthy => explained("all instances that are wanted run and are healthy", ""),
+        Reason::Progressing => explained("instances of this generation are on their way", ""),
+        Reason::Unschedulable => explained("no machine can take an instance of it",
+            "katcall get nodes, and katcall describe node NODE for labels, taints and what is left; then change the file, the machine, or add one"),
+        Reason::SecretMissing => explained("a secret that it uses, or a key of it, is not there",
+            "katcall get secrets -n {namespace} -o wide; katcall secret set NAME -n {namespace} --from-file KEY=PATH, and it goes on by itself"),
+        Reason::SecretUnusable => explained("what it uses of a secret can't be given to it",
+            "set another value as the message says, or mount the secret as files"),
+        Reason::SecretUnreadable => explained("a secret that it uses can't be opened or sealed",
+            "on the machine in the message, as root: journalctl -u kat-agent -e"),
+        Reason::SecretNotWritten => explained("the files of its secrets can't be written on {node}", "on {node}: df -h /var/lib/kat"),
+        Reason::NotWritable => explained("what it needs does not fit into the store, so that it is left as it is: nothing of it is started, stopped or moved",
+            "make its files, secrets or messages smaller and apply it again, or delete it: katcall delete workload NAME -n {namespace}; everything else goes on"),
+        Reason::Deleting => explained("it is being deleted, and machines still have to confirm that nothing of it is left",
+            "katcall get nodes: a machine that does not answer holds it up; katcall delete node NODE for one that is gone for good"),
+        Reason::Unreadable => explained("its stored files can't be read any more, so that what runs is left alone", "apply its folder again"),
+        Reason::UnreadableFiles => explained("its stored files can't be read any more", "apply its folder again"),
+        Reason::DrainBlocked => explained("something of it can't leave a machine that is being drained",
+            "katcall uncordon NODE, or make room elsewhere; katcall drain NODE --force stops it"),
+        Reason::ProgressDeadlineExceeded => explained("its new version has not become healthy in the time that it has; the old one goes on serving",
+            "katcall why instance on one of the new ones; katcall rollback workload {namespace}/{workload} goes back"),
+        Reason::FirstVersionStalled => explained("it has not become healthy in the time that it has, and no earlier version of it is known to be good",
+            "katcall why instance on one of its instances; then change its folder, and apply it again"),
+        Reason::Paused => explained("its rollout is paused: nothing of the new version takes over until it goes on",
+            "katcall rollout resume {namespace}/{workload}"),
+        Reason::AutoRollback => explained("a version that made no progress was given up, and the last good one was taken again, as autoRollback says",
+            "katcall history {namespace}/{workload}; change what failed, and apply it again"),
+        Reason::NoneFree => explained("there is no free service address",
+            "delete a workload that has one, or choose a larger serviceCIDR for a new cluster"),
+        // Instances.
+        Reason::WaitingForAgent => explained("the agent of {node} has not said anything about it yet", "on {node}: systemctl status kat-agent"),
+        Reason::WaitsForItsData => explained("its machine {node} does not answer; it has data of its own, and waits for its machine, where it may still run",
+            "bring {node} back; for one that is gone for good katcall delete node {node}, and katcall delete volume gives its data up"),
+        Reason::NodeNotReady => explained("its machine {node} does not answer, so that nothing is known of it", "katcall why node {node}"),
+        Reason::ImagePullFailed => explained("its image {image} can't be pulled",
+            "look whether name and tag are right and the registry answers: on {node}, podman pull {image}"),
+        Reason::ImagePullUnauthorized => explained("the registry of its image {image} wants a name and password, or others than it was given",
+            "katcall registry login HOST -n {namespace}, as the message says; it goes on by itself"),
+        Reason::CredentialsUnreadable => explained("the name and password for the registry of its image can't be opened or sealed",
+            "katcall registry login HOST -n {namespace} writes them anew"),
+        Reason::CrashLoop => explained("its program ends again and again; systemd starts it after a pause that grows", LOGS),
+        Reason::Restarting => explained("its program ended and is started again", LOGS),
+        Reason::RestartsExhausted => explained("its program ended more often than restartPolicy allows; another instance takes its place after a pause that grows",
+            LOGS),
+        Reason::ProgramFailed => explained("its program failed, and restartPolicy says that it is not started again", LOGS),
+        Reason::ProgramEnded => explained("its program ended well, and restartPolicy says that it is not started again", LOGS),
+        Reason::Failed => explained("its unit failed, and the agent starts it again", LOGS),
+        Reason::StartFailed => explained("systemd did not start its unit", UNIT),
+        Reason::InitContainerRunning => explained("an init container runs, and its main container starts when that has ended well",
+            "katcall logs {workload} -n {namespace} -c with the name of the init container"),
+        Reason::InitContainerFailed => explained("an init container did not end well, and its main container waits for that; restartPolicy says how often it is tried again",
+            "katcall logs {workload} -n {namespace} -c with the name of the init container"),
+        Reason::SidecarNotRunning => explained("its main container runs, but a sidecar does not: nobody is sent to it until that runs; systemd starts it again",
+            "katcall logs {workload} -n {namespace} -c with the name of the sidecar"),
+        Reason::CannotStart => explained("Podman can't start its container, so that its program never ran: the message has Podman's words",
+            "look whether entrypoint, command, user and workingDir fit the image; then change its files, and apply them"),
+        Reason::ImageLost => explained("its image is not on {node} any more, and is pulled again; that does not count as a restart", ""),
+        Reason::StartInterrupted => explained("Podman lost its container while it started it, which is not its program's fault and does not count as a restart; it is started again",
+            UNIT),
+        Reason::NetworkNotReady => explained("the network of its container could not be made; that is not its program's fault and does not count as a restart",
+            NETWORK),
+        Reason::NetworkLinkMissing => explained("its container runs without its link to the network, so that nobody reaches it; kat-net makes the link again where it can",
+            "on {node}, as root: systemctl status kat-net, whose line says why; katcall restart {workload} -n {namespace} starts its containers anew"),
+        Reason::NetworkFilesMissing => explained("a file of KAT's that its network needs is missing; the agent puts it back", NETWORK),
+        Reason::UserNotReady => explained("its user {user} could not be made ready on {node}", AGENT),
+        Reason::SystemdRefused => explained("systemd of its user {user} did not do what it was asked", AGENT),
+        Reason::FilesNotWritten => explained("files of KAT on {node} cannot be written; they are tried again until they are, and until then {node} goes by what they said before",
+            "on {node}: df -h and df -i of the path in the message, findmnt of it, and journalctl -u kat-agent -e"),
+        Reason::NotRenderable => explained("its unit can't be written from what its files say",
+            "change its files as the message says, and apply them"),
+        Reason::NotUnderstood => explained("a newer version of KAT wrote it, and the agent of {node} does not know how to run it",
+            "install the newer version of KAT on {node}"),
+        Reason::CutOff => explained("its machine {node} was cut off from the leader, and onPartition says that it stops then",
+            "katcall why node {node}"),
+        Reason::HealthCheckPending => explained("it runs, and its health check has not succeeded yet: nobody is sent to it until then", LOGS),
+        Reason::Unhealthy => explained("it runs, and its health check fails: nobody is sent to it until it is well again", LOGS),
+        Reason::ConnectionDraining => explained("names and service addresses have lost it, and it ends what it was asked before; then it is stopped",
+            ""),
+        Reason::RestartedUnhealthy => explained("its health check failed, and its file says that it is started again then", LOGS),
+        Reason::VolumeMissing => explained("the data of one of its volumes has been on {node} and is gone, and nothing empty takes its place: a disk may not be mounted",
+            "on {node}: findmnt, and mount the disk or put the data back; for data that is gone for good make an empty folder there, of the user {user}"),
+        Reason::VolumeNotRemoved => explained("the data of a volume that is to be removed is not found, or belongs to somebody else",
+            "mount its disk; for data that is gone for good make an empty folder there, of the workload's user"),
+        Reason::VolumeForeign => explained("the folder of one of its volumes on {node} belongs to somebody else than this workload",
+            "on {node}: ls -ln of the path in the message; move away what lies there, or give it to the user {user}"),
+        Reason::ImageNotPinned => explained("it was not learned from the registry which image its tag means, so replicas that are pulled at different times may run different ones",
+            "see the message; `katcall registry set` says how a registry is reached, and `katcall restart` asks again"),
+        Reason::FilesFailed => explained("{node} could not lay out the files of the workload's folder that it mounts",
+            "on {node}: df -h /var/lib/kat, and journalctl -u kat-agent -e"),
+        Reason::VolumeFailed => explained("{node} could not make one of its volumes ready, or look at it",
+            "on {node}: df -h and findmnt of the path in the message, and journalctl -u kat-agent -e"),
+        Reason::VolumeMoving => explained("the data of one of its volumes is on its way to another machine, and it starts again when that is there",
+            "katcall get volumes -n {namespace} -o wide says how far it is; katcall volume move {workload}/VOLUME --cancel ends it"),
+        Reason::VolumeMoveFailed => explained("a try to bring the data of a volume to another machine failed; it is tried again until somebody ends it",
+            AGENT),
+        Reason::HostPathNotAllowed => explained("{node} does not allow containers a path that it mounts",
+            "add a folder above it to hostMountAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or change hostPath"),
+        Reason::HostPathMissing => explained("a path that it mounts is not there on {node}",
+            "make it on {node}, or write ensureType: DirectoryOrCreate or FileOrCreate"),
+        Reason::HostPathIsLink => explained("a path that it mounts, or a folder above it, is a symbolic link on {node}, which is not followed",
+            "write the path that the link leads to, as readlink -f on {node} says"),
+        Reason::HostPathUnprotected => explained("a path that it mounts is to be made on {node} below a folder that others than root may change, who could put something else in its place",
+            "make it on {node} yourself; or on {node}: chown root: and chmod go-w of the folder in the message, where nothing else needs to write there"),
+        Reason::HostPathNotBound => explained("a path that it mounts could not be bound on {node} for its containers, or was changed while that was tried",
+            "on {node}, as root: the journalctl of the message; it is tried again"),
+        Reason::HostPathNotCreated => explained("a path that it mounts is not there on {node}, and KAT does not make it: it lies outside of the namespace's own folder",
+            "make it on {node}; or write a path below /var/lib/kat/host/{namespace}; or add a folder above it to hostMountCreate in /etc/kat/agent.yaml of {node}, and restart kat-agent there"),
+        Reason::HostPathUnexpected => explained("a path that it mounts is something else on {node} than ensureType says",
+            "on {node}: ls -ld of the path in the message; then change ensureType or hostPath, or what lies there"),
+        Reason::HostPortInUse => explained("a program of {node} itself listens on its host port, and has it: KAT takes no port away from a program of the machine",
+            "on {node}: ss -tulpn; end that program or have it listen elsewhere, or write another hostPort"),
+        Reason::HostPortNotAllowed => explained("{node} does not let its host port lead to workloads",
+            "add the port to hostPortsAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or write another hostPort, or auto"),
+        Reason::MountsNotReachable => explained("its user {user} can't reach what it mounts on {node}, or a file of KAT's that it needs is missing there",
+            "on {node}: namei -l of its paths, as katcall get volumes -n {namespace} -o wide shows them: {user} must be able to pass every folder above them"),
+        Reason::HostNetworkNotAllowed => explained("it asks for hostNetwork, and {node} does not let containers share its network",
+            "write hostNetworkAllow: true into /etc/kat/agent.yaml of {node}, and restart kat-agent there; or leave hostNetwork out"),
+        Reason::SecurityNotAllowed => explained("it asks for less confinement, or for a capability, that {node} does not let containers have",
+            "add the word that the message names to securityAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or leave it out of container.quadlet or capAdd"),
+        Reason::GroupNotAllowed => explained("it asks for a group of the machine that {node} does not let workloads join",
+            "add the group to groupsAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there; or leave it out of groups"),
+        Reason::GroupMissing => explained("it asks for a group that {node} does not have",
+            "on {node}: getent group; then change groups, or make it with groupadd"),
+        Reason::GroupsChanged => explained("it is stopped and started again, because the groups that its user {user} has on {node} change", ""),
+        Reason::DeviceMissing => explained("{node} does not have a device that it asks for; it starts when the device is there",
+            "plug it in, or choose the machine that has it: katcall label node NAME KEY=VALUE, and nodeSelector"),
+        Reason::DeviceNotAllowed => explained("it asks for a device that {node} does not let containers have",
+            "add the device to devicesAllow in /etc/kat/agent.yaml of {node}, and restart kat-agent there"),
+        Reason::DeviceNotOpen => explained("its user {user} may not open a device that it asks for on {node}",
+            "on {node}: ls -lL of the device; then write its group under groups"),
+        Reason::UnconfirmedInstance => explained("it writes data, and since {node} started no leader has confirmed that it belongs there, so that it waits: another machine may have its place",
+            "katcall status says whether a machine leads; katcall why node {node} whether it reaches that one"),
+        // Machines.
+        Reason::NoHeartbeat => explained("it does not report to the leader: it is off, cut off, or its agent does not run",
+            "on {node}: systemctl status kat-agent; katcall delete node {node} if it is gone for good"),
+        Reason::MostMachinesLost => explained("it does not report, and most others don't either; nothing is moved, since it may be the network that is ill",
+            "look at the network between the machines; katcall delete node {node} if it is gone for good"),
+        Reason::Unconfirmed => explained("the cluster's store has not confirmed its list since its agent started; what it knew runs on",
+            "katcall status on a machine that holds the store"),
+        Reason::Draining => explained("its instances are on their way elsewhere",
+            "katcall drain {node} says what can't move; katcall uncordon {node} takes it back"),
+        Reason::Drained => explained("nothing is left on it, and nothing new comes", "katcall uncordon {node} when it is to work again"),
+        Reason::DiskPressure => explained("it is short of disk space, so that nothing new is placed on it but what runs on each machine, has its data there, is replaced in place, or was lost and has no other machine left; at half of that the instance with the largest use above its request of storage is stopped (Evicted); images that nothing uses go, the oldest first",
+            "on {node}: df -h and df -i of the path in the message, and make room; diskFree in /etc/kat/agent.yaml says how much is to be free"),
+        Reason::Evicted => explained("a disk of {node} ran full, and of what runs there it used the most above its request of storage, so that it was stopped; it starts again there when there is room, after a pause of one to ten minutes, or on another machine where that lasts; data in its volumes stays",
+            "make it write less, or into a volume on a disk of its own; spec.container.resources.requests.storage says how much it may write before others are stopped; on {node}: df -h of the path in the message, and make room"),
+        Reason::ControllerMissing => explained("its control groups lack the memory or the processor controller, so that limits do nothing there",
+            "on {node}: kat-agent check"),
+        Reason::AddressTaken => explained("it reports an address as its own with which another machine was registered first; others go on calling that one there",
+            "katcall get nodes -o wide; katcall delete node NODE for a machine that is gone; else on {node}, as root: kat-agent reset, and join it again with --advertise-address and an address of its own"),
+        Reason::Votes => explained("its etcd answers and has a vote; so it has the cluster's keys, and root on it can do anything to the whole cluster",
+            ""),
+        Reason::CatchesUp => explained("its etcd answers, and has no vote until it has caught up", ""),
+        Reason::NoAnswer => explained("its etcd does not answer", "on {node}: systemctl status kat-etcd kat-agent"),
+        Reason::Starts => explained("its etcd has no vote and does not answer yet", ""),
+        Reason::Member => explained("the data of its etcd is gone, and it becomes a member anew", ""),
+    }
+}
+
+/// What to try where a rollout stopped.
+pub(crate) fn after_stall() -> &'static str {
+    ROLLOUT
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_sentence_without_its_full_stop() {
+        for reason in Reason::ALL {
+            let Explanation { means, .. } = explanation(*reason);
+            assert!(!means.is_empty() && !means.ends_with('.'), "{reason}");
+        }
+    }
+
+    #[test]
+    fn each_word_finds_the_explanation_of_its_own_reason() {
+        for reason in Reason::ALL {
+            let found = find(reason.word()).map(|found| found.means);
+            assert_eq!(found, Some(explanation(*reason).means), "{reason}");
+        }
+        assert!(find("OfANewerVersion").is_none());
+    }
+
+    #[test]
+    fn the_reason_of_lost_data_is_explained_whatever_member_it_names() {
+        let found = find(&kat_types::api::data_lost_reason("8e9e05c52164694d"));
+        let member = explanation(Reason::Member);
+        assert_eq!(found.map(|found| found.means), Some(member.means));
+    }
+}

@@ -1,0 +1,243 @@
+use serde_json::json;
+
+use super::*;
+
+fn now() -> Timestamp {
+    "2026-01-01T01:00:00Z".parse().unwrap()
+}
+
+fn workload(phase: &str, counts: [u32; 2], condition: serde_json::Value) -> WorkloadItem {
+    serde_json::from_value(json!({
+        "kind": "Workload",
+        "metadata": {"name": "web", "namespace": "shop", "generation": 3},
+        "spec": {"type": "Service", "source": {"image": "registry.lab/web:9"},
+            "restartPolicy": {"condition": "Always"}, "container": {}},
+        "status": {"phase": phase, "replicas": counts[0], "ready": counts[1], "updated": counts[1],
+            "observedGeneration": 3, "conditions": [condition]}
+    }))
+    .unwrap()
+}
+
+fn available(status: bool, reason: &str, message: &str) -> serde_json::Value {
+    json!({"type": "Available", "status": status, "reason": reason, "message": message,
+        "since": "2026-01-01T00:55:00Z"})
+}
+
+fn instance(id: &str, phase: &str, reason: &str, message: &str) -> InstanceItem {
+    serde_json::from_value(json!({
+        "kind": "Instance",
+        "metadata": {"name": id, "namespace": "shop"},
+        "spec": {},
+        "status": {"workload": "web", "slot": 1, "node": "n2", "phase": phase, "reason": reason,
+            "message": message, "health": "not_applicable", "image": "registry.lab/web:9",
+            "generation": 3, "user": "kat-shop-web", "unit": format!("kat-shop-{id}.service"),
+            "since": "2026-01-01T00:59:20Z"}
+    }))
+    .unwrap()
+}
+
+#[test]
+fn a_workload_is_explained_by_the_instance_that_holds_it_up() {
+    let message = "web-bbbbb: manifest unknown";
+    let item = workload(
+        "Degraded",
+        [2, 1],
+        available(false, "ImagePullFailed", message),
+    );
+    let instances = [
+        instance("web-aaaaa", "Running", "", ""),
+        instance(
+            "web-bbbbb",
+            "Pulling",
+            "ImagePullFailed",
+            "manifest unknown",
+        ),
+    ];
+    let story = of_workload(&item, &instances, Vec::new(), now());
+    assert_eq!(
+        story.state,
+        "workload shop/web is Degraded for 5m: 1 of 2 instances healthy, 1 of generation 3"
+    );
+    assert_eq!(
+        story.wanted,
+        "2 instances of generation 3, from registry.lab/web:9"
+    );
+    assert_eq!(
+        story.is,
+        [
+            "web-aaaaa on n2 runs for 40s",
+            "web-bbbbb on n2 pulls its image for 40s"
+        ]
+    );
+    assert_eq!(
+        story.because,
+        ["web-bbbbb: its image registry.lab/web:9 can't be pulled\n  manifest unknown"],
+        "said once"
+    );
+    assert_eq!(
+        story.next,
+        [
+            "look whether name and tag are right and the registry answers: on n2, podman pull registry.lab/web:9"
+        ]
+    );
+}
+
+#[test]
+fn the_filter_that_decides_is_named() {
+    let why = "0 of 3 machines fit: 3 without the labels of nodeSelector";
+    let item = workload("Pending", [1, 0], available(false, "Unschedulable", why));
+    let story = of_workload(&item, &[], Vec::new(), now());
+    assert_eq!(story.is, ["no instance is placed"]);
+    let because = story.because.join("|");
+    assert!(because.starts_with("no machine can take"), "{because}");
+    assert!(because.contains(why), "{because}");
+    assert_eq!(story.next.len(), 1);
+}
+
+#[test]
+fn what_is_well_and_what_is_under_way_have_their_words() {
+    let item = workload("Running", [1, 1], available(true, "AllHealthy", ""));
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let story = of_workload(&item, &runs, Vec::new(), now());
+    assert_eq!(story.because, ["nothing holds it up"]);
+    assert_eq!(story.next, Vec::<String>::new());
+    let mut late = item;
+    late.metadata.generation = 4;
+    let story = of_workload(&late, &runs, Vec::new(), now());
+    assert_eq!(
+        story.because,
+        ["the leader has not looked at generation 4 yet"]
+    );
+    let starts = instance("web-aaaaa", "Starting", "", "");
+    let story = of_instance(&starts, Vec::new(), now());
+    assert_eq!(story.because, ["it is on its way, and says nothing else"]);
+}
+
+#[test]
+fn a_rollout_that_waits_or_went_nowhere_says_why_and_what_helps() {
+    let why = "the rollout is paused: 0 of 2 instances of this generation are healthy";
+    let paused = workload("Paused", [2, 0], available(false, "Paused", why));
+    let runs = [instance("web-aaaaa", "Running", "", "")];
+    let story = of_workload(&paused, &runs, Vec::new(), now());
+    assert_eq!(
+        story.because,
+        [format!(
+            "its rollout is paused: nothing of the new version takes over until it goes on\n  {why}"
+        )]
+    );
+    assert_eq!(story.next, ["katcall rollout resume shop/web"]);
+
+    let why = "no progress for 600 s: ImagePullFailed: web-bbbbb: no such image";
+    let stalled = available(false, "ProgressDeadlineExceeded", why);
+    let mut stalled = workload("Stalled", [2, 0], stalled);
+    let ill = "ImagePullFailed";
+    let both = [
+        instance("web-aaaaa", "Running", "", ""),
+        instance("web-bbbbb", "Pulling", ill, "no such image"),
+    ];
+    // Of the first version there is nothing to go back to.
+    let story = of_workload(&stalled, &both, Vec::new(), now());
+    let told = format!("{} {}", story.because.join("|"), story.next.join("|"));
+    assert!(told.contains("no earlier version"), "{told}");
+    assert!(!told.contains("goes on serving"), "{told}");
+    assert!(!told.contains("katcall rollback"), "{told}");
+    stalled.status.last_good_generation = Some(2);
+    let story = of_workload(&stalled, &both, Vec::new(), now());
+    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert!(story.because[0].ends_with(why), "{:?}", story.because);
+    assert!(story.because[0].contains("goes on serving"));
+    assert!(story.because[1].starts_with("web-bbbbb: its image"));
+    let next = story.next.join("|");
+    assert!(
+        next.contains("katcall rollback workload shop/web"),
+        "{next}"
+    );
+
+    // What runs is well, and still there is something to know.
+    let mut well = workload("Running", [1, 1], available(true, "AllHealthy", ""));
+    let why = "generation 2 made no progress; generation 1 is taken again";
+    well.status.conditions.push(Condition {
+        kind: ROLLED_BACK.to_owned(),
+        status: true,
+        reason: "AutoRollback".to_owned(),
+        message: why.to_owned(),
+        since: String::new(),
+    });
+    well.status.paused = true;
+    let story = of_workload(&well, &runs, Vec::new(), now());
+    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert!(story.because[0].ends_with(why), "{:?}", story.because);
+    assert!(
+        story.because[1].contains("is paused"),
+        "{:?}",
+        story.because
+    );
+}
+
+#[test]
+fn every_reason_is_told_whoever_it_is_about() {
+    for reason in Reason::ALL {
+        let item = instance("web-aaaaa", "Starting", reason.word(), "the words of it");
+        let story = of_instance(&item, Vec::new(), now());
+        let told = story.because.join("|");
+        assert!(told.ends_with("\n  the words of it"), "{told}");
+        assert!(!told.contains("it says"), "{told}");
+        for text in story.because.iter().chain(&story.next) {
+            assert!(!text.contains(['{', '}']), "{text}");
+        }
+        let next = reasons::find(reason.word()).unwrap().next;
+        assert_eq!(story.next.is_empty(), next.is_empty(), "{reason:?}");
+    }
+    let newer = instance("web-aaaaa", "Starting", "OnTuesdays", "come back");
+    let story = of_instance(&newer, Vec::new(), now());
+    assert_eq!(story.because, ["it says OnTuesdays\n  come back"]);
+}
+
+#[test]
+fn a_machine_that_is_silent_and_one_without_limits_are_explained() {
+    let item: NodeItem = serde_json::from_value(json!({
+        "kind": "Node", "metadata": {"name": "n2"}, "spec": {},
+        "status": {"phase": "NotReady", "reason": "NoHeartbeat",
+            "message": "machine n2 has not reported for 60 s",
+            "lastHeartbeat": "2026-01-01T00:58:00Z", "instances": 1,
+            "conditions": [
+                {"type": "LimitsEnforced", "status": false, "reason": "ControllerMissing", "message": "m", "since": ""},
+                {"type": "EtcdMember", "status": true, "reason": "Votes", "message": "v", "since": ""}]}
+    }))
+    .unwrap();
+    let event = Event {
+        timestamp: "2026-01-01T00:59:00Z".to_owned(),
+        reason: "NodeNotReady".to_owned(),
+        message: "machine n2 is\nsilent".to_owned(),
+        count: 3,
+        ..Event::default()
+    };
+    let story = of_node(&item, vec![event], now());
+    assert_eq!(
+        story.state,
+        "node n2 is NotReady: its last report came 2m ago"
+    );
+    assert_eq!(story.is, ["1 instance is on it"]);
+    assert_eq!(story.because.len(), 2, "{:?}", story.because);
+    assert!(story.because[0].contains("has not reported for 60 s"));
+    assert!(story.next[0].contains("katcall delete node n2"));
+    assert_eq!(
+        story.lately,
+        ["1m ago NodeNotReady of  (3 times): machine n2 is | silent"]
+    );
+}
+
+/// The word is of machines too, and means something else there.
+#[test]
+fn an_instance_that_waits_for_its_place_is_told_apart_from_a_machine() {
+    let item = instance("web-aaaaa", "Scheduled", "Unconfirmed", "it writes data");
+    let story = of_instance(&item, Vec::new(), now());
+    assert!(
+        story.because[0].starts_with("it writes data, and since n2 started no leader"),
+        "{story:?}"
+    );
+    assert!(
+        story.next.iter().any(|next| next.contains("why node n2")),
+        "{story:?}"
+    );
+}

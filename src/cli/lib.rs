@@ -1,0 +1,185 @@
+//! katcall's commands, tables, JSON and progress.
+//!
+//! Data goes to stdout, everything else to stderr; messages are lower case without a full stop and
+//! their hints stand apart (ARCHITECTURE.md, Style). Exit codes: 0 done, 1 refused or failed, 2
+//! wrong usage, 3 not found, 4 not reachable, 5 timed out waiting, 10 `plan` found changes, 130
+//! interrupted.
+
+mod args;
+mod commands;
+mod confirm;
+mod connect;
+mod console;
+mod context;
+mod errors;
+mod names;
+mod output;
+mod progress;
+mod suggest;
+mod target;
+mod terminal;
+mod time;
+mod usage;
+mod volumes;
+mod wait;
+
+use std::{cell::OnceCell, ffi::OsString};
+
+use clap::Parser;
+
+use args::{Arguments, Command};
+use console::Console;
+use errors::CliError;
+use kat_client::Client;
+
+pub use args::command;
+
+/// Interrupted by Ctrl-C, as shells number it: 128 and the signal.
+const INTERRUPTED: u8 = 130;
+
+/// Runs `katcall` with these arguments, the program's name first, and gives back its exit code.
+/// Everything that is to be said has been said.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let console = Console::detect();
+    let words: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = match Arguments::try_parse_from(&words) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::report(&error, &words, &console),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let outcome = match runtime {
+        Ok(runtime) => {
+            let outcome = runtime.block_on(until_interrupted(arguments, &console));
+            runtime.shutdown_background();
+            outcome
+        }
+        Err(error) => Err(CliError::failed(format!("no runtime: {error}"))),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            console.error(&error);
+            error.exit_code()
+        }
+    }
+}
+
+async fn until_interrupted(arguments: Arguments, console: &Console) -> Result<u8, CliError> {
+    // Status has a sentence of its own for it.
+    let says_it = matches!(arguments.command, Command::Status);
+    // It passes signals on.
+    let takes_it = matches!(arguments.command, Command::Exec(_));
+    let goes_on = arguments.command.goes_on();
+    let client = OnceCell::new();
+    let outcome = tokio::select! {
+        outcome = dispatch(arguments, console, &client) => outcome,
+        _ = tokio::signal::ctrl_c(), if !takes_it => {
+            console.clear_progress();
+            if let Some(note) = goes_on {
+                console.note(note);
+            }
+            Ok(INTERRUPTED)
+        }
+    };
+    if client.get().is_some_and(Client::saw_stale) && !says_it {
+        console
+            .warning("no machine leads that can be reached: what is shown is what was known last");
+    }
+    outcome
+}
+
+/// What every command that talks to the cluster has in hand.
+struct Session<'run> {
+    client: Client,
+    console: &'run Console,
+}
+
+/// `seen` is the client that the command talks with, once it does.
+async fn dispatch(
+    arguments: Arguments,
+    console: &Console,
+    seen: &OnceCell<Client>,
+) -> Result<u8, CliError> {
+    let Arguments { global, command } = arguments;
+    let session = || -> Result<Session<'_>, CliError> {
+        let client = connect::client(&global)?;
+        let _ = seen.set(client.clone());
+        Ok(Session { client, console })
+    };
+    match command {
+        Command::Apply(arguments) => {
+            return crate::commands::apply::run(&session, console, &arguments).await;
+        }
+        Command::Plan(arguments) => {
+            return crate::commands::plan::run(&session, console, &arguments).await;
+        }
+        Command::Get(arguments) => crate::commands::get::run(&session()?, &arguments).await?,
+        Command::Describe(arguments) => {
+            crate::commands::describe::run(&session()?, &arguments).await?
+        }
+        Command::Events(arguments) => {
+            crate::commands::get::run(&session()?, &arguments.into()).await?
+        }
+        Command::Why(arguments) => crate::commands::why::run(&session()?, &arguments).await?,
+        Command::Logs(arguments) => crate::commands::logs::run(&session()?, &arguments).await?,
+        Command::Exec(arguments) => {
+            return crate::commands::exec::run(&session()?, &arguments).await;
+        }
+        Command::Top(arguments) => crate::commands::top::run(&session()?, &arguments).await?,
+        Command::Cp(arguments) => crate::commands::cp::run(&session()?, &arguments).await?,
+        Command::PortForward(arguments) => {
+            crate::commands::port_forward::run(&session()?, &arguments).await?
+        }
+        Command::Delete(arguments) => crate::commands::delete::run(&session()?, &arguments).await?,
+        Command::Rollback(arguments) => {
+            crate::commands::rollout::rollback(&session()?, &arguments).await?
+        }
+        Command::History(arguments) => {
+            crate::commands::rollout::history(&session()?, &arguments).await?
+        }
+        Command::Rollout(arguments) => {
+            crate::commands::rollout::rollout(&session()?, &arguments).await?
+        }
+        Command::Restart(arguments) => {
+            crate::commands::rollout::restart(&session()?, &arguments).await?
+        }
+        Command::Scale(arguments) => {
+            crate::commands::rollout::scale(&session()?, &arguments).await?
+        }
+        Command::Status => return crate::commands::status::run(&session()?).await,
+        Command::Create(arguments) => crate::commands::create::run(&session()?, &arguments).await?,
+        Command::Namespace(arguments) => {
+            crate::commands::quota::run(&session()?, &arguments).await?
+        }
+        Command::Drain(arguments) => crate::commands::drain::run(&session()?, &arguments).await?,
+        Command::Volume(arguments) => {
+            crate::commands::volume_move::run(&session()?, &arguments).await?
+        }
+        Command::Uncordon(arguments) => {
+            crate::commands::node::uncordon(&session()?, &arguments).await?
+        }
+        Command::Label(arguments) => crate::commands::node::label(&session()?, &arguments).await?,
+        Command::Taint(arguments) => crate::commands::node::taint(&session()?, &arguments).await?,
+        Command::Set(arguments) => crate::commands::rollout::set(&session()?, &arguments).await?,
+        Command::Registry(arguments) => {
+            crate::commands::registry::run(&session, &arguments).await?
+        }
+        Command::Token(arguments) => crate::commands::token::run(&session()?, &arguments).await?,
+        Command::Wait(arguments) => crate::commands::wait_for::run(&session()?, &arguments).await?,
+        Command::Secret(arguments) => crate::commands::secret::run(&session, &arguments).await?,
+        Command::Explain(arguments) => crate::commands::explain::run(console, &arguments)?,
+        Command::Config(arguments) => crate::commands::config::run(&session, &arguments).await?,
+        Command::Context(arguments) => context::run(console, &arguments)?,
+        Command::Completion(arguments) => {
+            crate::commands::generate::completion(console, &arguments)?
+        }
+        Command::Complete(arguments) => crate::commands::complete::run(console, &arguments).await?,
+        Command::Man(arguments) => crate::commands::generate::man(&arguments)?,
+        Command::Version(arguments) => {
+            crate::commands::version::run(&global, console, &arguments).await?
+        }
+    }
+    Ok(0)
+}

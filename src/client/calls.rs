@@ -1,0 +1,491 @@
+//! One method for each route (RFC001-KAT 8.2; ARCHITECTURE.md, The API).
+
+use bytes::Bytes;
+use reqwest::Method;
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use super::{
+    Client, ClientError, JsonLines, Route,
+    send::{Answer, Request},
+};
+use kat_types::api::HealthView;
+use kat_types::{
+    api::{
+        ApplyResult, Certificates, Event, InstanceItem, JoinAnswer, JoinRequest, List, LogLine,
+        MembershipAnswer, NamespaceItem, NamespaceUsage, NodeUsage, RenewalRequest, ServerVersion,
+        TokenRequest, TokenView, WatchLine, WorkloadItem,
+    },
+    json,
+    resource::{Amounts, ClusterConfiguration, Namespace},
+};
+
+/// Longest line of a watch, bytes.
+const MAX_WATCH_LINE: usize = 8 << 20;
+/// Longest line of a log stream, bytes.
+const MAX_LOG_LINE: usize = 1 << 20;
+
+/// Which part of a log.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LogQuery {
+    /// Go on with what is written from now on.
+    pub follow: bool,
+    /// RFC 3339: nothing older.
+    pub since: Option<String>,
+    /// At most so many of the last lines to begin with.
+    pub tail: Option<u64>,
+    /// Only the program's last run before the present one.
+    pub previous: bool,
+    /// Which container; the main one unless named.
+    pub container: Option<String>,
+}
+
+/// Which events; what is left out does not matter.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// Kind of the item, such as `Workload`.
+    pub kind: Option<String>,
+    /// Name of the item.
+    pub name: Option<String>,
+    /// Namespace of the item.
+    pub namespace: Option<String>,
+}
+
+impl EventQuery {
+    /// The route that asks for them.
+    pub fn route(&self) -> Route {
+        let parameters = [
+            ("resourceType", &self.kind),
+            ("resourceName", &self.name),
+            ("namespace", &self.namespace),
+        ];
+        parameters
+            .into_iter()
+            .fold(Route::events(), |route, (name, value)| match value {
+                Some(value) => route.with(name, value),
+                None => route,
+            })
+    }
+}
+
+/// How a workload or a namespace is deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deletion {
+    /// Only what would happen.
+    pub dry_run: bool,
+    /// Of a namespace: its workloads too.
+    pub cascade: bool,
+    /// The data of volumes too, for good.
+    pub volumes: bool,
+}
+
+impl Deletion {
+    fn of(self, route: Route) -> Route {
+        [
+            ("dryRun", self.dry_run),
+            ("cascade", self.cascade),
+            ("volumes", self.volumes),
+        ]
+        .into_iter()
+        .filter(|(_, asked)| *asked)
+        .fold(route, |route, (name, _)| route.with(name, "true"))
+    }
+}
+
+/// What an apply did, and whether it was only tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Applied {
+    /// The server's word.
+    pub result: ApplyResult,
+    /// Nothing was stored.
+    pub dry_run: bool,
+}
+
+impl Client {
+    /// Anything by its route.
+    ///
+    /// # Errors
+    /// [`ClientError`], as all calls.
+    pub async fn get<T: DeserializeOwned>(&self, route: Route) -> Result<T, ClientError> {
+        decode(&self.send(&Request::get(route)).await?)
+    }
+
+    /// Says whether the server is well; an error carries its reason.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn healthz(&self) -> Result<HealthView, ClientError> {
+        self.get(Route::fixed("/healthz")).await
+    }
+
+    /// The server's version.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn version(&self) -> Result<ServerVersion, ClientError> {
+        self.get(Route::fixed("/version")).await
+    }
+
+    /// All namespaces.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn namespaces(&self) -> Result<List<NamespaceItem>, ClientError> {
+        self.get(Route::namespaces()).await
+    }
+
+    /// One namespace.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn namespace(&self, name: &str) -> Result<NamespaceItem, ClientError> {
+        self.get(Route::namespace(name)?).await
+    }
+
+    /// Makes a namespace, or says what would happen.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn create_namespace(
+        &self,
+        namespace: &Namespace,
+        dry_run: bool,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut route = Route::namespaces();
+        if dry_run {
+            route = route.with("dryRun", "true");
+        }
+        let mut request = self.json(Method::POST, route, namespace)?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all quotas of a namespace, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_namespace_quota(
+        &self,
+        name: &str,
+        quota: &Amounts,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::namespace_quota(name)?, quota)?;
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
+    }
+
+    /// Deletes a namespace. It is gone some time after this.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_namespace(&self, name: &str, how: Deletion) -> Result<(), ClientError> {
+        self.delete(how.of(Route::namespace(name)?)).await
+    }
+
+    /// Workloads of a namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn workloads(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<List<WorkloadItem>, ClientError> {
+        self.get(Route::workloads(namespace)?).await
+    }
+
+    /// One workload.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn workload(&self, namespace: &str, name: &str) -> Result<WorkloadItem, ClientError> {
+        self.get(Route::workload(namespace, name)?).await
+    }
+
+    /// Creates or updates a workload from a gzipped tar archive of its `*.kat` files. The same
+    /// content twice changes nothing, so it is repeated after an unknown outcome. With `if_match`,
+    /// only an item of that resourceVersion is changed.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn apply(
+        &self,
+        namespace: &str,
+        name: &str,
+        archive: Bytes,
+        dry_run: bool,
+        if_match: Option<&str>,
+    ) -> Result<Applied, ClientError> {
+        let send = |method: Method, route: Route| {
+            let route = if dry_run {
+                route.with("dryRun", "true")
+            } else {
+                route
+            };
+            let mut request = Request::new(method, route);
+            request.repeatable = true;
+            request.if_match = if_match.map(str::to_owned);
+            request.body = Some(("application/gzip", archive.clone()));
+            async move { self.send(&request).await }
+        };
+        let one = Route::workload(namespace, name)?;
+        let mut answer = send(Method::PUT, one.clone()).await;
+        if if_match.is_none() && answer.as_ref().is_err_and(ClientError::is_not_found) {
+            answer = send(Method::POST, Route::workloads(Some(namespace))?).await;
+            if answer
+                .as_ref()
+                .is_err_and(|error| error.status() == Some(409))
+            {
+                // Somebody else made it in between.
+                answer = send(Method::PUT, one).await;
+            }
+        }
+        Ok(Applied {
+            result: decode(&answer?)?,
+            dry_run,
+        })
+    }
+
+    /// Deletes a workload. It is gone some time after this.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_workload(
+        &self,
+        namespace: &str,
+        name: &str,
+        how: Deletion,
+    ) -> Result<(), ClientError> {
+        self.delete(how.of(Route::workload(namespace, name)?)).await
+    }
+
+    /// Names of a workload's files.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn files(&self, namespace: &str, name: &str) -> Result<Vec<String>, ClientError> {
+        let list: List<String> = self.get(Route::files(namespace, name)?).await?;
+        Ok(list.items)
+    }
+
+    /// The text of one of a workload's files.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn file(
+        &self,
+        namespace: &str,
+        name: &str,
+        file: &str,
+    ) -> Result<String, ClientError> {
+        let request = Request::get(Route::file(namespace, name, file)?);
+        let answer = self.send(&request).await?;
+        String::from_utf8(answer.body.to_vec())
+            .map_err(|error| wrong(&answer.endpoint, error.to_string()))
+    }
+
+    /// Instances of a namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn instances(
+        &self,
+        namespace: Option<&str>,
+    ) -> Result<List<InstanceItem>, ClientError> {
+        self.get(Route::instances(namespace)?).await
+    }
+
+    /// What the instances of a namespace take now.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn namespace_usage(&self, namespace: &str) -> Result<NamespaceUsage, ClientError> {
+        self.get(Route::namespace_usage(namespace)?).await
+    }
+
+    /// What the instances of a machine take now.
+    ///
+    /// # Errors
+    /// [`ClientError`]; [`ClientError::is_machine_away`] where the machine can't be asked.
+    pub async fn node_usage(&self, node: &str) -> Result<NodeUsage, ClientError> {
+        self.get(Route::node_usage(node)?).await
+    }
+
+    /// Instances of one workload.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn workload_instances(
+        &self,
+        namespace: &str,
+        workload: &str,
+    ) -> Result<List<InstanceItem>, ClientError> {
+        self.get(Route::workload_instances(namespace, workload)?)
+            .await
+    }
+
+    /// One instance.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn instance(&self, namespace: &str, id: &str) -> Result<InstanceItem, ClientError> {
+        self.get(Route::instance(namespace, id)?).await
+    }
+
+    /// The log of one instance. A followed log is silent for as long as the program is.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn logs(
+        &self,
+        namespace: &str,
+        workload: &str,
+        id: &str,
+        query: &LogQuery,
+    ) -> Result<JsonLines<LogLine>, ClientError> {
+        let mut route = Route::logs(namespace, workload, id)?;
+        if query.follow {
+            route = route.with("follow", "true");
+        }
+        if let Some(since) = &query.since {
+            route = route.with("since", since);
+        }
+        if let Some(tail) = query.tail {
+            route = route.with("tail", &tail.to_string());
+        }
+        if query.previous {
+            route = route.with("previous", "true");
+        }
+        if let Some(container) = &query.container {
+            route = route.with("container", container);
+        }
+        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))
+    }
+
+    /// Lets this machine join. Sending it again is safe: the machine's key is known then.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn join(&self, request: &JoinRequest) -> Result<JoinAnswer, ClientError> {
+        let mut request = self.json(Method::POST, Route::join(), request)?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// New certificates for a machine's known key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn renew_certificates(
+        &self,
+        node: &str,
+        request: &RenewalRequest,
+    ) -> Result<Certificates, ClientError> {
+        let mut request = self.json(Method::POST, Route::node_certificates(node)?, request)?;
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+
+    /// The authorities, for a machine that is to hold etcd; only its own certificate opens this.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn membership(&self, node: &str) -> Result<MembershipAnswer, ClientError> {
+        self.get(Route::node_membership(node)?).await
+    }
+
+    /// Events, oldest first or as the server sorts them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn events(&self, query: &EventQuery) -> Result<List<Event>, ClientError> {
+        self.get(query.route()).await
+    }
+
+    /// The cluster's configuration.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn cluster_configuration(&self) -> Result<ClusterConfiguration, ClientError> {
+        self.get(Route::cluster_configuration()).await
+    }
+
+    /// All tokens, without their secrets.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn tokens(&self) -> Result<List<TokenView>, ClientError> {
+        self.get(Route::tokens()).await
+    }
+
+    /// Makes a token. Never sent twice: the first secret would be lost.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn create_token(&self, request: &TokenRequest) -> Result<TokenView, ClientError> {
+        let request = self.json(Method::POST, Route::tokens(), request)?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Ends a token.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn revoke_token(&self, id: &str) -> Result<(), ClientError> {
+        self.delete(Route::token(id)?).await
+    }
+
+    /// Changes of a list from `resource_version` on. [`super::Follow`] builds on it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn watch<T: DeserializeOwned>(
+        &self,
+        list: Route,
+        resource_version: &str,
+    ) -> Result<JsonLines<WatchLine<T>>, ClientError> {
+        let route = list
+            .with("watch", "true")
+            .with("resourceVersion", resource_version);
+        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        let idle = Some(self.options.watch_idle);
+        Ok(JsonLines::new(response, endpoint, MAX_WATCH_LINE, idle))
+    }
+
+    pub(super) async fn delete(&self, route: Route) -> Result<(), ClientError> {
+        let request = Request::new(Method::DELETE, route);
+        self.send(&request).await.map(|_| ())
+    }
+
+    pub(super) fn json<T: Serialize>(
+        &self,
+        method: Method,
+        route: Route,
+        body: &T,
+    ) -> Result<Request, ClientError> {
+        let body = json::bytes("the request", body)
+            .map_err(|error| wrong(self.endpoint(), error.to_string()))?;
+        let mut request = Request::new(method, route);
+        request.body = Some(("application/json", body.into()));
+        Ok(request)
+    }
+}
+
+pub(super) fn decode<T: DeserializeOwned>(answer: &Answer) -> Result<T, ClientError> {
+    serde_json::from_slice(&answer.body).map_err(|error| {
+        let json = serde_json::from_slice::<Value>(&answer.body).is_ok();
+        let what = if json { "" } else { "no JSON: " };
+        wrong(
+            &answer.endpoint,
+            format!("{what}{error} (HTTP status {})", answer.status),
+        )
+    })
+}
+
+fn wrong(endpoint: &str, reason: String) -> ClientError {
+    ClientError::Answer {
+        endpoint: endpoint.to_owned(),
+        reason,
+    }
+}

@@ -1,0 +1,249 @@
+//! The API's client: `katcall` uses it with a token or over the local socket, the agent with its
+//! node certificate.
+//!
+//! Endpoints are tried in order and the one that answered is asked first the next time. Calls that
+//! can be repeated are repeated with capped backoff until a deadline; a call that made something
+//! twice when repeated (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
+//! trusts the cluster's authority alone and expects the name `kat.<cluster uid>`, whatever the
+//! address (ARCHITECTURE.md, Who may call what).
+
+mod calls;
+mod error;
+mod follow;
+mod lines;
+mod logins;
+mod nodes;
+mod path;
+mod registries;
+mod retry;
+mod rollouts;
+mod secrets;
+mod send;
+mod session;
+#[cfg(test)]
+mod tests;
+mod transport;
+mod volumes;
+
+use std::{
+    fmt,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+pub use calls::{Applied, Deletion, EventQuery, LogQuery};
+pub use error::{ClientError, Refusal};
+pub use follow::{Change, Follow, Named};
+pub use lines::{JsonLines, LineError, Lines};
+pub use path::Route;
+pub use retry::RetryPauses;
+pub use session::{Receiving, Sending};
+pub use volumes::CopyPieces;
+
+use kat_types::api::Connection;
+use transport::Endpoint;
+
+/// Patience of a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// For a TCP and TLS handshake.
+    pub connect_timeout: Duration,
+    /// For one attempt: request sent and the whole answer read; of streams, the head of the answer.
+    pub request_timeout: Duration,
+    /// How long a call is repeated while the server says `Unavailable` or breaks off.
+    pub retry_for: Duration,
+    /// How long a call is repeated while no endpoint can be reached at all.
+    pub unreachable_for: Duration,
+    /// First pause between two rounds; it doubles up to `backoff_limit`.
+    pub backoff: Duration,
+    /// Longest pause between two rounds.
+    pub backoff_limit: Duration,
+    /// Silence after which a watch counts as dead; the server sends a bookmark every 15 s.
+    pub watch_idle: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(30),
+            retry_for: Duration::from_secs(10),
+            unreachable_for: Duration::from_secs(2),
+            backoff: Duration::from_millis(100),
+            backoff_limit: Duration::from_secs(2),
+            watch_idle: Duration::from_secs(45),
+        }
+    }
+}
+
+/// A client of one cluster. Clones share connections.
+#[derive(Clone)]
+pub struct Client {
+    endpoints: Arc<[Endpoint]>,
+    /// Index of the endpoint that answered last.
+    preferred: Arc<AtomicUsize>,
+    /// An answer said that it may be old.
+    stale: Arc<AtomicBool>,
+    /// `Bearer` and the token.
+    authorization: Option<Arc<str>>,
+    /// For whom a leader begins sessions.
+    caller: Option<Arc<str>>,
+    options: Options,
+}
+
+impl Client {
+    /// A client with a bearer token.
+    ///
+    /// # Errors
+    /// [`ClientError::Configuration`] when the connection has no endpoints, a uid that is no DNS
+    /// label, or a certificate that can't be read. Nothing is sent yet.
+    pub fn from_connection(connection: &Connection, options: Options) -> Result<Self, ClientError> {
+        let endpoints = transport::tls(
+            &connection.endpoints,
+            &connection.cluster_uid,
+            &connection.ca,
+            None,
+            options,
+        )?;
+        let mut client = Self::new(endpoints, options);
+        if !connection.token.is_empty() {
+            client.authorization = Some(format!("Bearer {}", connection.token).into());
+        }
+        Ok(client)
+    }
+
+    /// A client with a client certificate: `identity` holds the certificate and its key, PEM.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn from_identity(
+        endpoints: &[String],
+        cluster_uid: &str,
+        ca: &str,
+        identity: &str,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoints = transport::tls(endpoints, cluster_uid, ca, Some(identity), options)?;
+        Ok(Self::new(endpoints, options))
+    }
+
+    /// A client for a machine that joins: it knows the hash of the authority's certificate and a
+    /// token, both from the join token.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn for_joining(
+        endpoint: &str,
+        fingerprint: Option<&str>,
+        token: &str,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::pinned(endpoint, fingerprint, options)?;
+        let mut client = Self::new(vec![endpoint], options);
+        client.authorization = Some(format!("Bearer {token}").into());
+        Ok(client)
+    }
+
+    /// The leader's client of one machine's agent, at `host:port`.
+    ///
+    /// # Errors
+    /// As [`Client::from_connection`].
+    pub fn of_agent(
+        endpoint: &str,
+        config: rustls::ClientConfig,
+        options: Options,
+    ) -> Result<Self, ClientError> {
+        let endpoint = transport::agent(endpoint, config, options)?;
+        Ok(Self::new(vec![endpoint], options))
+    }
+
+    /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's mode is the guard.
+    ///
+    /// # Errors
+    /// [`ClientError::Configuration`]; whether the socket answers is seen by the first call.
+    pub fn from_unix_socket(path: &Path, options: Options) -> Result<Self, ClientError> {
+        Ok(Self::new(vec![transport::unix(path, options)?], options))
+    }
+
+    /// The same client, which asks a Unix socket of this machine where no other endpoint answers; the
+    /// socket gets no token.
+    ///
+    /// # Errors
+    /// As [`Client::from_unix_socket`].
+    pub fn or_unix_socket(mut self, path: &Path) -> Result<Self, ClientError> {
+        let mut endpoints = self.endpoints.to_vec();
+        endpoints.push(transport::unix(path, self.options)?);
+        self.endpoints = endpoints.into();
+        Ok(self)
+    }
+
+    fn new(endpoints: Vec<Endpoint>, options: Options) -> Self {
+        Self {
+            endpoints: endpoints.into(),
+            preferred: Arc::new(AtomicUsize::new(0)),
+            stale: Arc::default(),
+            authorization: None,
+            caller: None,
+            options,
+        }
+    }
+
+    /// The same client with other patience; it shares the connections.
+    pub fn with_options(&self, options: Options) -> Self {
+        Self {
+            options,
+            ..self.clone()
+        }
+    }
+
+    /// The same client for who asks again anyway: each call is tried once.
+    pub fn trying_once(&self) -> Self {
+        self.with_options(Options {
+            retry_for: Duration::ZERO,
+            unreachable_for: Duration::ZERO,
+            ..self.options
+        })
+    }
+
+    /// The leader's client of a machine's agent, for sessions of this caller.
+    pub fn for_caller(&self, caller: Option<&str>) -> Self {
+        Self {
+            caller: caller.map(Arc::from),
+            ..self.clone()
+        }
+    }
+
+    /// This client's patience.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Whether one of the answers so far said that it may be old: nobody led whom its machine reached.
+    pub fn saw_stale(&self) -> bool {
+        self.stale.load(Ordering::Relaxed)
+    }
+
+    /// The endpoint that is asked first now, as `host:port` or the socket's path.
+    pub fn endpoint(&self) -> &str {
+        let index = self.preferred.load(Ordering::Relaxed);
+        self.endpoints
+            .get(index)
+            .map_or("", |endpoint| endpoint.label.as_str())
+    }
+}
+
+impl fmt::Debug for Client {
+    /// Leaves the token out.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let labels: Vec<&str> = self.endpoints.iter().map(|at| at.label.as_str()).collect();
+        formatter
+            .debug_struct("Client")
+            .field("endpoints", &labels)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}

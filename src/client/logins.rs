@@ -1,0 +1,47 @@
+//! Calls about credentials for registries.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode};
+use kat_types::api::{List, RegistryLoginRequest, RegistryLoginResult, RegistryLoginView};
+
+impl Client {
+    /// The registries that a namespace has credentials for.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn registry_logins(
+        &self,
+        namespace: &str,
+    ) -> Result<List<RegistryLoginView>, ClientError> {
+        self.get(Route::registry_logins(namespace)?).await
+    }
+
+    /// Keeps credentials for a registry. The same again changes nothing.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn login_registry(
+        &self,
+        namespace: &str,
+        registry: &str,
+        login: &RegistryLoginRequest,
+    ) -> Result<RegistryLoginResult, ClientError> {
+        let route = Route::registry_login(namespace, registry)?;
+        let request = self.json(Method::PUT, route, login)?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Takes credentials for a registry away.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn logout_registry(
+        &self,
+        namespace: &str,
+        registry: &str,
+    ) -> Result<(), ClientError> {
+        self.delete(Route::registry_login(namespace, registry)?)
+            .await
+    }
+}

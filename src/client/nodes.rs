@@ -1,0 +1,107 @@
+//! The routes of machines.
+
+use std::time::Duration;
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode, send::Request};
+use kat_types::api::{
+    ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints, UNSURE_HEADER,
+};
+
+/// A leader that does not say how sure it is may have been wrong for the whole of its lease.
+const FORMER_LEASE: Duration = Duration::from_secs(5);
+
+impl Client {
+    /// All machines.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn nodes(&self) -> Result<List<NodeItem>, ClientError> {
+        self.get(Route::nodes()).await
+    }
+
+    /// One machine.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn node(&self, name: &str) -> Result<NodeItem, ClientError> {
+        self.get(Route::node(name)?).await
+    }
+
+    /// A machine's report; only its own certificate may send it. Not repeated: the next report says
+    /// more. Gives back for how long the leader has not been sure that nobody else leads.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn report(&self, node: &str, report: &NodeReport) -> Result<Duration, ClientError> {
+        let request = self.json(Method::POST, Route::node_status(node)?, report)?;
+        let (_, answer) = self.open(&request).await?;
+        let unsure = answer.headers().get(UNSURE_HEADER);
+        let unsure = unsure.and_then(|value| value.to_str().ok()?.parse().ok());
+        Ok(unsure.map_or(FORMER_LEASE, Duration::from_millis))
+    }
+
+    /// Takes a machine out of the cluster.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_node(&self, name: &str) -> Result<(), ClientError> {
+        self.delete(Route::node(name)?).await
+    }
+
+    /// Moves everything off a machine, and places nothing new there. It is empty some time after
+    /// this; with `force` also where something can't move, which is stopped.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn drain_node(&self, name: &str, force: bool) -> Result<ApplyResult, ClientError> {
+        let route = Route::node_drain(name)?;
+        let route = if force {
+            route.with("force", "true")
+        } else {
+            route
+        };
+        let request = Request::new(Method::PUT, route);
+        decode(&self.send(&request).await?)
+    }
+
+    /// Lets a machine take work again.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn uncordon_node(&self, name: &str) -> Result<ApplyResult, ClientError> {
+        let request = Request::new(Method::DELETE, Route::node_drain(name)?);
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all labels of a machine, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_node_labels(
+        &self,
+        name: &str,
+        labels: &NodeLabels,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::node_labels(name)?, labels)?;
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
+    }
+
+    /// Sets all taints of a machine, unless it was changed after this resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_node_taints(
+        &self,
+        name: &str,
+        taints: &NodeTaints,
+        if_match: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let mut request = self.json(Method::PUT, Route::node_taints(name)?, taints)?;
+        request.if_match = Some(if_match.to_owned());
+        decode(&self.send(&request).await?)
+    }
+}

@@ -1,0 +1,483 @@
+//! Routes of the API. Every path that the client asks for is made here.
+
+use std::fmt::Write as _;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::ClientError;
+use kat_types::resource::name::check_label;
+
+/// A path with its query, ready to be sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route(String);
+
+const VERSION: &str = "/v1alpha1";
+/// All but RFC 3986's unreserved characters.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+impl Route {
+    /// A path that holds nothing from outside.
+    pub(super) fn fixed(path: &str) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Namespaces.
+    pub fn namespaces() -> Self {
+        Self(format!("{VERSION}/namespaces"))
+    }
+
+    /// One namespace.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`], as all routes with names.
+    pub fn namespace(name: &str) -> Result<Self, ClientError> {
+        let name = label("a namespace", name)?;
+        Ok(Self(format!("{VERSION}/namespaces/{name}")))
+    }
+
+    /// The quotas of one namespace.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn namespace_quota(name: &str) -> Result<Self, ClientError> {
+        let Self(namespace) = Self::namespace(name)?;
+        Ok(Self(format!("{namespace}/quota")))
+    }
+
+    /// Workloads of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workloads(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/workloads"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/workloads")))
+            }
+        }
+    }
+
+    /// One workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workload(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workloads) = Self::workloads(Some(namespace))?;
+        let name = label("a workload", name)?;
+        Ok(Self(format!("{workloads}/{name}")))
+    }
+
+    /// What is asked of a workload's rollouts: `generations`, `rollback`, `pause` and the like.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub(super) fn of_workload(
+        namespace: &str,
+        name: &str,
+        what: &'static str,
+    ) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, name)?;
+        Ok(Self(format!("{workload}/{what}")))
+    }
+
+    /// Files of a workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn files(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, name)?;
+        Ok(Self(format!("{workload}/files")))
+    }
+
+    /// One file of a workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn file(namespace: &str, name: &str, file: &str) -> Result<Self, ClientError> {
+        let Self(files) = Self::files(namespace, name)?;
+        Ok(Self(format!("{files}/{}", encode(file))))
+    }
+
+    /// Instances of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn instances(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/instances"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/instances")))
+            }
+        }
+    }
+
+    /// What the instances of a namespace take now.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn namespace_usage(namespace: &str) -> Result<Self, ClientError> {
+        let namespace = label("a namespace", namespace)?;
+        Ok(Self(format!("{VERSION}/n/{namespace}/usage")))
+    }
+
+    /// One instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn instance(namespace: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::instances(Some(namespace))?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}")))
+    }
+
+    /// Instances of one workload.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn workload_instances(namespace: &str, workload: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, workload)?;
+        Ok(Self(format!("{workload}/instances")))
+    }
+
+    /// The log of one instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn logs(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/logs")))
+    }
+
+    /// Where a command is run in an instance.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn exec(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/exec")))
+    }
+
+    /// Where a port of an instance is had.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn forward(namespace: &str, workload: &str, id: &str) -> Result<Self, ClientError> {
+        let Self(instances) = Self::workload_instances(namespace, workload)?;
+        let id = instance_id(id)?;
+        Ok(Self(format!("{instances}/{id}/forward")))
+    }
+
+    /// Volumes of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volumes(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/volumes"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/volumes")))
+            }
+        }
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(workload) = Self::workload(namespace, workload)?;
+        let name = volume_name(name)?;
+        Ok(Self(format!("{workload}/volumes/{name}")))
+    }
+
+    /// Secrets of one namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn secrets(namespace: Option<&str>) -> Result<Self, ClientError> {
+        match namespace {
+            None => Ok(Self(format!("{VERSION}/secrets"))),
+            Some(namespace) => {
+                let namespace = label("a namespace", namespace)?;
+                Ok(Self(format!("{VERSION}/n/{namespace}/secrets")))
+            }
+        }
+    }
+
+    /// One secret.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn secret(namespace: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(secrets) = Self::secrets(Some(namespace))?;
+        let name = label("a secret", name)?;
+        Ok(Self(format!("{secrets}/{name}")))
+    }
+
+    /// The key that seals secrets.
+    pub fn sealing_key() -> Self {
+        Self(format!("{VERSION}/sealing-key"))
+    }
+
+    /// Where a volume is on its way to.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume_move(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(volume) = Self::volume(namespace, workload, name)?;
+        Ok(Self(format!("{volume}/move")))
+    }
+
+    /// A copy of a volume, on the port of the agent that has it.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn volume_copy(namespace: &str, workload: &str, name: &str) -> Result<Self, ClientError> {
+        let Self(volume) = Self::volume(namespace, workload, name)?;
+        Ok(Self(format!("{volume}/copy")))
+    }
+
+    /// Machines.
+    pub fn nodes() -> Self {
+        Self(format!("{VERSION}/nodes"))
+    }
+
+    /// One machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node(name: &str) -> Result<Self, ClientError> {
+        let name = label("a node", name)?;
+        Ok(Self(format!("{VERSION}/nodes/{name}")))
+    }
+
+    /// What the instances of a machine take.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_usage(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/usage")))
+    }
+
+    /// The draining of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_drain(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/drain")))
+    }
+
+    /// Labels of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_labels(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/labels")))
+    }
+
+    /// Taints of a machine.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_taints(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/taints")))
+    }
+
+    /// Where a machine reports.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_status(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/status")))
+    }
+
+    /// Where a machine renews its certificates.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_certificates(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/certificates")))
+    }
+
+    /// Where a machine asks for what it needs to hold etcd.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn node_membership(name: &str) -> Result<Self, ClientError> {
+        let Self(node) = Self::node(name)?;
+        Ok(Self(format!("{node}/membership")))
+    }
+
+    /// Where machines join.
+    pub fn join() -> Self {
+        Self(format!("{VERSION}/join"))
+    }
+
+    /// Events.
+    pub fn events() -> Self {
+        Self(format!("{VERSION}/events"))
+    }
+
+    /// The cluster's configuration.
+    pub fn cluster_configuration() -> Self {
+        Self(format!("{VERSION}/config/cluster"))
+    }
+
+    /// Tokens.
+    pub fn tokens() -> Self {
+        Self(format!("{VERSION}/tokens"))
+    }
+
+    /// One token.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn token(id: &str) -> Result<Self, ClientError> {
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+        if id.is_empty() || id.len() > 128 || !id.bytes().all(plain) {
+            return Err(refuse("a token", id));
+        }
+        Ok(Self(format!("{VERSION}/tokens/{id}")))
+    }
+
+    /// What is set about registries.
+    pub fn registries() -> Self {
+        Self(format!("{VERSION}/registries"))
+    }
+
+    /// One of them, by its host.
+    pub fn registry(host: &str) -> Self {
+        Self(format!("{VERSION}/registries/{}", encode(host)))
+    }
+
+    /// Credentials of a namespace for registries.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn registry_logins(namespace: &str) -> Result<Self, ClientError> {
+        let namespace = label("a namespace", namespace)?;
+        Ok(Self(format!("{VERSION}/n/{namespace}/registries")))
+    }
+
+    /// Those for one registry, or what is below a path of it.
+    ///
+    /// # Errors
+    /// [`ClientError::Name`].
+    pub fn registry_login(namespace: &str, registry: &str) -> Result<Self, ClientError> {
+        let Self(logins) = Self::registry_logins(namespace)?;
+        if registry.is_empty() {
+            return Err(refuse("a registry", registry));
+        }
+        Ok(Self(format!("{logins}/{}", encode(registry))))
+    }
+
+    /// With one more parameter of the query.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        let separator = if self.0.contains('?') { '&' } else { '?' };
+        // Writing to a String cannot fail.
+        let _ = write!(self.0, "{separator}{name}={}", encode(value));
+        self
+    }
+
+    /// The text: a path that begins with `/`, and the query.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+fn refuse(what: &'static str, name: &str) -> ClientError {
+    ClientError::Name {
+        what,
+        name: name.to_owned(),
+    }
+}
+
+fn label<'name>(what: &'static str, name: &'name str) -> Result<&'name str, ClientError> {
+    check_label(name)
+        .map(|()| name)
+        .map_err(|_| refuse(what, name))
+}
+
+/// An id is a workload's name, a hyphen and five characters more.
+fn instance_id(id: &str) -> Result<&str, ClientError> {
+    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if id.is_empty() || id.len() > 63 || !id.bytes().all(plain) {
+        return Err(refuse("an instance", id));
+    }
+    Ok(id)
+}
+
+/// A volume's name, with the slot where each replica has its own, and with `@host` a path of the machine.
+fn volume_name(name: &str) -> Result<String, ClientError> {
+    let plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.@".contains(&byte);
+    let begins = name.starts_with(|first: char| first.is_ascii_alphanumeric());
+    if !begins || name.len() > 128 || !name.bytes().all(plain) {
+        return Err(refuse("a volume", name));
+    }
+    Ok(encode(name))
+}
+
+fn encode(text: &str) -> String {
+    utf8_percent_encode(text, RESERVED).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn routes_are_the_rfcs() {
+        let logs = Route::logs("default", "web", "web-abcde")
+            .unwrap()
+            .with("follow", "true")
+            .with("since", "2026-11-20T10:00:00+01:00");
+        assert_eq!(
+            logs.as_str(),
+            "/v1alpha1/n/default/workloads/web/instances/web-abcde/logs?follow=true&since=2026-11-20T10%3A00%3A00%2B01%3A00"
+        );
+        assert_eq!(
+            Route::workloads(None).unwrap().as_str(),
+            "/v1alpha1/workloads"
+        );
+        assert_eq!(
+            Route::file("a", "b", "../x").unwrap().as_str(),
+            "/v1alpha1/n/a/workloads/b/files/..%2Fx"
+        );
+        assert_eq!(
+            Route::volume("a", "b", "conf@host.1").unwrap().as_str(),
+            "/v1alpha1/n/a/workloads/b/volumes/conf%40host.1"
+        );
+    }
+
+    #[test]
+    fn a_name_never_leaves_its_place_in_the_path() {
+        for bad in ["", "..", "a/b", "a?b", "A", "a%2fb", "a b", "a#b"] {
+            assert!(Route::workload("default", bad).is_err(), "workload {bad:?}");
+            assert!(Route::workloads(Some(bad)).is_err(), "namespace {bad:?}");
+            assert!(Route::instance("default", bad).is_err(), "instance {bad:?}");
+            assert!(Route::node(bad).is_err(), "node {bad:?}");
+            assert!(
+                Route::volume("default", "web", bad).is_err(),
+                "volume {bad:?}"
+            );
+        }
+        assert!(Route::token("../nodes").is_err());
+    }
+}

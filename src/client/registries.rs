@@ -1,0 +1,37 @@
+//! Calls about registries.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode};
+use kat_types::api::{List, RegistryRequest, RegistryView};
+
+impl Client {
+    /// What is set about registries.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn registries(&self) -> Result<List<RegistryView>, ClientError> {
+        self.get(Route::registries()).await
+    }
+
+    /// Sets how a registry is reached.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_registry(
+        &self,
+        host: &str,
+        request: &RegistryRequest,
+    ) -> Result<RegistryView, ClientError> {
+        let request = self.json(Method::PUT, Route::registry(host), request)?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Forgets what was set about a registry.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn unset_registry(&self, host: &str) -> Result<(), ClientError> {
+        self.delete(Route::registry(host)).await
+    }
+}

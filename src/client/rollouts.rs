@@ -1,0 +1,103 @@
+//! The routes of rollouts.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode, send::Request};
+use kat_types::api::{
+    ApplyResult, GenerationView, ImageRequest, List, RestartRequest, RollbackRequest, ScaleRequest,
+};
+
+impl Client {
+    /// The kept generations of a workload, oldest first.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn generations(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<List<GenerationView>, ClientError> {
+        self.get(Route::of_workload(namespace, name, "generations")?)
+            .await
+    }
+
+    /// Goes back to a generation, or to the last good one. With a number it is repeated after an
+    /// unknown outcome.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn roll_back(
+        &self,
+        namespace: &str,
+        name: &str,
+        to: Option<u64>,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::of_workload(namespace, name, "rollback")?;
+        let mut request = self.json(Method::POST, route, &RollbackRequest { to })?;
+        request.repeatable = to.is_some();
+        decode(&self.send(&request).await?)
+    }
+
+    /// Pauses the rollouts of a workload, or lets them go on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn pause_rollout(
+        &self,
+        namespace: &str,
+        name: &str,
+        paused: bool,
+    ) -> Result<ApplyResult, ClientError> {
+        let method = if paused { Method::PUT } else { Method::DELETE };
+        let route = Route::of_workload(namespace, name, "pause")?;
+        decode(&self.send(&Request::new(method, route)).await?)
+    }
+
+    /// Sets the number of replicas.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn scale(
+        &self,
+        namespace: &str,
+        name: &str,
+        replicas: u32,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::of_workload(namespace, name, "replicas")?;
+        let request = self.json(Method::PUT, route, &ScaleRequest { replicas })?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Writes another image into a workload's file.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn set_image(
+        &self,
+        namespace: &str,
+        name: &str,
+        image: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::of_workload(namespace, name, "image")?;
+        let image = image.to_owned();
+        let request = self.json(Method::PUT, route, &ImageRequest { image })?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Replaces the instances of a workload by others like them, once for each time that is named
+    /// (RFC 3339).
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn restart(
+        &self,
+        namespace: &str,
+        name: &str,
+        restarted_at: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::of_workload(namespace, name, "restart")?;
+        let restarted_at = restarted_at.to_owned();
+        let request = self.json(Method::PUT, route, &RestartRequest { restarted_at })?;
+        decode(&self.send(&request).await?)
+    }
+}

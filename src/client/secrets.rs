@@ -1,0 +1,56 @@
+//! The routes of secrets.
+
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode, send::Request};
+use kat_types::api::{ApplyResult, SealingRotation, SecretItem, SecretRequest};
+
+impl Client {
+    /// One secret, without values.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn secret(&self, namespace: &str, name: &str) -> Result<SecretItem, ClientError> {
+        self.get(Route::secret(namespace, name)?).await
+    }
+
+    /// Writes the content of a secret. The same content changes nothing.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn write_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        content: &SecretRequest,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::secret(namespace, name)?;
+        let request = self.json(Method::PUT, route, content)?;
+        decode(&self.send(&request).await?)
+    }
+
+    /// Deletes a secret.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_secret(&self, namespace: &str, name: &str) -> Result<(), ClientError> {
+        let route = Route::secret(namespace, name)?;
+        let request = Request::new(Method::DELETE, route);
+        self.send(&request).await.map(|_| ())
+    }
+
+    /// Has another key made that seals secrets, or goes on with that.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn rotate_sealing_key(&self, go_on: bool) -> Result<SealingRotation, ClientError> {
+        let route = match go_on {
+            true => Route::sealing_key().with("goOn", "true"),
+            false => Route::sealing_key(),
+        };
+        let mut request = Request::new(Method::POST, route);
+        // One that was begun is gone on with.
+        request.repeatable = true;
+        decode(&self.send(&request).await?)
+    }
+}

@@ -1,0 +1,317 @@
+//! One call: endpoints in order, pauses, deadline.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use bytes::{Bytes, BytesMut};
+use reqwest::{Method, Response, StatusCode, header};
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Client, ClientError, Refusal, RetryPauses, Route,
+    transport::{Endpoint, reason},
+};
+use kat_types::api::{ErrorBody, STALE_HEADER};
+
+/// Longest answer that is read whole, bytes.
+const MAX_ANSWER: usize = 64 << 20;
+/// Longest error that is read, bytes.
+const MAX_ERROR: usize = 1 << 20;
+/// Longest pause that a server may ask for.
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// What is asked.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) route: Route,
+    /// Content type and bytes.
+    pub(super) body: Option<(&'static str, Bytes)>,
+    /// For `If-Match`.
+    pub(super) if_match: Option<String>,
+    /// Sending it twice does what sending it once does.
+    pub(super) repeatable: bool,
+}
+
+impl Request {
+    pub(super) fn new(method: Method, route: Route) -> Self {
+        Self {
+            repeatable: method != Method::POST,
+            method,
+            route,
+            body: None,
+            if_match: None,
+        }
+    }
+
+    pub(super) fn get(route: Route) -> Self {
+        Self::new(Method::GET, route)
+    }
+}
+
+/// What came back, read whole.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) endpoint: String,
+    pub(super) status: u16,
+    pub(super) body: Bytes,
+}
+
+/// An attempt that did not work out.
+struct Miss {
+    error: ClientError,
+    /// Nothing was sent.
+    unsent: bool,
+    /// The server asks for this pause.
+    after: Option<Duration>,
+}
+
+impl Client {
+    /// Sends and reads the whole answer.
+    pub(super) async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
+        self.repeat(request, |endpoint, response| async move {
+            let status = response.status().as_u16();
+            let body = read(response, MAX_ANSWER, &endpoint).await?;
+            Ok(Answer {
+                endpoint,
+                status,
+                body,
+            })
+        })
+        .await
+        .or_else(|(error, uncertain)| {
+            // An earlier attempt may have deleted it.
+            let gone = uncertain && request.method == Method::DELETE && error.is_not_found();
+            if !gone {
+                return Err(error);
+            }
+            Ok(Answer {
+                endpoint: self.endpoint().to_owned(),
+                status: StatusCode::NO_CONTENT.as_u16(),
+                body: Bytes::new(),
+            })
+        })
+    }
+
+    /// Sends and gives back the answer's head; the body is still to come.
+    pub(super) async fn open(&self, request: &Request) -> Result<(String, Response), ClientError> {
+        self.repeat(request, |endpoint, response| async move {
+            Ok((endpoint, response))
+        })
+        .await
+        .map_err(|(error, _)| error)
+    }
+
+    /// Goes on until an attempt works out, the server says no, or the time is up. The error comes
+    /// with whether an attempt may have been carried out unseen.
+    async fn repeat<T, Read, Reading>(
+        &self,
+        request: &Request,
+        read: Read,
+    ) -> Result<T, (ClientError, bool)>
+    where
+        Read: Fn(String, Response) -> Reading,
+        Reading: Future<Output = Result<T, ClientError>>,
+    {
+        let started = Instant::now();
+        let mut pauses = RetryPauses::new(self.options.backoff, self.options.backoff_limit);
+        let mut uncertain = false;
+        loop {
+            let mut misses: Vec<Miss> = Vec::new();
+            let first = self.preferred.load(Ordering::Relaxed);
+            for offset in 0..self.endpoints.len() {
+                let index = (first + offset) % self.endpoints.len();
+                let Some(endpoint) = self.endpoints.get(index) else {
+                    continue;
+                };
+                match self.attempt(endpoint, request, &read).await {
+                    Ok(answer) => {
+                        self.preferred.store(index, Ordering::Relaxed);
+                        return Ok(answer);
+                    }
+                    Err(miss) if miss.unsent => misses.push(miss),
+                    Err(miss) => {
+                        let answered = miss.error.status().is_some();
+                        uncertain |= !answered;
+                        let again = request.repeatable || answered;
+                        let passing = miss.error.is_passing() && !miss.error.is_machine_away();
+                        if !again || !passing || miss.error.status() == Some(410) {
+                            return Err((miss.error, uncertain));
+                        }
+                        misses.push(miss);
+                    }
+                }
+            }
+            let limit = if misses.iter().all(|miss| miss.unsent) {
+                self.options.unreachable_for
+            } else {
+                self.options.retry_for
+            };
+            let asked = misses.iter().filter_map(|miss| miss.after).max();
+            let pause = pauses.pause().max(asked.unwrap_or_default());
+            if started.elapsed() + pause > limit {
+                return Err((verdict(misses), uncertain));
+            }
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    async fn attempt<T, Read, Reading>(
+        &self,
+        endpoint: &Endpoint,
+        request: &Request,
+        read: &Read,
+    ) -> Result<T, Miss>
+    where
+        Read: Fn(String, Response) -> Reading,
+        Reading: Future<Output = Result<T, ClientError>>,
+    {
+        let after = self.options.request_timeout;
+        let exchange = async {
+            let response = self.start(endpoint, request).await?;
+            if request.method == Method::GET && response.headers().contains_key(STALE_HEADER) {
+                self.stale.store(true, Ordering::Relaxed);
+            }
+            if response.status().is_success() {
+                return read(endpoint.label.clone(), response)
+                    .await
+                    .map_err(Miss::sent);
+            }
+            Err(refused(endpoint, response).await)
+        };
+        timeout(after, exchange).await.unwrap_or_else(|_| {
+            Err(Miss::sent(ClientError::NoAnswer {
+                endpoint: endpoint.label.clone(),
+                after,
+            }))
+        })
+    }
+
+    async fn start(&self, endpoint: &Endpoint, request: &Request) -> Result<Response, Miss> {
+        let url = format!("{}{}", endpoint.base, request.route.as_str());
+        let mut builder = endpoint.http.request(request.method.clone(), url);
+        if let Some(token) = token(self, endpoint).map_err(Miss::sent)? {
+            builder = builder.header(header::AUTHORIZATION, token);
+        }
+        if let Some(version) = &request.if_match {
+            builder = builder.header(header::IF_MATCH, version);
+        }
+        if let Some((kind, body)) = &request.body {
+            builder = builder
+                .header(header::CONTENT_TYPE, *kind)
+                .body(body.clone());
+        }
+        builder.send().await.map_err(|error| {
+            let reason = reason(&error);
+            if error.is_connect() {
+                return Miss {
+                    error: ClientError::Unreachable {
+                        attempts: vec![(endpoint.label.clone(), reason)],
+                    },
+                    unsent: true,
+                    after: None,
+                };
+            }
+            Miss::sent(ClientError::Interrupted {
+                endpoint: endpoint.label.clone(),
+                reason,
+            })
+        })
+    }
+}
+
+/// The header that says who calls; none for a socket of this machine.
+pub(super) fn token(
+    client: &Client,
+    endpoint: &Endpoint,
+) -> Result<Option<header::HeaderValue>, ClientError> {
+    let Some(authorization) = client.authorization.as_ref().filter(|_| !endpoint.local) else {
+        return Ok(None);
+    };
+    let mut value =
+        header::HeaderValue::from_str(authorization).map_err(|_| ClientError::Configuration {
+            reason: "the token has characters that no token has".to_owned(),
+        })?;
+    value.set_sensitive(true);
+    Ok(Some(value))
+}
+
+impl Miss {
+    fn sent(error: ClientError) -> Self {
+        Self {
+            error,
+            unsent: false,
+            after: None,
+        }
+    }
+}
+
+/// The one error to show for a round: what a server said before what could not be reached.
+fn verdict(misses: Vec<Miss>) -> ClientError {
+    let mut attempts = Vec::new();
+    let mut spoken = None;
+    for miss in misses {
+        match miss.error {
+            ClientError::Unreachable { attempts: more } => attempts.extend(more),
+            other => spoken = spoken.or(Some(other)),
+        }
+    }
+    spoken.unwrap_or(ClientError::Unreachable { attempts })
+}
+
+pub(super) async fn refusal(endpoint: &Endpoint, response: Response) -> ClientError {
+    refused(endpoint, response).await.error
+}
+
+async fn refused(endpoint: &Endpoint, response: Response) -> Miss {
+    let status = response.status();
+    let after = response
+        .headers()
+        .get(header::RETRY_AFTER)
+        .and_then(|value| value.to_str().ok()?.parse().ok())
+        .map(|seconds| Duration::from_secs(seconds).min(MAX_RETRY_AFTER));
+    let text = match read(response, MAX_ERROR, &endpoint.label).await {
+        Ok(text) => text,
+        Err(error) => return Miss::sent(error),
+    };
+    let body = serde_json::from_slice(&text).unwrap_or_else(|_| ErrorBody {
+        error: status
+            .canonical_reason()
+            .unwrap_or_default()
+            .replace(' ', ""),
+        message: format!(
+            "{} answered HTTP status {}",
+            endpoint.label,
+            status.as_u16()
+        ),
+        ..ErrorBody::default()
+    });
+    Miss {
+        error: ClientError::Refused(Box::new(Refusal {
+            status: status.as_u16(),
+            body,
+        })),
+        unsent: false,
+        after,
+    }
+}
+
+async fn read(mut response: Response, limit: usize, endpoint: &str) -> Result<Bytes, ClientError> {
+    let mut body = BytesMut::new();
+    while let Some(piece) = response
+        .chunk()
+        .await
+        .map_err(|error| ClientError::Interrupted {
+            endpoint: endpoint.to_owned(),
+            reason: reason(&error),
+        })?
+    {
+        if body.len() + piece.len() > limit {
+            return Err(ClientError::Answer {
+                endpoint: endpoint.to_owned(),
+                reason: format!("it is longer than {limit} bytes"),
+            });
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body.freeze())
+}

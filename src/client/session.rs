@@ -1,0 +1,192 @@
+//! Sessions with an instance: frames both ways in one HTTP/2 request (`types/frames.rs`).
+
+use std::{
+    pin::Pin,
+    sync::atomic::Ordering,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame};
+use reqwest::header::{self, HeaderValue};
+use tokio::sync::mpsc;
+
+use super::{
+    Client, ClientError, Route,
+    send::{refusal, token},
+    transport,
+};
+use kat_types::json::{self, NotEncoded};
+use kat_types::{
+    api::{CALLER_HEADER, CONTENT_TYPE, ExecRequest},
+    frames::{Frames, Input, Message, Output},
+};
+
+fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {
+    ClientError::Answer {
+        endpoint: endpoint.to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+/// Inputs that wait to be sent.
+const BUFFER: usize = 16;
+
+/// What the caller sends: one end is the request's body. Dropping it without [`Input::End`] says that
+/// the caller is gone.
+#[derive(Debug, Clone)]
+pub struct Sending(mpsc::Sender<Bytes>);
+
+impl Sending {
+    /// Waits for room; false when the session is over.
+    pub async fn send(&self, input: &Input) -> bool {
+        self.0.send(input.encode()).await.is_ok()
+    }
+
+    /// Waits until the session is over.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+/// What comes back.
+#[derive(Debug)]
+pub struct Receiving {
+    response: reqwest::Response,
+    endpoint: String,
+    frames: Frames,
+}
+
+impl Receiving {
+    /// The next output. After [`Output::Exit`] or [`Output::Failed`] there is none. May be dropped and
+    /// called again without losing anything.
+    ///
+    /// # Errors
+    /// [`ClientError::Interrupted`] when it breaks off before such a last one, [`ClientError::Answer`]
+    /// for what is not understood.
+    pub async fn next(&mut self) -> Result<Output, ClientError> {
+        loop {
+            let next = self.frames.take();
+            let next = next.map_err(|error| ClientError::Answer {
+                endpoint: self.endpoint.clone(),
+                reason: error.to_string(),
+            })?;
+            if let Some(output) = next {
+                return Ok(output);
+            }
+            let interrupted = |reason: String| ClientError::Interrupted {
+                endpoint: self.endpoint.clone(),
+                reason,
+            };
+            match self.response.chunk().await {
+                Ok(Some(piece)) => self.frames.push(&piece),
+                Ok(None) => return Err(interrupted("the session has no end".to_owned())),
+                Err(error) => return Err(interrupted(transport::reason(&error))),
+            }
+        }
+    }
+}
+
+/// The body of a request whose parts come over a channel.
+struct Parts(mpsc::Receiver<Bytes>);
+
+impl Body for Parts {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        self.0
+            .poll_recv(context)
+            .map(|part| part.map(|part| Ok(Frame::data(part))))
+    }
+}
+
+impl Client {
+    /// A command in an instance's container. It is sent once, to the endpoint that answered last: ask
+    /// for the instance before.
+    ///
+    /// # Errors
+    /// [`ClientError`], as all calls.
+    pub async fn exec(
+        &self,
+        namespace: &str,
+        workload: &str,
+        id: &str,
+        request: &ExecRequest,
+    ) -> Result<(Sending, Receiving), ClientError> {
+        let request =
+            json::text("request", request).map_err(|error| not_encoded(self.endpoint(), &error))?;
+        let route = Route::exec(namespace, workload, id)?.with("request", &request);
+        self.begin(route).await
+    }
+
+    /// A connection to a port of an instance, as [`Self::exec`].
+    ///
+    /// # Errors
+    /// [`ClientError`], as all calls.
+    pub async fn forward(
+        &self,
+        namespace: &str,
+        workload: &str,
+        id: &str,
+        port: u16,
+    ) -> Result<(Sending, Receiving), ClientError> {
+        let route = Route::forward(namespace, workload, id)?.with("port", &port.to_string());
+        self.begin(route).await
+    }
+
+    async fn begin(&self, route: Route) -> Result<(Sending, Receiving), ClientError> {
+        let index = self.preferred.load(Ordering::Relaxed);
+        let endpoint = self.endpoints.get(index).or_else(|| self.endpoints.first());
+        let Some(endpoint) = endpoint else {
+            return Err(ClientError::Unreachable {
+                attempts: Vec::new(),
+            });
+        };
+        let (sender, receiver) = mpsc::channel(BUFFER);
+        let url = format!("{}{}", endpoint.base, route.as_str());
+        let mut builder = endpoint
+            .sessions
+            .post(url)
+            .header(header::CONTENT_TYPE, CONTENT_TYPE)
+            .body(reqwest::Body::wrap(Parts(receiver)));
+        if let Some(token) = token(self, endpoint)? {
+            builder = builder.header(header::AUTHORIZATION, token);
+        }
+        // A name that is no header's value is left out: who is called knows callers without one.
+        let caller = self.caller.as_deref();
+        if let Some(caller) = caller.and_then(|name| HeaderValue::from_str(name).ok()) {
+            builder = builder.header(CALLER_HEADER, caller);
+        }
+        let after = self.options.request_timeout;
+        let answer = tokio::time::timeout(after, builder.send()).await;
+        let answer = answer.map_err(|_| ClientError::NoAnswer {
+            endpoint: endpoint.label.clone(),
+            after,
+        })?;
+        let response = answer.map_err(|error| {
+            let reason = transport::reason(&error);
+            if error.is_connect() {
+                return ClientError::Unreachable {
+                    attempts: vec![(endpoint.label.clone(), reason)],
+                };
+            }
+            ClientError::Interrupted {
+                endpoint: endpoint.label.clone(),
+                reason,
+            }
+        })?;
+        if !response.status().is_success() {
+            return Err(refusal(endpoint, response).await);
+        }
+        let receiving = Receiving {
+            response,
+            endpoint: endpoint.label.clone(),
+            frames: Frames::default(),
+        };
+        Ok((Sending(sender), receiving))
+    }
+}

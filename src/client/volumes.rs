@@ -1,0 +1,129 @@
+//! The routes of volumes.
+
+use bytes::Bytes;
+use reqwest::Method;
+
+use super::{Client, ClientError, Route, calls::decode, send::Request, transport};
+use kat_types::api::{ApplyResult, List, VolumeItem, VolumeMoveRequest};
+
+/// A copy of a volume as it comes.
+#[derive(Debug)]
+pub struct CopyPieces {
+    response: reqwest::Response,
+    endpoint: String,
+}
+
+impl CopyPieces {
+    /// The next piece; nothing at the end.
+    ///
+    /// # Errors
+    /// [`ClientError::Interrupted`].
+    pub async fn next(&mut self) -> Result<Option<Bytes>, ClientError> {
+        let next = self.response.chunk().await;
+        next.map_err(|error| ClientError::Interrupted {
+            endpoint: self.endpoint.clone(),
+            reason: transport::reason(&error),
+        })
+    }
+}
+
+impl Client {
+    /// Volumes of a namespace, or of all.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn volumes(&self, namespace: Option<&str>) -> Result<List<VolumeItem>, ClientError> {
+        self.get(Route::volumes(namespace)?).await
+    }
+
+    /// One volume.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+    ) -> Result<VolumeItem, ClientError> {
+        self.get(Route::volume(namespace, workload, name)?).await
+    }
+
+    /// Says what the deletion of a volume would come to, and does nothing.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn try_delete_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::volume(namespace, workload, name)?.with("dryRun", "true");
+        decode(&self.send(&Request::new(Method::DELETE, route)).await?)
+    }
+
+    /// Deletes the data of a volume for good. It is gone some time after this. With `if_match`, only
+    /// one of that resourceVersion.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn delete_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        if_match: Option<&str>,
+    ) -> Result<(), ClientError> {
+        let route = Route::volume(namespace, workload, name)?;
+        let mut request = Request::new(Method::DELETE, route);
+        request.if_match = if_match.map(str::to_owned);
+        self.send(&request).await.map(|_| ())
+    }
+
+    /// Has a volume moved to another machine, with those that have to be where it is.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn move_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        to: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::volume_move(namespace, workload, name)?;
+        let wish = VolumeMoveRequest { to: to.to_owned() };
+        decode(&self.send(&self.json(Method::PUT, route, &wish)?).await?)
+    }
+
+    /// Ends a move: the data is where it was.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn cancel_volume_move(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+    ) -> Result<ApplyResult, ClientError> {
+        let route = Route::volume_move(namespace, workload, name)?;
+        decode(&self.send(&Request::new(Method::DELETE, route)).await?)
+    }
+
+    /// A copy of a volume, from the agent that has it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub async fn copy_of_volume(
+        &self,
+        namespace: &str,
+        workload: &str,
+        name: &str,
+        id: &str,
+    ) -> Result<CopyPieces, ClientError> {
+        let route = Route::volume_copy(namespace, workload, name)?.with("id", id);
+        let (endpoint, response) = self.open(&Request::get(route)).await?;
+        Ok(CopyPieces { response, endpoint })
+    }
+}

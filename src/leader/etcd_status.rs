@@ -1,0 +1,167 @@
+//! One look at etcd: its members, how each of them is, and what one leader remembers of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{LeaderHandle, MembersConfig};
+use kat_plan::{SeenMember, SeenStore, Snapshot, StoreAlarms, machine_at};
+use kat_store::{
+    StoreError,
+    etcd_admin::{EtcdMember, EtcdStatus},
+    etcd_maintenance::{EtcdAlarmKind, speaks_of_alarms},
+};
+use kat_types::api::{DATA_LOST_CONDITION, data_lost_reason};
+
+/// What etcd looked like.
+pub(crate) struct Look {
+    pub(crate) seen: Vec<SeenMember>,
+    /// Id of the member that leads raft, 0 if none does.
+    pub(crate) raft_leader: u64,
+    /// The newest revision that a member knows of.
+    pub(crate) revision: i64,
+    pub(crate) alarms: StoreAlarms,
+    /// Where clients reach each.
+    pub(crate) urls: BTreeMap<u64, String>,
+}
+
+/// What one leader remembers of the members, by its own clock.
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// When it first saw that a member does not answer.
+    silent: BTreeMap<u64, Instant>,
+    /// Machines whose member was taken out because it was lost.
+    pub(crate) given_up: BTreeSet<String>,
+    /// Why it took out the member of a machine, until that is told.
+    pub(crate) why: BTreeMap<String, String>,
+    /// Machines whose users it has seen to; nothing after a step.
+    pub(crate) users: BTreeSet<String>,
+}
+
+impl Memory {
+    /// Notes who answers, and fills in for how long the others have not.
+    pub(crate) fn note(&mut self, seen: &mut [SeenMember]) {
+        let answers = |id: &u64| seen.iter().any(|member| member.id == *id && member.healthy);
+        let listed = |id: &u64| seen.iter().any(|member| member.id == *id);
+        self.silent.retain(|id, _| listed(id) && !answers(id));
+        for member in seen {
+            if member.healthy {
+                if member.voting
+                    && let Some(node) = &member.node
+                {
+                    self.given_up.remove(node);
+                }
+                continue;
+            }
+            let since = self.silent.entry(member.id).or_insert_with(Instant::now);
+            member.silent = since.elapsed();
+        }
+    }
+}
+
+/// Fills in whose machine has reported that the data of its member is gone.
+pub(crate) fn note_lost_data(handle: &LeaderHandle, seen: &mut [SeenMember]) {
+    let observed = handle.reports.observed(Duration::ZERO);
+    for member in seen {
+        let report = member
+            .node
+            .as_ref()
+            .and_then(|name| observed.reports.get(name));
+        let reason = data_lost_reason(&format!("{:x}", member.id));
+        member.data_lost = report.is_some_and(|reported| {
+            let mut conditions = reported.report.conditions.iter();
+            conditions.any(|one| one.kind == DATA_LOST_CONDITION && one.reason == reason)
+        });
+    }
+}
+
+impl Look {
+    /// Where clients reach a member.
+    pub(crate) fn url(&self, id: u64) -> Result<&str, StoreError> {
+        let url = self.urls.get(&id).map(String::as_str);
+        url.ok_or_else(|| StoreError::Unavailable(format!("the member {id:x} has no address")))
+    }
+
+    /// Where clients reach the member that leads raft.
+    pub(crate) fn raft_url(&self) -> Result<&str, StoreError> {
+        if self.raft_leader == 0 {
+            return Err(StoreError::Unavailable("no member leads raft".into()));
+        }
+        self.url(self.raft_leader)
+    }
+}
+
+/// Asks etcd for its members, and each of them how it is.
+pub(crate) async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<Look, StoreError> {
+    let listed = config.etcd.list().await?;
+    let asked = listed.iter().map(|member| async move {
+        let address = address_of(member);
+        let url = address.map(|address| format!("https://{address}:{}", config.client_port));
+        let status = match &url {
+            Some(url) => config.etcd.status(url).await.ok(),
+            None => None,
+        };
+        (member, address, url, status)
+    });
+    let answers = futures_util::future::join_all(asked).await;
+    let mut look = Look {
+        seen: Vec::new(),
+        raft_leader: 0,
+        revision: 0,
+        alarms: StoreAlarms::default(),
+        urls: BTreeMap::new(),
+    };
+    let mut newest = 0;
+    let mut alarmed = false;
+    for (member, address, url, status) in answers {
+        // At the address of a member that is gone another one may answer.
+        let status = status.filter(|status| status.member == member.id);
+        let has_leader = status.as_ref().filter(|status| status.leader != 0);
+        if let Some(status) = has_leader.filter(|status| status.raft_term >= newest) {
+            newest = status.raft_term;
+            look.raft_leader = status.leader;
+        }
+        if let Some(status) = &status {
+            look.revision = look.revision.max(status.revision);
+            alarmed |= speaks_of_alarms(&status.errors);
+        }
+        look.seen.push(SeenMember {
+            id: member.id,
+            node: address.and_then(|at| machine_at(snapshot, at).map(ToOwned::to_owned)),
+            voting: !member.is_learner,
+            healthy: has_leader.is_some(),
+            store: status.as_ref().map(store_of),
+            ..SeenMember::default()
+        });
+        look.urls.extend(url.map(|url| (member.id, url)));
+    }
+    if alarmed {
+        for alarm in config.upkeep.alarms().await? {
+            match alarm.kind {
+                EtcdAlarmKind::Full => look.alarms.full.insert(alarm.member),
+                EtcdAlarmKind::Corrupt => look.alarms.corrupt.insert(alarm.member),
+            };
+        }
+    }
+    Ok(look)
+}
+
+fn store_of(status: &EtcdStatus) -> SeenStore {
+    let bytes = |number: i64| u64::try_from(number).unwrap_or(0);
+    SeenStore {
+        file: bytes(status.db_size),
+        used: bytes(status.db_size_in_use),
+        quota: bytes(status.quota),
+    }
+}
+
+/// The address in a member's first URL for peers: known before it has started.
+fn address_of(member: &EtcdMember) -> Option<Ipv4Addr> {
+    let url = member.peer_urls.first()?;
+    let (host, _) = url.strip_prefix("https://")?.rsplit_once(':')?;
+    host.parse().ok()
+}

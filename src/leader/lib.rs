@@ -1,0 +1,28 @@
+//! Election, the loop that feeds `plan/` and commits what it returns, and what the API needs of both.
+
+// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod backup;
+mod clients;
+mod etcd_status;
+mod handle;
+mod member_events;
+mod members;
+mod planning;
+mod rehearsal;
+mod run;
+mod snapshot_builder;
+mod takeover;
+mod upkeep;
+
+pub use crate::snapshot_builder::*;
+pub use backup::{Backups, BackupsConfig, keep_backups};
+pub use clients::{MemberClients, MemberOptions};
+pub use handle::*;
+pub use members::{EtcdMembers, MembersConfig, keep_members};
+pub use planning::{PlanningHealth, PlanningReport};
+pub use rehearsal::{Rehearsal, Rehearsed};
+pub use run::{LeaderConfig, Planner, start, start_with};
+pub use takeover::{TakeoverConfig, watch_over};
+pub use upkeep::{EtcdUpkeep, StoreHealth, StoreReport};

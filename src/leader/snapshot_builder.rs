@@ -1,0 +1,499 @@
+//! Builds the [`Snapshot`] from the keys of the store.
+//!
+//! An object that can't be read is left out and reported once; one bad object never hides others.
+
+use std::{collections::BTreeMap, ops::Bound, sync::Arc};
+
+use serde::de::DeserializeOwned;
+
+use kat_bundle as bundle;
+use kat_bundle::{Mode, SourceFile};
+use kat_plan::{
+    Archived, ClusterEndpoints, ClusterMembers, EarlierVersion, InstanceEntry, NodeEntry,
+    ParsedWorkload, Sealing, Snapshot, Standing, WorkloadEntry,
+};
+use kat_store::mirror::Entries;
+use kat_types::{
+    api::{Event, StoreEpoch},
+    assignment::{Assignment, DesiredMeta},
+    keys,
+    records::{
+        Allocation, BackupRecord, IndexRecord, LastIndex, NamespaceRecord, NodeRegistration,
+        NodeStatusRecord, TokenRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord,
+    },
+    registry::RegistrySettings,
+    resource::ClusterConfiguration,
+    secrets::SecretRecord,
+    stored::{Stored, WorkloadKey},
+    transaction::KeyValue,
+    volumes::{MoveRecord, RemovalRecord, VolumeKey},
+};
+
+/// Parsed objects are kept by key and revision, so that a change costs what changed.
+#[derive(Default)]
+pub struct SnapshotBuilder {
+    workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
+    assignments: BTreeMap<String, (i64, Arc<Assignment>)>,
+    events: BTreeMap<String, (i64, Arc<Event>)>,
+    secrets: BTreeMap<String, (i64, Arc<SecretRecord>)>,
+    sealing: Sealing,
+    reported: BTreeMap<String, i64>,
+}
+
+/// The keys of one workload, gathered before they are parsed.
+#[derive(Default)]
+struct RawWorkload<'a> {
+    newest: i64,
+    keys: usize,
+    meta: Option<&'a KeyValue>,
+    files: BTreeMap<String, &'a KeyValue>,
+}
+
+impl SnapshotBuilder {
+    /// One whose snapshots open and seal secrets so.
+    pub fn with_sealing(sealing: Sealing) -> Self {
+        Self {
+            sealing,
+            ..Self::default()
+        }
+    }
+
+    /// Builds the snapshot of `entries`, which are every key below [`keys::ROOT`].
+    pub fn build(&mut self, entries: &Entries, revision: i64) -> Snapshot {
+        let mut snapshot = Snapshot {
+            revision,
+            ..Snapshot::default()
+        };
+        self.read_cluster(entries, &mut snapshot);
+        self.read_nodes(entries, &mut snapshot);
+        self.read_workloads(entries, &mut snapshot);
+        for (name, entry) in below(entries, keys::NAMESPACES) {
+            if let Some(value) = self.json::<NamespaceRecord>(entry) {
+                snapshot.namespaces.insert(name.to_owned(), value);
+            }
+        }
+        for (name, entry) in below(entries, keys::ALLOCATIONS) {
+            if let (Some(instance), Some(value)) =
+                (name.strip_suffix("/ip"), self.json::<Allocation>(entry))
+            {
+                snapshot.allocations.insert(instance.to_owned(), value);
+            }
+        }
+        for (name, entry) in below(entries, keys::SERVICES) {
+            let mut parts = name.splitn(3, '/');
+            let (Some(namespace), Some(workload), Some(field)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let key = WorkloadKey::new(namespace, workload);
+            let service = snapshot.services.entry(key).or_default();
+            match field {
+                "ip" => service.address = self.json(entry),
+                "balance" => service.balance = self.json(entry),
+                "host_ports" => service.numbers = self.json(entry),
+                _ => {}
+            }
+        }
+        for (name, entry) in below(entries, keys::VOLUMES) {
+            let Some(key) = VolumeKey::parse(name) else {
+                continue;
+            };
+            if let Some(value) = self.json::<VolumeRecord>(entry) {
+                snapshot.volumes.insert(key, value);
+            }
+        }
+        self.read_secrets(entries, &mut snapshot);
+        for (name, entry) in below(entries, keys::INDEXES) {
+            let Ok(index) = name.parse() else { continue };
+            if let Some(value) = self.json::<IndexRecord>(entry) {
+                snapshot.indexes.insert(index, value);
+            }
+        }
+        snapshot.last_index = entries
+            .get(keys::LAST_INDEX)
+            .and_then(|entry| self.json::<LastIndex>(entry));
+        for (_, entry) in below(entries, keys::DNS) {
+            snapshot.dns.insert(entry.key.clone(), entry.mod_revision);
+        }
+        for (id, entry) in below(entries, keys::TOKENS) {
+            if let Some(value) = self.json::<TokenRecord>(entry) {
+                snapshot.tokens.insert(id.to_owned(), value);
+            }
+        }
+        self.read_events(entries, &mut snapshot);
+        snapshot
+    }
+
+    fn read_cluster(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        snapshot.planned = entries
+            .get(keys::PLANNED)
+            .map_or(0, |entry| entry.mod_revision);
+        if let Some(uid) = entries.get(keys::CLUSTER_UID) {
+            snapshot.cluster_uid = text(uid);
+        }
+        if let Some(value) = entries
+            .get(keys::CLUSTER)
+            .and_then(|entry| self.json::<ClusterConfiguration>(entry))
+        {
+            snapshot.cluster = value.value;
+        }
+        snapshot.leader_endpoint = entries.get(keys::LEADER_ENDPOINT).map(|entry| text(entry));
+        snapshot.leader_name = leader_name(entries);
+        snapshot.endpoints = entries
+            .get(keys::ENDPOINTS)
+            .and_then(|entry| self.json::<ClusterEndpoints>(entry));
+        snapshot.members = entries
+            .get(keys::MEMBERS)
+            .and_then(|entry| self.json::<ClusterMembers>(entry));
+        snapshot.store_epoch = entries
+            .get(keys::STORE_EPOCH)
+            .and_then(|entry| self.json::<StoreEpoch>(entry));
+        snapshot.registries = entries
+            .get(keys::REGISTRIES)
+            .and_then(|entry| self.json::<RegistrySettings>(entry));
+        snapshot.backup = entries
+            .get(keys::BACKUP)
+            .and_then(|entry| self.json::<BackupRecord>(entry));
+        let standing = below(entries, keys::ELECTION).map(|(_, entry)| Standing {
+            key: entry.key.clone(),
+            create_revision: entry.create_revision,
+            candidate: text(entry),
+        });
+        snapshot.election = standing.collect();
+        snapshot.election.sort_by_key(|one| one.create_revision);
+        snapshot.overlay_revision = entries
+            .get(keys::OVERLAY_CIDR)
+            .map_or(0, |entry| entry.mod_revision);
+    }
+
+    fn read_nodes(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        for (name, entry) in below(entries, keys::REGISTRATIONS) {
+            let Some(registration) = self.json::<NodeRegistration>(entry) else {
+                continue;
+            };
+            let status = entries
+                .get(keys::node_status(name).as_str())
+                .and_then(|entry| self.json::<NodeStatusRecord>(entry));
+            let field = |field| entries.get(keys::network_node(name, field).as_str());
+            let desired = entries
+                .get(keys::desired_meta(name).as_str())
+                .and_then(|entry| self.json::<DesiredMeta>(entry));
+            let endpoints =
+                field("wg_endpoints").and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            let kept = entries.get(keys::desired_images(name).as_str());
+            if let Some(kept) = kept.and_then(|entry| self.json(entry)) {
+                snapshot.kept_images.insert(name.to_owned(), kept);
+            }
+            let reach = field("reach").and_then(|entry| serde_json::from_slice(&entry.value).ok());
+            snapshot.nodes.insert(
+                name.to_owned(),
+                NodeEntry {
+                    registration,
+                    status,
+                    subnet: field("subnet").and_then(|entry| text(entry).parse().ok()),
+                    public_key: field("wg_pubkey").map(|entry| text(entry)),
+                    endpoints: endpoints.unwrap_or_default(),
+                    reach: reach.unwrap_or_default(),
+                    desired: desired.unwrap_or(Stored {
+                        revision: 0,
+                        value: DesiredMeta::default(),
+                    }),
+                },
+            );
+        }
+        let mut kept = BTreeMap::new();
+        for (name, entry) in below(entries, keys::NODE_DESIRED) {
+            if let Some((node, volume)) = name.split_once("/removals/")
+                && let Some(key) = VolumeKey::parse(volume)
+                && let Some(wish) = self.json::<RemovalRecord>(entry)
+            {
+                let wishes = snapshot.removals.entry(node.to_owned()).or_default();
+                wishes.insert(key, wish.value);
+                continue;
+            }
+            if let Some((node, volume)) = name.split_once("/moves/")
+                && let Some(key) = VolumeKey::parse(volume)
+                && let Some(wish) = self.json::<MoveRecord>(entry)
+            {
+                let wishes = snapshot.moves.entry(node.to_owned()).or_default();
+                wishes.insert(key, wish.value);
+                continue;
+            }
+            let Some((node, instance)) = name.split_once("/instances/") else {
+                continue;
+            };
+            let known = self
+                .assignments
+                .remove(&entry.key)
+                .filter(|(revision, _)| *revision == entry.mod_revision);
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self
+                    .json::<Assignment>(entry)
+                    .map(|stored| Arc::new(stored.value)),
+            };
+            let Some(assignment) = parsed else { continue };
+            kept.insert(
+                entry.key.clone(),
+                (entry.mod_revision, Arc::clone(&assignment)),
+            );
+            snapshot.instances.insert(
+                instance.to_owned(),
+                InstanceEntry {
+                    node: node.to_owned(),
+                    created_revision: entry.create_revision,
+                    assignment: Stored {
+                        revision: entry.mod_revision,
+                        value: assignment,
+                    },
+                },
+            );
+        }
+        self.assignments = kept;
+    }
+
+    fn read_workloads(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        let mut raw: BTreeMap<WorkloadKey, RawWorkload<'_>> = BTreeMap::new();
+        for (name, entry) in below(entries, keys::WORKLOADS) {
+            let mut parts = name.splitn(3, '/');
+            let (Some(namespace), Some(workload), Some(rest)) =
+                (parts.next(), parts.next(), parts.next())
+            else {
+                continue;
+            };
+            let gathered = raw
+                .entry(WorkloadKey::new(namespace, workload))
+                .or_default();
+            gathered.newest = gathered.newest.max(entry.mod_revision);
+            gathered.keys += 1;
+            if rest == "meta" {
+                gathered.meta = Some(entry);
+            } else if let Some(file) = rest.strip_prefix("manifest/") {
+                gathered.files.insert(file.to_owned(), entry);
+            }
+        }
+        let mut kept = BTreeMap::new();
+        for (key, gathered) in raw {
+            let Some(meta) = gathered.meta else { continue };
+            let status_entry =
+                entries.get(keys::workload_status(&key.namespace, &key.name).as_str());
+            let newest = gathered
+                .newest
+                .max(status_entry.map_or(0, |entry| entry.mod_revision));
+            let known = self.workloads.remove(&key).filter(|(revision, entry)| {
+                *revision == newest && entry.files.len() + 1 == gathered.keys
+            });
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self.parse_workload(
+                    &key,
+                    meta,
+                    &gathered.files,
+                    (status_entry.map(AsRef::as_ref), entries),
+                ),
+            };
+            if let Some(parsed) = parsed {
+                kept.insert(key.clone(), (newest, Arc::clone(&parsed)));
+                snapshot.workloads.insert(key, parsed);
+            }
+        }
+        self.workloads = kept;
+    }
+
+    fn parse_workload(
+        &mut self,
+        key: &WorkloadKey,
+        meta: &KeyValue,
+        raw: &BTreeMap<String, &KeyValue>,
+        (status, entries): (Option<&KeyValue>, &Entries),
+    ) -> Option<Arc<WorkloadEntry>> {
+        let meta = self.json::<WorkloadMeta>(meta)?;
+        let sources: Vec<_> = raw
+            .iter()
+            .map(|(name, entry)| SourceFile {
+                name: name.clone(),
+                text: text(entry),
+            })
+            .collect();
+        let parsed = parse_stored(&sources);
+        if let Err(reason) = &parsed {
+            tracing::error!(workload = %key, reason, "a stored workload can't be read");
+        }
+        let files = raw
+            .iter()
+            .map(|(name, entry)| {
+                (
+                    name.clone(),
+                    Stored {
+                        revision: entry.mod_revision,
+                        value: text(entry).into(),
+                    },
+                )
+            })
+            .collect();
+        let status = status.and_then(|entry| self.json::<WorkloadStatusRecord>(entry));
+        let archive = self.read_archive(key, entries);
+        let earlier = earlier(&meta.value, status.as_ref(), &archive);
+        Some(Arc::new(WorkloadEntry {
+            meta,
+            parsed,
+            files,
+            status,
+            archive,
+            earlier,
+        }))
+    }
+
+    /// The kept generations. They change with the workload's meta alone.
+    fn read_archive(&mut self, key: &WorkloadKey, entries: &Entries) -> BTreeMap<u64, Archived> {
+        let prefix = keys::archive(&key.namespace, &key.name);
+        let kept = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
+        let mut archive: BTreeMap<u64, Archived> = BTreeMap::new();
+        for (name, entry) in
+            kept.map_while(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)))
+        {
+            let Some((generation, file)) = name.split_once('/') else {
+                continue;
+            };
+            let Ok(generation) = generation.parse() else {
+                continue;
+            };
+            let archived = archive.entry(generation).or_default();
+            if file == "meta" {
+                archived.record = self.json(entry).map(|stored| stored.value);
+            } else {
+                archived.files.insert(file.to_owned(), Arc::clone(entry));
+            }
+        }
+        archive
+    }
+
+    fn read_events(&mut self, entries: &Entries, snapshot: &mut Snapshot) {
+        let mut kept = BTreeMap::new();
+        for (id, entry) in below(entries, keys::EVENTS) {
+            let known = self
+                .events
+                .remove(&entry.key)
+                .filter(|(revision, _)| *revision == entry.mod_revision);
+            let parsed = match known {
+                Some((_, parsed)) => Some(parsed),
+                None => self
+                    .json::<Event>(entry)
+                    .map(|stored| Arc::new(stored.value)),
+            };
+            let Some(event) = parsed else { continue };
+            kept.insert(entry.key.clone(), (entry.mod_revision, Arc::clone(&event)));
+            snapshot.events.insert(
+                id.to_owned(),
+                Stored {
+                    revision: entry.mod_revision,
+                    value: event,
+                },
+            );
+        }
+        self.events = kept;
+    }
+
+    fn json<T: DeserializeOwned>(&mut self, entry: &KeyValue) -> Option<Stored<T>> {
+        match serde_json::from_slice(&entry.value) {
+            Ok(value) => Some(Stored {
+                revision: entry.mod_revision,
+                value,
+            }),
+            Err(error) => {
+                let before = self.reported.insert(entry.key.clone(), entry.mod_revision);
+                if before != Some(entry.mod_revision) {
+                    tracing::error!(
+                        key = entry.key,
+                        "a stored object can't be read and is left out: {error:#}"
+                    );
+                }
+                None
+            }
+        }
+    }
+}
+
+/// See [`WorkloadEntry::earlier`].
+fn earlier(
+    meta: &WorkloadMeta,
+    status: Option<&Stored<WorkloadStatusRecord>>,
+    archive: &BTreeMap<u64, Archived>,
+) -> Option<EarlierVersion> {
+    let good = &status.filter(|_| meta.paused)?.value.good;
+    let good = good.iter().rev().filter_map(|generation| {
+        let archived = archive.get(generation)?;
+        Some((*generation, archived, archived.record.as_ref()?))
+    });
+    let good: Vec<_> = good.collect();
+    let (generation, archived, record) = *good.first()?;
+    if good
+        .iter()
+        .any(|(.., record)| record.template_hash == meta.template_hash)
+    {
+        return None;
+    }
+    let files = archived.files.iter().map(|(name, entry)| SourceFile {
+        name: name.clone(),
+        text: text(entry),
+    });
+    Some(EarlierVersion {
+        generation,
+        template_hash: record.template_hash.clone(),
+        parsed: parse_stored(&files.collect::<Vec<_>>()).ok()?,
+        image: record.image.clone(),
+    })
+}
+
+/// Reads stored files leniently, into the parts that the planner needs.
+pub fn parse_stored(sources: &[SourceFile]) -> Result<Arc<ParsedWorkload>, String> {
+    match bundle::parse(sources, Mode::Stored) {
+        Ok(bundle) => match bundle.workload {
+            Some(workload) => {
+                let carried = sources
+                    .iter()
+                    .find(|file| file.name == bundle::CARRIED)
+                    .map(|file| file.text.as_str().into());
+                let parsed = ParsedWorkload::new(workload, bundle.load_balancer, carried);
+                Ok(Arc::new(parsed))
+            }
+            None => Err("workload.kat is missing".to_owned()),
+        },
+        Err(diagnostics) => {
+            let first = diagnostics
+                .first()
+                .map(|diagnostic| diagnostic.message.clone());
+            Err(first.unwrap_or_else(|| "unknown error".to_owned()))
+        }
+    }
+}
+
+/// The keys below a prefix, with the rest of their names.
+fn below<'a>(
+    entries: &'a Entries,
+    prefix: &'a str,
+) -> impl Iterator<Item = (&'a str, &'a KeyValue)> {
+    entries
+        .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
+        .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
+}
+
+/// The machine that leads. A leader of version 0.1.0 writes its endpoint alone: then the name beside it,
+/// of an earlier transaction, is another's.
+pub fn leader_name(entries: &Entries) -> Option<String> {
+    let endpoint = entries.get(keys::LEADER_ENDPOINT)?;
+    let name = entries.get(keys::LEADER_NAME)?;
+    (name.mod_revision == endpoint.mod_revision).then(|| text(name))
+}
+
+fn text(entry: &KeyValue) -> String {
+    String::from_utf8_lossy(&entry.value).into_owned()
+}
+
+mod secrets;
+#[cfg(test)]
+mod stored;
+
+#[cfg(test)]
+mod tests;

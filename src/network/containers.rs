@@ -1,0 +1,10 @@
+//! Containers on the overlay: the hook's socket, the check of who asks, and the links.
+
+pub mod attach;
+pub mod attachments;
+pub mod hook_server;
+pub(crate) mod journal_budget;
+pub mod namespaces;
+pub mod unit_links;
+pub mod unit_processes;
+pub mod verify;

@@ -1,0 +1,461 @@
+//! The socket that the hook speaks to.
+//!
+//! Anyone may connect; who may ask for what is decided here: the caller's uid must be that of the
+//! instance, and the container must be what it says ([`verify`](super::verify)). One line in, one
+//! line out, 4 KiB and five seconds to send it.
+
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    attachments::{AttachmentError, Attachments},
+    verify::VerifyError,
+};
+use crate::{
+    containers::journal_budget::LineBudget,
+    state::{Gate, HookAnswer, HookRequest, InstanceNetwork, NodeNetwork},
+    state_files::StateFiles,
+};
+use kat_daemon::watchdog::Pulse;
+use kat_types::json;
+
+/// Longest request, with its end of line.
+const MAXIMUM_REQUEST: usize = 4096;
+/// Time to send it, and to take the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Calls that one uid may have waiting.
+const CALLS_OF_ONE_USER: usize = 64;
+/// Calls that users without an instance may have waiting, all of them together: one person may have many uids.
+const CALLS_OF_STRANGERS: usize = 64;
+/// Calls that each of them may have waiting.
+const CALLS_OF_ONE_STRANGER: usize = 8;
+/// For users without an instance the files are looked at no more often.
+const STRANGERS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Why a request can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RequestError {
+    /// No end of line within the limit.
+    #[error("the request is longer than {MAXIMUM_REQUEST} bytes")]
+    TooLong,
+    /// Not the expected JSON.
+    #[error("the request is malformed: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// Not an instance's id.
+    #[error("{0:?} is not an instance; expected 1 to 128 lower-case letters, digits and dashes")]
+    BadInstance(String),
+    /// Not a container's process.
+    #[error("{0} is not the process id of a container")]
+    BadPid(i32),
+}
+
+/// Why a container did not get its network.
+#[derive(Debug, thiserror::Error)]
+pub enum HookRefusal {
+    /// It can't be read.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// It did not come in time.
+    #[error("no request within {} s", PATIENCE.as_secs())]
+    Slow,
+    /// The connection broke.
+    #[error("the connection broke: {0}")]
+    Connection(#[from] std::io::Error),
+    /// The caller owns no such instance. The same for one that does not exist.
+    #[error("user {uid} has no instance {instance} on this machine")]
+    NotYours {
+        /// The caller.
+        uid: u32,
+        /// What it asked for.
+        instance: String,
+    },
+    /// No instance of this machine belongs to the caller.
+    #[error("user {0} has no instance on this machine")]
+    Stranger(u32),
+    /// Too many at once.
+    #[error("user {0} has {CALLS_OF_ONE_USER} calls waiting already")]
+    TooMany(u32),
+    /// Too many of those who have no instance.
+    #[error("too many calls of users without an instance are waiting already")]
+    TooManyStrangers,
+    /// This machine's network is not known yet.
+    #[error("this machine's network is not set up yet (no node.json)")]
+    NoNode,
+    /// The container is not what it says.
+    #[error(transparent)]
+    Verify(#[from] VerifyError),
+    /// The agent does not let it start.
+    #[error("instance {0} must not start on this machine now")]
+    Closed(String),
+    /// The caller went away while it waited.
+    #[error("the caller went away")]
+    Gone,
+    /// The links could not be made.
+    #[error(transparent)]
+    Attach(#[from] AttachmentError),
+}
+
+/// Reads one request (a line of JSON, with or without its end).
+///
+/// # Errors
+/// Too long, malformed, or with impossible values.
+pub fn parse_request(bytes: &[u8]) -> Result<HookRequest, RequestError> {
+    if bytes.len() > MAXIMUM_REQUEST {
+        return Err(RequestError::TooLong);
+    }
+    let request: HookRequest = serde_json::from_slice(bytes).map_err(RequestError::Malformed)?;
+    check_instance(&request.instance)?;
+    if request.pid <= 1 {
+        return Err(RequestError::BadPid(request.pid));
+    }
+    Ok(request)
+}
+
+/// Whether a text can be an instance's id.
+///
+/// # Errors
+/// [`RequestError::BadInstance`].
+pub fn check_instance(instance: &str) -> Result<(), RequestError> {
+    let fits = (1..=128).contains(&instance.len())
+        && instance
+            .bytes()
+            .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if fits {
+        Ok(())
+    } else {
+        let shown = instance.chars().take(40).collect();
+        Err(RequestError::BadInstance(shown))
+    }
+}
+
+/// Serves the hook.
+pub struct HookServer {
+    files: Arc<StateFiles>,
+    attachments: Arc<Attachments>,
+    calls: Mutex<BTreeMap<u32, usize>>,
+    strangers: Semaphore,
+    /// When the files were looked at for a stranger.
+    looked: tokio::sync::Mutex<Option<Instant>>,
+    lines: LineBudget,
+}
+
+/// Counts one call of a user until it is dropped.
+struct Call<'a> {
+    server: &'a HookServer,
+    uid: u32,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        let mut calls = lock(&self.server.calls);
+        if let Some(count) = calls.get_mut(&self.uid) {
+            *count -= 1;
+            if *count == 0 {
+                calls.remove(&self.uid);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    mutex.lock()
+}
+
+impl HookServer {
+    /// A server that decides by `files` and makes links with `attachments`.
+    pub fn new(files: Arc<StateFiles>, attachments: Arc<Attachments>) -> Arc<Self> {
+        Arc::new(Self {
+            files,
+            attachments,
+            calls: Mutex::default(),
+            strangers: Semaphore::new(CALLS_OF_STRANGERS),
+            looked: tokio::sync::Mutex::default(),
+            lines: LineBudget::default(),
+        })
+    }
+
+    /// Answers calls until cancelled; calls that wait are dropped then.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: UnixListener,
+        pulse: Pulse,
+        cancel: CancellationToken,
+    ) {
+        let mut tasks = tokio::task::JoinSet::new();
+        loop {
+            let news = async {
+                tokio::select! {
+                    () = cancel.cancelled() => ControlFlow::Break(()),
+                    Some(_) = tasks.join_next(), if !tasks.is_empty() => ControlFlow::Continue(None),
+                    accepted = listener.accept() => ControlFlow::Continue(Some(accepted)),
+                }
+            };
+            let accepted = match pulse.wait(news).await {
+                ControlFlow::Break(()) => break,
+                ControlFlow::Continue(None) => continue,
+                ControlFlow::Continue(Some(accepted)) => accepted,
+            };
+            match accepted {
+                Ok((stream, _)) => {
+                    tasks.spawn(Arc::clone(&self).answer(stream));
+                }
+                Err(error) => {
+                    // Out of descriptors, for instance: not for ever, and not at full speed.
+                    tracing::warn!("can't accept a call of the hook: {error}");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    async fn answer(self: Arc<Self>, stream: UnixStream) {
+        let uid = match stream.peer_cred() {
+            Ok(credentials) => credentials.uid(),
+            Err(error) => {
+                tracing::warn!("a caller of the hook's socket can't be known: {error}");
+                return;
+            }
+        };
+        let (reading, mut writing) = stream.into_split();
+        let mut reader = BufReader::with_capacity(1024, reading);
+        let outcome = self.handle(&mut reader, uid).await;
+        let answer = HookAnswer::of(&outcome);
+        self.tell(uid, &outcome);
+        let Ok(mut line) = json::bytes("the hook's answer", &answer) else {
+            // Without an answer the container does not start.
+            return;
+        };
+        line.push(b'\n');
+        let _ = timeout(PATIENCE, writing.write_all(&line)).await;
+    }
+
+    /// One line for the journal, unless the caller caused too many.
+    fn tell(&self, uid: u32, outcome: &Result<HookRequest, HookRefusal>) {
+        // Anyone can cause these.
+        if let Err(error) = outcome
+            && (matches!(
+                error,
+                HookRefusal::Stranger(_) | HookRefusal::TooManyStrangers
+            ) || !self.is_known(uid))
+        {
+            return tracing::debug!("{error}");
+        }
+        let Some(held_back) = self.lines.take(uid) else {
+            return;
+        };
+        if held_back > 0 {
+            tracing::warn!(uid, "{held_back} more lines about this user were left out");
+        }
+        match outcome {
+            Ok(request) => tracing::info!(uid, instance = request.instance, "network in place"),
+            Err(error) => tracing::warn!(uid, "no network for a container: {error}"),
+        }
+    }
+
+    async fn handle(
+        &self,
+        reader: &mut (impl AsyncBufReadExt + Unpin),
+        uid: u32,
+    ) -> Result<HookRequest, HookRefusal> {
+        let _call = self.begin(uid)?;
+        self.meet(uid).await?;
+        let request = timeout(PATIENCE, read_request(reader))
+            .await
+            .map_err(|_| HookRefusal::Slow)??;
+        let (_, instance) = self.look_up(&request, uid)?;
+        let container = self.attachments.verify(request.pid, &instance)?;
+        let (node, instance) = self.pass_gate(reader, &request, uid).await?;
+        let id = &request.instance;
+        self.attachments
+            .attach(id, &node, &instance, &container)
+            .await?;
+        Ok(request)
+    }
+
+    /// Finds out whether the caller has an instance. Its list may have been written in this moment, so the files are looked
+    /// at again, for all who wait together.
+    async fn meet(&self, uid: u32) -> Result<(), HookRefusal> {
+        if self.is_known(uid) {
+            return Ok(());
+        }
+        if lock(&self.calls).get(&uid) > Some(&CALLS_OF_ONE_STRANGER) {
+            return Err(HookRefusal::TooManyStrangers);
+        }
+        let permit = self.strangers.try_acquire();
+        let _permit = permit.map_err(|_| HookRefusal::TooManyStrangers)?;
+        let came = Instant::now();
+        let mut looked = self.looked.lock().await;
+        if looked.is_none_or(|when| when < came) {
+            if let Some(when) = *looked {
+                tokio::time::sleep_until(when + STRANGERS_INTERVAL).await;
+            }
+            self.files.refresh();
+            *looked = Some(Instant::now());
+        }
+        drop(looked);
+        match self.is_known(uid) {
+            true => Ok(()),
+            false => Err(HookRefusal::Stranger(uid)),
+        }
+    }
+
+    fn is_known(&self, uid: u32) -> bool {
+        let snapshot = self.files.current();
+        let instances = snapshot.instances.as_ref();
+        instances.is_some_and(|list| list.instances.values().any(|one| one.uid == uid))
+    }
+
+    fn begin(&self, uid: u32) -> Result<Call<'_>, HookRefusal> {
+        let mut calls = lock(&self.calls);
+        let count = calls.entry(uid).or_insert(0);
+        if *count >= CALLS_OF_ONE_USER {
+            return Err(HookRefusal::TooMany(uid));
+        }
+        *count += 1;
+        Ok(Call { server: self, uid })
+    }
+
+    fn look_up(
+        &self,
+        request: &HookRequest,
+        uid: u32,
+    ) -> Result<(Arc<NodeNetwork>, InstanceNetwork), HookRefusal> {
+        let find = || {
+            let snapshot = self.files.current();
+            let list = snapshot.instances.as_ref()?;
+            let found = list.instances.get(&request.instance)?;
+            (found.uid == uid).then(|| found.clone())
+        };
+        let instance = find().or_else(|| {
+            self.files.refresh();
+            find()
+        });
+        let instance = instance.ok_or_else(|| HookRefusal::NotYours {
+            uid,
+            instance: request.instance.clone(),
+        })?;
+        let node = self.files.current().node.clone();
+        Ok((node.ok_or(HookRefusal::NoNode)?, instance))
+    }
+
+    /// Waits while the agent holds the start, at most the node's `holdSeconds`.
+    async fn pass_gate(
+        &self,
+        reader: &mut (impl AsyncBufReadExt + Unpin),
+        request: &HookRequest,
+        uid: u32,
+    ) -> Result<(Arc<NodeNetwork>, InstanceNetwork), HookRefusal> {
+        let mut changes = self.files.subscribe();
+        self.files.refresh();
+        let begin = Instant::now();
+        loop {
+            changes.mark_unchanged();
+            let (node, instance) = self.look_up(request, uid)?;
+            let limit = begin + Duration::from_secs(node.hold_seconds.into());
+            match instance.gate {
+                Gate::Closed => return Err(HookRefusal::Closed(request.instance.clone())),
+                Gate::Open => return Ok((node, instance)),
+                Gate::Hold if Instant::now() >= limit => return Ok((node, instance)),
+                Gate::Hold => {}
+            }
+            let mut byte = [0];
+            tokio::select! {
+                changed = changes.changed() => {
+                    if changed.is_err() {
+                        return Err(HookRefusal::Gone);
+                    }
+                }
+                () = tokio::time::sleep_until(limit) => {}
+                // The end, a broken connection or more than one line: nobody waits properly.
+                _ = reader.read(&mut byte) => return Err(HookRefusal::Gone),
+            }
+        }
+    }
+}
+
+async fn read_request(
+    reader: &mut (impl AsyncBufReadExt + Unpin),
+) -> Result<HookRequest, HookRefusal> {
+    let mut line = Vec::new();
+    let limit = u64::try_from(MAXIMUM_REQUEST).unwrap_or(u64::MAX) + 1;
+    reader.take(limit).read_until(b'\n', &mut line).await?;
+    Ok(parse_request(&line)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::Links;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_socket_that_nobody_calls_does_not_look_hung() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = StateFiles::open(folder.path());
+        let attachments = Attachments::new(
+            Arc::clone(&files),
+            Links::open().unwrap(),
+            Arc::new(|_| Ok("/".to_owned())),
+            Arc::new(|_, _| Ok(Vec::new())),
+        );
+        let server = HookServer::new(files, attachments);
+        let listener = UnixListener::bind(folder.path().join("net.sock")).unwrap();
+        let (pulses, cancel) = (
+            kat_daemon::watchdog::Pulses::default(),
+            CancellationToken::new(),
+        );
+        let serving = server.serve(listener, pulses.watch("the socket"), cancel.clone());
+        let serving = tokio::spawn(serving);
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert_eq!((pulses.stalled(), pulses.watched().len()), (None, 1));
+        cancel.cancel();
+        serving.await.unwrap();
+        assert!(pulses.watched().is_empty());
+    }
+
+    /// What is refused is quoted, and what is quoted is escaped.
+    #[test]
+    fn every_refusal_fits_what_the_hook_reads() {
+        let limit = 16 << 10;
+        for unit in ["\u{7f}", "\\u0001", "\\\"", "\u{1f600}"] {
+            let name = unit.repeat((MAXIMUM_REQUEST - 10) / unit.len());
+            let outcome = parse_request(format!("{{\"pid\":\"{name}\"}}").as_bytes());
+            let error = outcome.as_ref().unwrap_err().to_string();
+            assert!(error.contains("invalid type"), "{error}");
+            let written = serde_json::to_vec(&HookAnswer::of(&outcome)).unwrap();
+            assert!(written.len() < limit, "{unit}: {}", written.len());
+        }
+    }
+
+    #[test]
+    fn requests_are_read_strictly() {
+        let request = parse_request(b"{\"instance\":\"web-ab12c\",\"pid\":4711}\n").unwrap();
+        assert_eq!(
+            (request.instance.as_str(), request.pid),
+            ("web-ab12c", 4711)
+        );
+        for (text, expected) in [
+            ("", "malformed"),
+            ("{\"instance\":\"web-ab12c\"}", "pid"),
+            ("{\"instance\":\"web-ab12c\",\"pid\":1}", "process id"),
+            ("{\"instance\":\"web-ab12c\",\"pid\":-1}", "process id"),
+            ("{\"instance\":\"\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"a/b\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"A\",\"pid\":9}", "is not an instance"),
+            ("{\"instance\":\"a\",\"pid\":9,\"uid\":0}", "unknown field"),
+            ("{\"instance\":\"a\",\"pid\":9} {}", "trailing"),
+        ] {
+            let error = parse_request(text.as_bytes()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let long = vec![b' '; MAXIMUM_REQUEST + 1];
+        assert!(matches!(parse_request(&long), Err(RequestError::TooLong)));
+    }
+}

@@ -1,0 +1,223 @@
+//! Checks that a container that the hook names really is the instance that it says.
+//!
+//! The caller's uid alone is too weak: another process of any uid could name a victim's pid. So
+//! the process must run in the control group of the instance's unit under that user's manager, in
+//! a network namespace that is not the machine's and that this user made; and it must be the same
+//! live process from the first check to the last.
+
+use std::{fs, io, sync::Arc};
+
+use super::namespaces::{NetworkNamespace, Process};
+
+/// Gives a process's control group, from the root that systemd sees, for instance
+/// `/user.slice/user-20001.slice/user@20001.service/app.slice/kat-default-web-ab12c.service`.
+pub type CgroupReader = Arc<dyn Fn(i32) -> io::Result<String> + Send + Sync>;
+
+/// Why a container is not what it is said to be.
+#[derive(Debug, thiserror::Error)]
+pub enum VerifyError {
+    /// The process is gone or can't be looked at.
+    #[error("process {pid} can't be looked at: {source}")]
+    Process {
+        /// Its number.
+        pid: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The process ended while it was checked.
+    #[error("process {0} ended before its network was ready")]
+    Ended(i32),
+    /// It is in another control group.
+    #[error("process {pid} is in control group {found}, not in unit {unit} of user {uid}")]
+    Cgroup {
+        /// The process.
+        pid: i32,
+        /// Where it is.
+        found: String,
+        /// Where it should be.
+        unit: String,
+        /// Whose unit that is.
+        uid: u32,
+    },
+    /// It has no network namespace of its own.
+    #[error("process {0} is in the machine's network namespace")]
+    HostNamespace(i32),
+    /// Its network namespace was made by somebody else.
+    #[error("the network namespace of process {pid} belongs to uid {found}, not to {uid}")]
+    Owner {
+        /// The process.
+        pid: i32,
+        /// Who made it.
+        found: u32,
+        /// Who should have.
+        uid: u32,
+    },
+}
+
+/// A container that passed all checks.
+#[derive(Debug)]
+pub struct Container {
+    pid: i32,
+    process: Process,
+    /// Its network namespace.
+    pub namespace: NetworkNamespace,
+}
+
+impl Container {
+    /// Checks that it still lives; call it last thing before acting on it.
+    ///
+    /// # Errors
+    /// [`VerifyError::Ended`].
+    pub fn still_alive(&self) -> Result<(), VerifyError> {
+        match self.process.is_alive() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(VerifyError::Ended(self.pid)),
+            Err(source) => Err(VerifyError::Process {
+                pid: self.pid,
+                source,
+            }),
+        }
+    }
+}
+
+/// Checks that `pid` is a container of `unit`, which is a service of user `uid`'s manager.
+///
+/// # Errors
+/// See [`VerifyError`].
+pub fn verify(
+    pid: i32,
+    uid: u32,
+    unit: &str,
+    cgroups: &CgroupReader,
+) -> Result<Container, VerifyError> {
+    let unreadable = |source| VerifyError::Process { pid, source };
+    let process = Process::open(pid).map_err(unreadable)?;
+    let found = cgroups(pid).map_err(unreadable)?;
+    if !is_within(&found, uid, unit) {
+        return Err(VerifyError::Cgroup {
+            pid,
+            found,
+            unit: unit.to_owned(),
+            uid,
+        });
+    }
+    let namespace = NetworkNamespace::of(pid).map_err(unreadable)?;
+    let own = NetworkNamespace::own().map_err(unreadable)?;
+    if namespace.is_same(&own) {
+        return Err(VerifyError::HostNamespace(pid));
+    }
+    let owner = namespace.owner().map_err(unreadable)?;
+    if owner != uid {
+        return Err(VerifyError::Owner {
+            pid,
+            found: owner,
+            uid,
+        });
+    }
+    let container = Container {
+        pid,
+        process,
+        namespace,
+    };
+    container.still_alive()?;
+    Ok(container)
+}
+
+/// Whether a control group is that of `unit` of user `uid`'s manager, or lies below it. Between
+/// manager and unit only slices may stand.
+pub fn is_within(cgroup: &str, uid: u32, unit: &str) -> bool {
+    let (slice, manager) = (format!("user-{uid}.slice"), format!("user@{uid}.service"));
+    let mut parts = cgroup.split('/');
+    if parts.next() != Some("")
+        || parts.next() != Some("user.slice")
+        || parts.next() != Some(slice.as_str())
+        || parts.next() != Some(manager.as_str())
+    {
+        return false;
+    }
+    parts.find(|part| !part.ends_with(".slice")) == Some(unit)
+}
+
+/// Reads control groups from `/proc`. Where this service itself runs below a prefix (a container
+/// of the lab without a control group namespace), the prefix is taken off.
+pub fn proc_cgroups() -> CgroupReader {
+    let prefix = own_prefix();
+    Arc::new(move |pid| {
+        let prefix = known(&prefix)?;
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+        let path = unified_path(&text)
+            .and_then(|path| path.strip_prefix(prefix))
+            .ok_or_else(|| io::Error::other("no control group of version 2"))?;
+        Ok(path.to_owned())
+    })
+}
+
+/// Where this service runs below a prefix, the prefix; else nothing.
+///
+/// # Errors
+/// Its control groups can't be read.
+pub(crate) fn own_prefix() -> io::Result<String> {
+    let own = fs::read_to_string("/proc/self/cgroup")?;
+    let prefix = unified_path(&own).and_then(|path| path.split_once("/system.slice/"));
+    Ok(prefix.map_or_else(String::new, |(prefix, _)| prefix.to_owned()))
+}
+
+/// The prefix that was read once, or again the error of that time.
+pub(crate) fn known(prefix: &io::Result<String>) -> io::Result<&str> {
+    prefix.as_deref().map_err(|error| {
+        let told = format!("the service's own control group is not known: {error}");
+        io::Error::new(error.kind(), told)
+    })
+}
+
+/// The path in the unified hierarchy (cgroups(7)): the line that begins with `0::`.
+fn unified_path(text: &str) -> Option<&str> {
+    text.lines().find_map(|line| line.strip_prefix("0::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: &str = "kat-default-web-ab12c.service";
+
+    #[test]
+    fn the_units_own_groups_match() {
+        for below in ["", "/libpod-payload-0a1b", "/runtime"] {
+            let path =
+                format!("/user.slice/user-20001.slice/user@20001.service/app.slice/{UNIT}{below}");
+            assert!(is_within(&path, 20001, UNIT), "{path}");
+        }
+        let path = format!(
+            "/user.slice/user-20001.slice/user@20001.service/app.slice/app-kat.slice/{UNIT}"
+        );
+        assert!(is_within(&path, 20001, UNIT));
+    }
+
+    #[test]
+    fn look_alikes_do_not_match() {
+        let manager = "/user.slice/user-20001.slice/user@20001.service";
+        let mine = "/user.slice/user-30000.slice/user@30000.service";
+        for path in [
+            String::new(),
+            "/".to_owned(),
+            format!("{manager}/app.slice/kat-default-web-zzzzz.service"),
+            format!("{manager}/app.slice/{UNIT}x"),
+            format!("{manager}/app.slice/evil.service/{UNIT}"),
+            format!("{manager}/app.slice"),
+            format!("{mine}/app.slice/{UNIT}"),
+            format!("{mine}/app.slice{manager}/app.slice/{UNIT}"),
+            format!("/system.slice{manager}/app.slice/{UNIT}"),
+            format!("/user.slice/user-20001.slice/session-3.scope/{UNIT}"),
+        ] {
+            assert!(!is_within(&path, 20001, UNIT), "{path}");
+        }
+    }
+
+    #[test]
+    fn the_unified_line_is_found_beside_old_hierarchies() {
+        let text = "9:name=systemd:/old\n8:pids:/\n0::/user.slice/a:b\n";
+        assert_eq!(unified_path(text), Some("/user.slice/a:b"));
+        assert_eq!(unified_path("8:pids:/\n"), None);
+    }
+}

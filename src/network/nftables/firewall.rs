@@ -1,0 +1,283 @@
+//! KAT's own nftables table: the way out of containers, and nobody else's way in.
+//!
+//! One table, `inet kat`, is rendered from `unit-templates/kat.nft` and replaced as a whole in one
+//! transaction through `nft -f -` (nft(8)). An accept in it does not undo a drop in somebody
+//! else's table: see [`obstacles`](crate::nftables::other_firewalls).
+
+use std::{
+    borrow::Cow,
+    collections::BTreeSet,
+    io::ErrorKind,
+    net::{IpAddr, Ipv4Addr},
+    process::Stdio,
+    time::Duration,
+};
+
+use ipnet::Ipv4Net;
+use parking_lot::Mutex;
+use serde::Serialize;
+use tera::Tera;
+use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
+
+use crate::state::NodeNetwork;
+
+/// Family of the table.
+pub const FAMILY: &str = "inet";
+/// Name of the table.
+pub const TABLE: &str = "kat";
+/// The compiled-in template of the rules.
+pub const TEMPLATE: &str = include_str!("../../../unit-templates/kat.nft");
+/// What an administrator may change; it stands in for the compiled-in template.
+const INSTALLED: &str = "/usr/share/kat/unit-templates/kat.nft";
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Why the rules are not in place.
+#[derive(Debug, thiserror::Error)]
+pub enum FirewallError {
+    /// The template is wrong.
+    #[error("template kat.nft: {0}")]
+    Template(#[from] tera::Error),
+    /// The program can't be run.
+    #[error("can't run nft: {0}; is the package nftables installed?")]
+    Run(#[source] std::io::Error),
+    /// It takes too long.
+    #[error("nft did not end within {} s", DEADLINE.as_secs())]
+    Timeout,
+    /// It refused.
+    #[error("nft: {0}")]
+    Refused(String),
+    /// Its answer is not JSON.
+    #[error("nft's answer is malformed: {0}")]
+    Malformed(#[source] serde_json::Error),
+}
+
+/// Keeps the table as it should be.
+#[derive(Debug)]
+pub struct Firewall {
+    template: Cow<'static, str>,
+    applied: Mutex<Option<Applied>>,
+}
+
+/// What was put in place, and how nft lists it.
+#[derive(Debug, PartialEq, Eq)]
+struct Applied {
+    rules: String,
+    listed: Option<String>,
+}
+
+impl Default for Firewall {
+    /// With the compiled-in template.
+    fn default() -> Self {
+        Self {
+            template: Cow::Borrowed(TEMPLATE),
+            applied: Mutex::default(),
+        }
+    }
+}
+
+impl Firewall {
+    /// With the template of the package if it is there. It is read once: after an upgrade the next
+    /// `kat-net` reads the next one.
+    pub fn installed() -> Self {
+        let mut firewall = Self::default();
+        match std::fs::read_to_string(INSTALLED) {
+            Ok(text) => firewall.template = Cow::Owned(text),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => tracing::warn!(path = INSTALLED, "the template can't be read: {error:#}"),
+        }
+        firewall
+    }
+
+    /// Puts the rules in place unless they are; `machines` are the addresses of the other machines outside the overlay.
+    /// Gives whether something was done.
+    ///
+    /// # Errors
+    /// See [`FirewallError`]; the rules from before hold then.
+    pub async fn ensure(
+        &self,
+        node: &NodeNetwork,
+        machines: &BTreeSet<IpAddr>,
+    ) -> Result<bool, FirewallError> {
+        let rules = ruleset(&self.template, node, machines)?;
+        let present = Some(Applied {
+            rules: rules.clone(),
+            listed: listed().await?,
+        });
+        let same = *self.applied.lock() == present;
+        if same {
+            return Ok(false);
+        }
+        nft(&["-f", "-"], &rules).await?;
+        let listed = listed().await?;
+        *self.applied.lock() = Some(Applied { rules, listed });
+        Ok(true)
+    }
+}
+
+/// Removes the table, if there is one.
+///
+/// # Errors
+/// See [`FirewallError`].
+pub async fn remove() -> Result<(), FirewallError> {
+    let commands = format!("table {FAMILY} {TABLE}\ndelete table {FAMILY} {TABLE}\n");
+    nft(&["-f", "-"], &commands).await?;
+    Ok(())
+}
+
+#[derive(Debug, Serialize)]
+struct Values {
+    subnet: Ipv4Net,
+    cluster: Ipv4Net,
+    relay: bool,
+    /// What of an address tells machines and instances of one part of the overlay apart: all parts are of one size.
+    host_mask: Ipv4Addr,
+    ports: String,
+    machines: String,
+    machines6: String,
+}
+
+/// The whole transaction, for a machine and the addresses of the others outside the overlay. A relay passes on
+/// what is between two other machines, and no other machine does.
+///
+/// # Errors
+/// The template is wrong.
+pub fn ruleset(
+    template: &str,
+    node: &NodeNetwork,
+    machines: &BTreeSet<IpAddr>,
+) -> Result<String, tera::Error> {
+    let ports = node.control_ports.iter().map(u16::to_string);
+    let of_family = |v4: bool| {
+        let own = machines.iter().filter(|address| address.is_ipv4() == v4);
+        let texts: Vec<String> = own.map(IpAddr::to_string).collect();
+        texts.join(", ")
+    };
+    let values = Values {
+        subnet: node.subnet.trunc(),
+        cluster: node.cluster_cidr.trunc(),
+        relay: node.relay,
+        host_mask: node.subnet.hostmask(),
+        ports: ports.collect::<Vec<_>>().join(", "),
+        machines: of_family(true),
+        machines6: of_family(false),
+    };
+    let mut templates = Tera::new();
+    templates.add_raw_template("kat.nft", template)?;
+    templates.render("kat.nft", &tera::Context::from_serialize(&values)?)
+}
+
+/// KAT's table as nft lists it, without what counts; nothing without a table.
+async fn listed() -> Result<Option<String>, FirewallError> {
+    match nft(&["-j", "-s", "list", "table", FAMILY, TABLE], "").await {
+        Ok(text) => Ok(Some(text)),
+        Err(FirewallError::Refused(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Runs `nft` with a text on its standard input; gives what it printed.
+pub(crate) async fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
+    let work = async {
+        let mut child = Command::new("nft")
+            .args(arguments)
+            .env("LC_ALL", "C")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(input.as_bytes()).await?;
+        }
+        child.wait_with_output().await
+    };
+    let output = timeout(DEADLINE, work)
+        .await
+        .map_err(|_| FirewallError::Timeout)?
+        .map_err(FirewallError::Run)?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let first: Vec<&str> = errors.lines().take(3).map(str::trim).collect();
+        return Err(FirewallError::Refused(first.join("; ")));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(relay: bool) -> NodeNetwork {
+        let node = format!(
+            r#"{{"schema":1,"node":"n1","clusterCidr":"10.90.0.0/16","serviceCidr":"10.91.0.0/16",
+            "subnet":"10.90.2.0/23","address":"10.90.2.1","clusterDomain":"cluster.local",
+            "wireguardPort":51820,"mtu":1420,"holdSeconds":60,"relay":{relay}}}"#
+        );
+        serde_json::from_str(&node).unwrap()
+    }
+
+    #[test]
+    fn the_table_is_replaced_whole_and_nothing_else_is_named() {
+        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
+        let tables: Vec<&str> = rules
+            .lines()
+            .filter(|line| !line.starts_with('#') && line.contains("table "))
+            .collect();
+        assert_eq!(
+            tables,
+            [
+                "table inet kat",
+                "delete table inet kat",
+                "table inet kat {"
+            ]
+        );
+    }
+
+    #[test]
+    fn of_what_the_machine_sends_only_workloads_users_are_filtered() {
+        use kat_types::assignment::{INDEX_LIMIT, SUBORDINATE_BASE, SUBORDINATE_COUNT, USER_BASE};
+        let rules = ruleset(TEMPLATE, &node(false), &BTreeSet::new()).unwrap();
+        let (_, output) = rules.split_once("hook output").unwrap();
+        let (output, _) = output.split_once("\n\t}").unwrap();
+        let lines: Vec<&str> = output.lines().skip(1).map(str::trim).collect();
+        let users = format!(
+            "{{ {USER_BASE}-{}, {SUBORDINATE_BASE}-{} }}",
+            USER_BASE + INDEX_LIMIT - 1,
+            SUBORDINATE_BASE + SUBORDINATE_COUNT * INDEX_LIMIT - 1,
+        );
+        let expected =
+            format!("tcp dport {{ 2379, 2380, 9115, 9116 }} meta skuid {users} goto workload");
+        assert_eq!(lines, [expected]);
+    }
+
+    #[test]
+    fn ports_of_machines_are_closed_at_each_address_that_they_have() {
+        let machines = ["192.0.2.2", "192.0.2.3", "2001:db8::2"];
+        let machines = machines.iter().map(|text| text.parse().unwrap()).collect();
+        let rules = ruleset(TEMPLATE, &node(false), &machines).unwrap();
+        assert_eq!(
+            rules.matches("ip daddr { 192.0.2.2, 192.0.2.3 }").count(),
+            2
+        );
+        assert_eq!(rules.matches("ip6 daddr { 2001:db8::2 }").count(), 1);
+        assert!(rules.contains("ip saddr & 0.0.1.255 != 0.0.0.1"), "{rules}");
+    }
+
+    #[test]
+    fn a_relay_alone_passes_on() {
+        let passes = "iifname \"kat0\" oifname \"kat0\" accept";
+        let keeps = "iifname \"kat0\" oifname \"kat0\" drop";
+        for (relay, has, lacks) in [(true, passes, keeps), (false, keeps, passes)] {
+            let rules = ruleset(TEMPLATE, &node(relay), &BTreeSet::new()).unwrap();
+            assert!(rules.contains(has) && !rules.contains(lacks), "{rules}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_template_is_named() {
+        let nobody = BTreeSet::new();
+        let error = ruleset("table inet {{ nothing }}", &node(false), &nobody).unwrap_err();
+        let message = FirewallError::from(error).to_string();
+        assert!(message.starts_with("template kat.nft: "), "{message}");
+    }
+}

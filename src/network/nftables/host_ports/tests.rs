@@ -1,0 +1,196 @@
+use super::*;
+use crate::state::{Gate, HostPortNetwork, InstanceNetwork};
+
+fn node() -> NodeNetwork {
+    NodeNetwork {
+        schema: 1,
+        node: "n1".into(),
+        cluster_cidr: "10.100.0.0/16".parse().unwrap(),
+        service_cidr: "10.200.0.0/16".parse().unwrap(),
+        subnet: "10.100.0.0/23".parse().unwrap(),
+        address: [10, 100, 0, 1].into(),
+        cluster_domain: "kat.cluster.local".into(),
+        wireguard_port: 51820,
+        mtu: 1420,
+        upstream_dns: Vec::new(),
+        control_ports: crate::state::control_ports(),
+        hold_seconds: 60,
+        relay: false,
+    }
+}
+
+fn instance(last: u8, ports: &[(u16, Transport, u16)]) -> (String, InstanceNetwork) {
+    let ports = ports.iter();
+    let ports = ports.map(|(port, protocol, container_port)| HostPortNetwork {
+        port: *port,
+        protocol: *protocol,
+        container_port: *container_port,
+        // Its owner says so of the web's.
+        loopback: *port == 80,
+    });
+    let network = InstanceNetwork {
+        namespace: "default".to_owned(),
+        workload: "web".to_owned(),
+        uid: 20_001,
+        unit: format!("kat-default-web-{last}.service"),
+        address: [10, 100, 0, last].into(),
+        gate: Gate::Open,
+        host_ports: ports.collect(),
+    };
+    (format!("web-{last}"), network)
+}
+
+fn instances() -> Instances {
+    use Transport::{Tcp, Udp};
+    Instances {
+        schema: 1,
+        instances: [
+            instance(2, &[(80, Tcp, 8080), (53, Udp, 53)]),
+            // Another version, with another port in the container.
+            instance(3, &[(80, Tcp, 8081)]),
+            instance(4, &[(80, Tcp, 8080)]),
+            instance(5, &[(443, Tcp, 443)]),
+            instance(6, &[]),
+        ]
+        .into(),
+    }
+}
+
+fn parts(parts: &[(u8, Part)]) -> HostPortParts {
+    let parts = parts.iter();
+    HostPortParts {
+        schema: 1,
+        parts: parts
+            .map(|(last, part)| (Ipv4Addr::new(10, 100, 0, *last), *part))
+            .collect(),
+    }
+}
+
+#[test]
+fn ports_lead_to_those_that_serve() {
+    let parts = parts(&[
+        (2, Part::Serving),
+        (3, Part::Serving),
+        (4, Part::Leaving),
+        (6, Part::Serving),
+    ]);
+    let rules = ruleset(TEMPLATE, &node(), &instances(), &parts).unwrap();
+    insta::assert_snapshot!(rules);
+}
+
+#[test]
+fn without_ports_nothing_is_led_anywhere() {
+    let rules = ruleset(TEMPLATE, &node(), &Instances::default(), &parts(&[])).unwrap();
+    for word in ["dnat ip", "goto", "127.0.0.1"] {
+        assert!(!rules.contains(word), "{word}: {rules}");
+    }
+}
+
+#[test]
+fn connections_are_forgotten_that_lead_to_what_is_gone() {
+    use Transport::{Tcp, Udp};
+    let parts = parts(&[(2, Part::Held), (3, Part::Leaving)]);
+    let ports = behind(&instances(), &parts);
+    let keeper = HostPortKeeper {
+        known: ports
+            .keys()
+            .copied()
+            .chain([(Tcp, 90), (Tcp, 91)])
+            .collect(),
+        left: [(Tcp, 91)].into(),
+        ..HostPortKeeper::default()
+    };
+    let lan = Ipv4Addr::new(192, 0, 2, 1);
+    for (called, port, transport, last, stale) in [
+        (lan, 80, Tcp, 3, false),
+        (lan, 80, Tcp, 2, false),
+        (lan, 80, Tcp, 5, true),
+        (lan, 80, Tcp, 9, true),
+        (lan, 53, Udp, 2, true),
+        (lan, 90, Tcp, 2, true),
+        // A program of the machine has it now; what was open before goes on.
+        (lan, 91, Tcp, 2, false),
+        // Somebody else's.
+        (lan, 92, Tcp, 2, false),
+        (Ipv4Addr::new(10, 200, 0, 5), 80, Tcp, 9, false),
+        (Ipv4Addr::LOCALHOST, 80, Tcp, 9, true),
+    ] {
+        let answers = Ipv4Addr::new(10, 100, 0, last);
+        let flow = Flow::example(called, port, transport, answers);
+        assert_eq!(
+            keeper.is_stale(&flow, &node(), &ports),
+            stale,
+            "{called}:{port} {transport:?} to {last}"
+        );
+        let mut ended = flow;
+        ended.ended = true;
+        assert!(!keeper.is_stale(&ended, &node(), &ports));
+    }
+    let elsewhere = Flow::example(lan, 80, Tcp, Ipv4Addr::new(172, 17, 0, 2));
+    assert!(!keeper.is_stale(&elsewhere, &node(), &ports));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_port_stays_a_programs_for_ten_minutes_after_it_was_last_seen_there() {
+    use Transport::{Tcp, Udp};
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("machine-ports.json");
+    let mut keeper = HostPortKeeper {
+        report: Some(report.clone()),
+        ..HostPortKeeper::default()
+    };
+    let told =
+        || -> MachinePorts { serde_json::from_slice(&std::fs::read(&report).unwrap()).unwrap() };
+    let listening: BTreeSet<HostPort> = [(Tcp, 5432), (Udp, 53), (Udp, 40_000)].into();
+    keeper.remember(&listening, Instant::now());
+    // What asks over UDP has such a port for a moment.
+    let kept = |keeper: &HostPortKeeper| keeper.programs.keys().copied().collect::<Vec<_>>();
+    assert_eq!(kept(&keeper), [(Tcp, 5432), (Udp, 53)]);
+    assert_eq!((told().tcp, told().udp), ([5432].into(), [53].into()));
+    // It ends, and was seen once more by then.
+    tokio::time::advance(Duration::from_secs(300)).await;
+    keeper.remember(&[(Tcp, 5432)].into(), Instant::now());
+    tokio::time::advance(Duration::from_secs(599)).await;
+    keeper.remember(&BTreeSet::new(), Instant::now());
+    assert_eq!(kept(&keeper), [(Tcp, 5432)]);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    keeper.remember(&BTreeSet::new(), Instant::now());
+    assert!(kept(&keeper).is_empty());
+    assert_eq!(
+        told(),
+        MachinePorts {
+            schema: 1,
+            ..MachinePorts::default()
+        }
+    );
+}
+
+#[test]
+fn nothing_that_calls_the_loopback_is_led_away_unless_the_owner_says_so() {
+    let parts = parts(&[(2, Part::Serving), (5, Part::Held)]);
+    let mut instances = instances();
+    let set = |instances: &mut Instances, loopback: bool| {
+        let all = instances.instances.values_mut();
+        for port in all.flat_map(|one| &mut one.host_ports) {
+            port.loopback = loopback;
+        }
+    };
+    set(&mut instances, false);
+    let rules = ruleset(TEMPLATE, &node(), &instances, &parts).unwrap();
+    assert!(rules.contains("tcp . 80 : goto to-tcp-80"), "{rules}");
+    assert!(!rules.contains("ip daddr 127.0.0.1 "), "{rules}");
+    set(&mut instances, true);
+    let rules = ruleset(TEMPLATE, &node(), &instances, &parts).unwrap();
+    for rule in [
+        "ip daddr 127.0.0.1 goto lead-loopback",
+        "ip daddr 127.0.0.1 goto nobody-loopback",
+    ] {
+        assert!(rules.contains(rule), "{rule}: {rules}");
+    }
+    // A file of an agent that does not say it.
+    let mut file = serde_json::to_value(&instances).unwrap();
+    let ports = file.pointer_mut("/instances/web-2/hostPorts/0").unwrap();
+    ports.as_object_mut().unwrap().remove("loopback");
+    let read: Instances = serde_json::from_value(file).unwrap();
+    assert_eq!(read, instances);
+}

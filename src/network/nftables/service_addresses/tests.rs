@@ -1,0 +1,140 @@
+use super::*;
+use crate::state::ServiceNetwork;
+
+fn node() -> NodeNetwork {
+    NodeNetwork {
+        schema: 1,
+        node: "n1".into(),
+        cluster_cidr: "10.100.0.0/16".parse().unwrap(),
+        service_cidr: "10.200.0.0/16".parse().unwrap(),
+        subnet: "10.100.0.0/23".parse().unwrap(),
+        address: [10, 100, 0, 1].into(),
+        cluster_domain: "kat.cluster.local".into(),
+        wireguard_port: 51820,
+        mtu: 1420,
+        upstream_dns: Vec::new(),
+        control_ports: crate::state::control_ports(),
+        hold_seconds: 60,
+        relay: false,
+    }
+}
+
+fn port(port: u16, protocol: Transport, instances: &[(&str, Part)]) -> ServicePort {
+    let instances = instances.iter();
+    ServicePort {
+        port,
+        protocol,
+        instances: instances
+            .map(|(address, part)| (address.parse().unwrap(), *part))
+            .collect(),
+    }
+}
+
+fn services() -> Services {
+    let web = ServiceNetwork {
+        address: [10, 200, 0, 5].into(),
+        ports: vec![
+            port(
+                80,
+                Transport::Tcp,
+                &[
+                    ("10.100.0.2", Part::Serving),
+                    ("10.100.0.3", Part::Leaving),
+                    ("10.100.2.2", Part::Serving),
+                    ("10.100.4.2", Part::Held),
+                ],
+            ),
+            port(53, Transport::Udp, &[("10.100.2.2", Part::Serving)]),
+            port(81, Transport::Tcp, &[("10.100.0.2", Part::Held)]),
+        ],
+    };
+    let empty = ServiceNetwork {
+        address: [10, 200, 0, 6].into(),
+        ports: Vec::new(),
+    };
+    let hostile = ServiceNetwork {
+        address: [10, 200, 0, 7].into(),
+        ports: vec![port(1, Transport::Tcp, &[("10.100.0.9", Part::Serving)])],
+    };
+    Services {
+        schema: 1,
+        services: [
+            ("default/web".to_owned(), web),
+            ("default/empty".to_owned(), empty),
+            ("a }\nflush ruleset".to_owned(), hostile),
+        ]
+        .into(),
+    }
+}
+
+#[test]
+fn new_connections_go_to_those_that_serve() {
+    let rules = ruleset(TEMPLATE, &node(), &services()).unwrap();
+    insta::assert_snapshot!(rules);
+}
+
+#[test]
+fn without_services_every_address_is_refused() {
+    let rules = ruleset(TEMPLATE, &node(), &Services::default()).unwrap();
+    assert!(
+        !rules.contains("dnat") && !rules.contains("snat"),
+        "{rules}"
+    );
+    assert_eq!(
+        rules.matches("10.200.0.0/16 goto refuse").count(),
+        2,
+        "{rules}"
+    );
+}
+
+#[test]
+fn a_connection_stays_with_its_instance_as_long_as_that_may_be_there() {
+    let services = services();
+    let parts = parts(&services);
+    let stale = |called: [u8; 4], port, transport, answers: &str| {
+        let flow = Flow::example(called.into(), port, transport, answers.parse().unwrap());
+        is_stale(&flow, node().service_cidr, &parts)
+    };
+    use Transport::{Tcp, Udp};
+    let web = [10, 200, 0, 5];
+    for (answers, expected) in [
+        ("10.100.0.2", false),
+        ("10.100.0.3", false),
+        ("10.100.4.2", false),
+        ("10.100.0.9", true),
+    ] {
+        assert_eq!(stale(web, 80, Tcp, answers), expected, "{answers}");
+    }
+    let mut ended = Flow::example(web.into(), 80, Tcp, [10, 100, 0, 9].into());
+    ended.ended = true;
+    assert!(!is_stale(&ended, node().service_cidr, &parts), "it is over");
+    assert!(!stale(web, 53, Udp, "10.100.2.2"));
+    assert!(stale(web, 53, Udp, "10.100.0.2"), "it has no such port");
+    let mut held = services.clone();
+    held.services.get_mut("default/web").unwrap().ports[1] =
+        port(53, Udp, &[("10.100.2.2", Part::Held)]);
+    let held = super::parts(&held);
+    let flow = Flow::example(web.into(), 53, Udp, [10, 100, 2, 2].into());
+    assert!(is_stale(&flow, node().service_cidr, &held));
+    assert!(
+        stale([10, 200, 9, 9], 80, Tcp, "10.100.0.2"),
+        "no service has it"
+    );
+    assert!(
+        !stale([192, 0, 2, 1], 80, Tcp, "10.100.0.2"),
+        "somebody else's"
+    );
+}
+
+#[test]
+fn chains_of_before_are_found() {
+    let listed = r#"{"nftables": [
+        {"metainfo": {"version": "1.1.3"}},
+        {"table": {"family": "inet", "name": "kat-services"}},
+        {"chain": {"family": "inet", "name": "balance"}},
+        {"chain": {"family": "inet", "name": "to-default/web-tcp-80"}},
+        {"rule": {"chain": "to-default/web-tcp-80"}}
+    ]}"#;
+    assert_eq!(table::chains(listed, CHAIN), ["to-default/web-tcp-80"]);
+    assert_eq!(table::chains("", CHAIN), [""; 0]);
+}

@@ -1,0 +1,8 @@
+//! The overlay: `kat0`, its peers, and where these are.
+
+pub mod announce;
+pub mod kat0;
+pub mod local_addresses;
+pub(crate) mod peers;
+pub(crate) mod state_file;
+pub mod wireguard;

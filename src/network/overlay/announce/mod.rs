@@ -1,0 +1,96 @@
+//! Announcements on the LAN: where a machine is now, for peers that look for it.
+//!
+//! When every machine's address changes at once, what the machines know of each other is of no use. So
+//! one that can't reach peers says on its links which addresses it has there. The packet
+//! ([`packet`]) bears for each peer that is meant an authenticator that only these two can make
+//! ([`book`]): from the X25519 secret of the two WireGuard keys. What it says is one more endpoint
+//! to try: a session comes only from WireGuard's own handshake. It goes out over UDP to the
+//! broadcast address of each IPv4 link and to all nodes of each IPv6 one, not over the overlay
+//! ([`port`]).
+
+pub mod book;
+pub mod packet;
+pub(crate) mod port;
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// UDP port, the same on every machine.
+pub const PORT: u16 = 9117;
+
+/// Pauses between announcements while peers are looked for; the last one goes on.
+const PAUSES: [u64; 7] = [2, 3, 5, 10, 15, 30, 60];
+
+/// When to announce.
+#[derive(Debug, Default)]
+pub(crate) struct Schedule {
+    last: Option<Instant>,
+    count: usize,
+}
+
+impl Schedule {
+    /// Whether to announce now. `moved` says that this machine's addresses are others than before:
+    /// then it begins anew.
+    pub(crate) fn is_due(&mut self, missing: bool, moved: bool, now: Instant) -> bool {
+        if moved {
+            *self = Self::default();
+        } else if !missing {
+            self.count = 0;
+            return false;
+        }
+        let pause = self
+            .count
+            .checked_sub(1)
+            .and_then(|done| PAUSES.get(done.min(PAUSES.len() - 1)));
+        let due = match (self.last, pause) {
+            (Some(last), Some(pause)) => now.duration_since(last) >= Duration::from_secs(*pause),
+            // A peer that comes and goes does not make this machine loud.
+            (Some(last), None) => now.duration_since(last) >= Duration::from_secs(1),
+            (None, _) => true,
+        };
+        if due {
+            self.last = Some(now);
+            self.count += 1;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    async fn announced(schedule: &mut Schedule, seconds: u64, missing: bool) -> Vec<u64> {
+        let mut at = Vec::new();
+        for second in 0..seconds {
+            if schedule.is_due(missing, false, Instant::now()) {
+                at.push(second);
+            }
+            advance(Duration::from_secs(1)).await;
+        }
+        at
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_gets_quieter_and_never_silent_while_somebody_is_missing() {
+        let mut schedule = Schedule::default();
+        let at = announced(&mut schedule, 250, true).await;
+        assert_eq!(at, [0, 2, 5, 10, 20, 35, 65, 125, 185, 245]);
+        assert!(announced(&mut schedule, 600, false).await.is_empty());
+        assert_eq!(announced(&mut schedule, 4, true).await, [0, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_moved_says_so_at_once_also_where_nobody_is_missing() {
+        let mut schedule = Schedule::default();
+        announced(&mut schedule, 100, true).await;
+        assert!(schedule.is_due(false, true, Instant::now()));
+        assert!(!schedule.is_due(false, false, Instant::now()));
+        advance(Duration::from_secs(1)).await;
+        assert!(schedule.is_due(true, true, Instant::now()));
+        assert!(!schedule.is_due(true, false, Instant::now()));
+    }
+}

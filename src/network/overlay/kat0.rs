@@ -1,0 +1,212 @@
+//! The overlay's link: made in the kernel where it has WireGuard, else by `kat-wg.service`.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use rustix::io::Errno;
+use tokio::{net::UnixStream, time::Instant};
+
+use super::wireguard::{Kernel, Uapi, WireGuard, userspace};
+use crate::{
+    OVERLAY_LINK,
+    links::{Link, LinkError, Links, Target},
+    state::NodeNetwork,
+    sysctl,
+};
+
+/// Alias that marks the link as KAT's.
+pub const ALIAS: &str = "kat";
+/// The service that stands in for the kernel.
+pub const USERSPACE_UNIT: &str = "kat-wg.service";
+/// Time that the service has until its link and its socket are there.
+const USERSPACE_LIMIT: Duration = Duration::from_secs(20);
+
+/// Why the link is not there.
+#[derive(Debug, thiserror::Error)]
+pub enum OverlayError {
+    /// The kernel refused a step.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The name is taken.
+    #[error("link {OVERLAY_LINK} exists and is of kind {0}, not WireGuard; remove or rename it")]
+    Foreign(String),
+    /// The service could not be started.
+    #[error("the kernel has no WireGuard, and {USERSPACE_UNIT} can't be started: {0}")]
+    Start(String),
+    /// The service is there, its link is not.
+    #[error("{USERSPACE_UNIT} did not bring up {OVERLAY_LINK} within {} s", USERSPACE_LIMIT.as_secs())]
+    NotUp,
+    /// A setting was refused.
+    #[error("can't set up link {OVERLAY_LINK}: {0}")]
+    Setting(#[source] std::io::Error),
+}
+
+/// Starts the service that stands in for the kernel.
+#[async_trait]
+pub trait StartUserspace: Send + Sync {
+    /// Starts it; what it runs may take a while longer to be ready.
+    ///
+    /// # Errors
+    /// A sentence.
+    async fn start(&self) -> Result<(), String>;
+}
+
+#[zbus::proxy(
+    interface = "org.freedesktop.systemd1.Manager",
+    default_service = "org.freedesktop.systemd1",
+    default_path = "/org/freedesktop/systemd1"
+)]
+trait Manager {
+    fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<zbus::OwnedObjectPath>;
+}
+
+/// Asks systemd on the system bus (org.freedesktop.systemd1(5)).
+#[derive(Debug, Default)]
+pub struct SystemManager;
+
+#[async_trait]
+impl StartUserspace for SystemManager {
+    async fn start(&self) -> Result<(), String> {
+        let work = async {
+            let connection = zbus::connection::Builder::system()
+                .method_timeout(USERSPACE_LIMIT)
+                .build()
+                .await?;
+            let manager = ManagerProxy::new(&connection).await?;
+            manager.start_unit(USERSPACE_UNIT, "replace").await
+        };
+        match work.await {
+            Ok(_) => Ok(()),
+            Err(zbus::Error::MethodError(name, message, _)) => {
+                Err(message.unwrap_or_else(|| name.to_string()))
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// Keeps the link as it should be.
+#[derive(Clone)]
+pub struct Overlay {
+    links: Links,
+    starter: Arc<dyn StartUserspace>,
+    socket: PathBuf,
+}
+
+impl Overlay {
+    /// The machine's own.
+    pub fn new(links: Links) -> Self {
+        Self {
+            links,
+            starter: Arc::new(SystemManager),
+            socket: userspace::socket_of(OVERLAY_LINK),
+        }
+    }
+
+    /// With another way to start the userspace service, and its socket elsewhere.
+    pub fn with_userspace(links: Links, starter: Arc<dyn StartUserspace>, socket: PathBuf) -> Self {
+        Self {
+            links,
+            starter,
+            socket,
+        }
+    }
+
+    /// Makes the link if it is missing, and gives it address, MTU and routes.
+    ///
+    /// # Errors
+    /// See [`OverlayError`].
+    pub async fn ensure(
+        &self,
+        node: &NodeNetwork,
+    ) -> Result<(Link, Arc<dyn WireGuard>), OverlayError> {
+        let link = match self.links.find(OVERLAY_LINK).await? {
+            Some(link) => link,
+            None => self.make().await?,
+        };
+        let wireguard: Arc<dyn WireGuard> = match link.kind.as_deref() {
+            Some("wireguard") => Arc::new(Kernel::new(OVERLAY_LINK)),
+            Some("tun") => Arc::new(Uapi::new(&self.socket)),
+            other => {
+                return Err(OverlayError::Foreign(
+                    other.unwrap_or("hardware").to_owned(),
+                ));
+            }
+        };
+        if link.alias.as_deref() != Some(ALIAS) {
+            self.links.set_alias(link.index, ALIAS).await?;
+        }
+        self.links.set_address(link.index, node.address, 32).await?;
+        if !link.up || link.mtu != node.mtu {
+            self.links.bring_up(link.index, Some(node.mtu)).await?;
+        }
+        settle().map_err(OverlayError::Setting)?;
+        self.ensure_routes(node, link.index).await?;
+        Ok((link, wireguard))
+    }
+
+    async fn make(&self) -> Result<Link, OverlayError> {
+        match self.links.add_wireguard(OVERLAY_LINK).await {
+            Ok(()) => {}
+            Err(error) if error.is(Errno::EXIST) => {}
+            Err(error) if error.is(Errno::OPNOTSUPP) || error.is(Errno::NOENT) => {
+                return self.make_in_userspace().await;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let made = self.links.find(OVERLAY_LINK).await?;
+        made.ok_or(OverlayError::NotUp)
+    }
+
+    async fn make_in_userspace(&self) -> Result<Link, OverlayError> {
+        self.starter.start().await.map_err(OverlayError::Start)?;
+        let limit = Instant::now() + USERSPACE_LIMIT;
+        loop {
+            if let Some(link) = self.links.find(OVERLAY_LINK).await?
+                && UnixStream::connect(&self.socket).await.is_ok()
+            {
+                return Ok(link);
+            }
+            if Instant::now() >= limit {
+                return Err(OverlayError::NotUp);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// The overlay goes out of the link; addresses of this machine's part that nobody has are
+    /// unreachable, so that they do not go round in circles.
+    async fn ensure_routes(&self, node: &NodeNetwork, index: u32) -> Result<(), LinkError> {
+        let present = self.links.routes().await?;
+        let cluster = node.cluster_cidr.trunc();
+        let services = node.service_cidr.trunc();
+        let subnet = node.subnet.trunc();
+        // Of a service's address only the route is used: it gives what this machine sends there its
+        // overlay address, and then another destination takes the place of that one.
+        for network in [cluster, services] {
+            if !present.contains(&(network, Some(index))) {
+                self.links.set_route(network, Target::Link(index)).await?;
+            }
+        }
+        let own = present
+            .iter()
+            .any(|(net, device)| *net == subnet && *device != Some(index));
+        if subnet != cluster && !own {
+            self.links.set_route(subnet, Target::Unreachable).await?;
+        }
+        let keep = |net: ipnet::Ipv4Net, device: Option<u32>| {
+            [cluster, services, subnet].contains(&net)
+                || (net.prefix_len() == 32 && device != Some(index))
+        };
+        for removed in self.links.remove_routes(keep).await? {
+            tracing::info!(route = %removed, "removed a route of before");
+        }
+        Ok(())
+    }
+}
+
+fn settle() -> std::io::Result<()> {
+    sysctl::set("ipv6", OVERLAY_LINK, "disable_ipv6", "1")?;
+    sysctl::set("ipv4", OVERLAY_LINK, "rp_filter", "1")?;
+    sysctl::set("ipv4", OVERLAY_LINK, "forwarding", "1")
+}

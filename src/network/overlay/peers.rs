@@ -1,0 +1,491 @@
+//! The peers of `kat0`: what `peers.json` says against what WireGuard has.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket},
+    path::PathBuf,
+    sync::Arc,
+};
+
+use ipnet::Ipv4Net;
+use tokio::time::Instant;
+
+use super::{
+    announce::{Schedule, port::Announcer},
+    wireguard::{
+        Attempt, Device, KeyError, Moment, PublicKey, Tracker, Wanted, WantedPeer, WireGuard,
+        WireGuardError, difference, read_private_key, resolve,
+    },
+};
+use crate::{
+    overlay::{local_addresses as local, local_addresses::Local, state_file as overlay_state},
+    run_file,
+    state::{NodeNetwork, OverlayState, PRIVATE_KEY_FILE, Peer, PeerState, Peers},
+};
+
+/// The discard protocol's (RFC 863): what comes there is thrown away.
+const DISCARD_PORT: u16 = 9;
+
+/// Why the peers are not as they should be.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PeersError {
+    /// This machine's key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// WireGuard.
+    #[error(transparent)]
+    WireGuard(#[from] WireGuardError),
+}
+
+/// How the peers are.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Overview {
+    /// Those that are reached directly.
+    pub all: usize,
+    /// Those with a session.
+    pub connected: usize,
+    /// None is looked for, and none owes an answer.
+    pub settled: bool,
+}
+
+/// What is to be done about the peers.
+#[derive(Default)]
+struct Chosen {
+    wanted: BTreeMap<PublicKey, WantedPeer>,
+    /// Those that are to be sent something.
+    asked: BTreeSet<PublicKey>,
+    /// Names were resolved, which takes its time.
+    looked_up: bool,
+}
+
+/// Keeps the peers as they should be, and looks for those that do not answer.
+pub(crate) struct PeerKeeper {
+    folder: PathBuf,
+    tracker: Tracker,
+    announcer: Arc<Announcer>,
+    schedule: Schedule,
+    /// Where it is told how the peers are.
+    report: Option<PathBuf>,
+    /// The machine's own addresses, as they were last.
+    own: Option<Vec<Local>>,
+    /// Where those with a session were reached last.
+    reached: BTreeSet<IpAddr>,
+}
+
+impl PeerKeeper {
+    /// With the key in `folder`; `report` is the file that tells how the peers are.
+    pub(crate) fn new(folder: PathBuf, announcer: Arc<Announcer>, report: Option<PathBuf>) -> Self {
+        Self {
+            folder,
+            tracker: Tracker::default(),
+            announcer,
+            schedule: Schedule::default(),
+            report,
+            own: None,
+            reached: BTreeSet::new(),
+        }
+    }
+
+    /// Addresses of the other machines outside the overlay: those that the list names, and where the others were reached,
+    /// as names are looked up only when somebody is looked for.
+    pub(crate) fn addresses(&self, peers: Option<&Peers>) -> BTreeSet<IpAddr> {
+        let peers = peers.into_iter().flat_map(|peers| peers.peers.values());
+        let named = peers
+            .flat_map(|peer| &peer.endpoints)
+            .filter_map(|endpoint| endpoint.parse().ok())
+            .map(|endpoint: SocketAddr| endpoint.ip());
+        let all = named.chain(self.reached.iter().copied());
+        all.filter(local::is_meaningful).collect()
+    }
+
+    /// Makes the peers as `peers` says; without a list nobody is removed.
+    pub(crate) async fn set(
+        &mut self,
+        node: &NodeNetwork,
+        peers: Option<&Peers>,
+        wireguard: &dyn WireGuard,
+    ) -> Result<Overview, PeersError> {
+        let private_key = read_private_key(&self.folder.join(PRIVATE_KEY_FILE))?;
+        let actual = wireguard.read().await?;
+        let by_key = peers.map(|peers| by_key(peers, private_key.public()));
+        if let Some(by_key) = &by_key {
+            let keys = by_key.keys().copied();
+            self.announcer.set(&private_key, node, keys);
+        }
+        let chosen = match &by_key {
+            Some(by_key) => self.choose(by_key, &actual).await,
+            None => Chosen::default(),
+        };
+        let Chosen {
+            wanted: mut peers,
+            asked,
+            looked_up,
+        } = chosen;
+        let before = actual;
+        let actual = match looked_up {
+            // Who called meanwhile is where it called from.
+            true => wireguard.read().await?,
+            false => before.clone(),
+        };
+        for (key, peer) in &mut peers {
+            let received = |device: &Device| device.peers.get(key).map(|status| status.received);
+            peer.endpoint = peer
+                .endpoint
+                .filter(|_| received(&before) == received(&actual));
+        }
+        let wanted = Wanted {
+            private_key,
+            listen_port: node.wireguard_port,
+            peers,
+        };
+        let mut change = difference(&wanted, &actual);
+        if by_key.is_none() {
+            change.removed.clear();
+        }
+        wireguard.apply(&change).await?;
+        let by_key = by_key.unwrap_or_default();
+        let moved = self.has_moved();
+        nudge(&by_key, &asked, moved);
+        self.announce(node, &by_key, moved);
+        self.tell(&by_key, &actual);
+        let sessions = actual.peers.values().filter(|peer| peer.is_connected());
+        self.reached = sessions
+            .filter_map(|peer| Some(peer.endpoint?.ip()))
+            .collect();
+        let status = |key: &PublicKey| actual.peers.get(key);
+        let connected = by_key
+            .keys()
+            .filter(|key| status(key).is_some_and(|status| status.is_connected()));
+        let direct = by_key
+            .values()
+            .filter(|(_, peer)| !is_relayed(&by_key, peer));
+        Ok(Overview {
+            all: direct.count(),
+            connected: connected.count(),
+            settled: self.tracker.is_settled(),
+        })
+    }
+
+    /// What each peer should be, and where those that do not answer are looked for now.
+    async fn choose(&mut self, by_key: &ByKey<'_>, actual: &Device) -> Chosen {
+        let moment = Moment::now();
+        let mut wanted = BTreeMap::new();
+        let mut asked = BTreeSet::new();
+        let mut attempts = Vec::new();
+        let mut relayed = relayed(by_key);
+        for (key, (name, peer)) in by_key {
+            if is_relayed(by_key, peer) {
+                continue;
+            }
+            let status = actual.peers.get(key);
+            // What it said itself is newer than what the leader had written when this machine last read it.
+            let mut endpoints = self.announcer.heard(key);
+            for endpoint in &peer.endpoints {
+                if !endpoints.contains(endpoint) {
+                    endpoints.push(endpoint.clone());
+                }
+            }
+            let choice = self.tracker.choose(*key, &endpoints, status, moment);
+            asked.extend(choice.ask.then_some(*key));
+            attempts.extend(choice.attempt.map(|attempt| (*key, attempt)));
+            let mut allowed = relayed.remove(name).unwrap_or_default();
+            allowed.insert(peer.subnet.trunc());
+            let one = WantedPeer {
+                endpoint: None,
+                allowed,
+                keepalive: peer.keepalive,
+            };
+            wanted.insert(*key, one);
+        }
+        self.tracker.keep(|key| wanted.contains_key(key));
+        let is_name = |attempt: &Attempt| attempt.endpoint.parse::<SocketAddr>().is_err();
+        let looked_up = attempts.iter().any(|(_, attempt)| is_name(attempt));
+        let resolving = attempts
+            .iter()
+            .map(|(key, attempt)| async move { (*key, resolve(attempt).await) });
+        for (key, endpoint) in futures_util::future::join_all(resolving).await {
+            if endpoint.is_none() {
+                self.tracker.not_resolved(&key);
+            }
+            if let Some(peer) = wanted.get_mut(&key) {
+                peer.endpoint = endpoint;
+            }
+        }
+        Chosen {
+            wanted,
+            asked,
+            looked_up,
+        }
+    }
+
+    fn tell(&self, by_key: &ByKey<'_>, actual: &Device) {
+        let Some(path) = &self.report else { return };
+        let peers = by_key.iter().map(|(key, (name, peer))| {
+            let state = actual.peers.get(key).map(overlay_state::of);
+            let state = PeerState {
+                via: peer.via.clone().filter(|_| is_relayed(by_key, peer)),
+                ..state.unwrap_or_default()
+            };
+            ((*name).to_owned(), state)
+        });
+        let state = OverlayState {
+            schema: 1,
+            peers: peers.collect(),
+        };
+        if let Err(error) = run_file::write(path, &state) {
+            tracing::warn!("{}: {error}", path.display());
+        }
+    }
+
+    /// Whether the machine's addresses are others than at the last look, or this is the first.
+    fn has_moved(&mut self) -> bool {
+        let own = local::addresses();
+        let moved = self.own.as_ref() != Some(&own);
+        if moved && self.own.is_some() {
+            tracing::info!("this machine's addresses changed; telling its peers");
+        }
+        self.own = Some(own);
+        moved
+    }
+
+    /// Says on the LAN where this machine is: to peers that are looked for, and to all after a move.
+    fn announce(&mut self, node: &NodeNetwork, by_key: &ByKey<'_>, moved: bool) {
+        let mut missing: Vec<PublicKey> = self.tracker.missing().collect();
+        let now = Instant::now();
+        if self.schedule.is_due(!missing.is_empty(), moved, now) {
+            if moved {
+                missing = by_key.keys().copied().collect();
+            }
+            let own = self.own.as_deref().unwrap_or_default();
+            self.announcer.send(node.wireguard_port, own, &missing);
+        }
+    }
+}
+
+/// Sends a byte to peers over the overlay, whose machine answers that nobody listens there. From a
+/// machine that moved it tells every peer where the machine is now, since WireGuard follows who sends.
+fn nudge(by_key: &ByKey<'_>, asked: &BTreeSet<PublicKey>, moved: bool) {
+    let chosen = by_key
+        .iter()
+        .filter(|(key, _)| moved || asked.contains(key));
+    let addresses: Vec<Ipv4Addr> = chosen
+        .filter_map(|(_, (_, peer))| peer.subnet.trunc().hosts().next())
+        .collect();
+    if let Err(error) = send_to_each(&addresses) {
+        tracing::debug!("peers were not nudged: {error}");
+    }
+}
+
+type ByKey<'a> = BTreeMap<PublicKey, (&'a str, &'a Peer)>;
+
+/// Whether another machine passes on what is between this one and the peer. A relay that is not
+/// there, or would need one itself, is none.
+fn is_relayed(by_key: &ByKey<'_>, peer: &Peer) -> bool {
+    let Some(via) = &peer.via else { return false };
+    let relays = |other: &Peer| other.via.is_none();
+    by_key
+        .values()
+        .any(|(name, other)| name == via && relays(other))
+}
+
+/// What lies behind each relay, beside its own part of the overlay.
+fn relayed<'a>(by_key: &ByKey<'a>) -> BTreeMap<&'a str, BTreeSet<Ipv4Net>> {
+    let mut found: BTreeMap<&str, BTreeSet<Ipv4Net>> = BTreeMap::new();
+    for (_, peer) in by_key.values().filter(|(_, peer)| is_relayed(by_key, peer)) {
+        if let Some(via) = &peer.via {
+            found.entry(via).or_default().insert(peer.subnet.trunc());
+        }
+    }
+    found
+}
+
+/// The other machines by their keys; one whose entry makes no sense is left out.
+fn by_key(peers: &Peers, own: PublicKey) -> ByKey<'_> {
+    let mut found = BTreeMap::new();
+    for (name, peer) in &peers.peers {
+        match peer.public_key.parse::<PublicKey>() {
+            Ok(key) if key == own => {}
+            Ok(key) => {
+                if found.insert(key, (name.as_str(), peer)).is_some() {
+                    tracing::warn!(peer = name, "another peer has the same key");
+                }
+            }
+            Err(error) => tracing::warn!(peer = name, "{error}"),
+        }
+    }
+    found
+}
+
+/// A byte to the discard port of each. Where one can't be sent, the others still are.
+fn send_to_each(addresses: &[Ipv4Addr]) -> io::Result<()> {
+    if addresses.is_empty() {
+        return Ok(());
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_nonblocking(true)?;
+    let mut outcome = Ok(());
+    for address in addresses {
+        let target = SocketAddrV4::new(*address, DISCARD_PORT);
+        if let Err(error) = socket.send_to(&[0], target) {
+            outcome = Err(error);
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::overlay::wireguard::{Change, PeerStatus, PrivateKey};
+
+    fn peers(list: &[(&str, u8, Option<&str>)]) -> Peers {
+        let peers = list.iter().map(|(name, number, via)| {
+            let peer = Peer {
+                public_key: PrivateKey::from_bytes([*number; 32]).public().to_string(),
+                endpoints: vec![format!("192.0.2.{number}:51820")],
+                subnet: format!("10.90.{number}.0/24").parse().unwrap(),
+                keepalive: 25,
+                via: via.map(str::to_owned),
+            };
+            ((*name).to_owned(), peer)
+        });
+        Peers {
+            schema: 1,
+            peers: peers.collect(),
+        }
+    }
+
+    /// Third bytes of the parts of the overlay behind each peer, by its number.
+    async fn allowed(peers: &Peers) -> Vec<(String, Vec<u8>)> {
+        let own = PrivateKey::from_bytes([99; 32]).public();
+        let by_key = by_key(peers, own);
+        let folder = PathBuf::new();
+        let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+        let chosen = keeper.choose(&by_key, &Device::default()).await;
+        let mut found: Vec<_> = chosen
+            .wanted
+            .iter()
+            .map(|(key, peer)| {
+                let third = |net: &Ipv4Net| net.addr().octets()[2];
+                let name = by_key[key].0.to_owned();
+                (name, peer.allowed.iter().map(third).collect())
+            })
+            .collect();
+        found.sort();
+        found
+    }
+
+    #[tokio::test]
+    async fn what_is_behind_a_relay_is_the_relays() {
+        let list = peers(&[
+            ("n1", 1, None),
+            ("n2", 2, Some("n1")),
+            ("n3", 3, Some("n1")),
+            ("n4", 4, None),
+        ]);
+        let expected = [("n1".to_owned(), vec![1, 2, 3]), ("n4".to_owned(), vec![4])];
+        assert_eq!(allowed(&list).await, expected);
+    }
+
+    /// A WireGuard that is called by the peer after its state was read for the first time.
+    #[derive(Default)]
+    struct Called {
+        peer: Option<PublicKey>,
+        reads: Mutex<u64>,
+        changes: Mutex<Vec<Change>>,
+    }
+
+    #[async_trait]
+    impl WireGuard for Called {
+        async fn read(&self) -> Result<Device, WireGuardError> {
+            let mut reads = self.reads.lock();
+            *reads += 1;
+            let status = PeerStatus {
+                endpoint: "198.51.100.9:4000".parse().ok(),
+                received: 148 * (*reads - 1),
+                ..PeerStatus::default()
+            };
+            Ok(Device {
+                peers: self.peer.map(|peer| (peer, status)).into_iter().collect(),
+                ..Device::default()
+            })
+        }
+
+        async fn apply(&self, change: &Change) -> Result<(), WireGuardError> {
+            self.changes.lock().push(change.clone());
+            Ok(())
+        }
+
+        fn kind(&self) -> &'static str {
+            "a test's"
+        }
+    }
+
+    /// In a network namespace of its own, for peers are told where this machine is: it needs root.
+    #[test]
+    fn who_calls_while_its_name_is_looked_up_is_where_it_called_from() {
+        let thread = std::thread::spawn(|| {
+            nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(calls_while_looked_up());
+        });
+        thread.join().unwrap();
+    }
+
+    async fn calls_while_looked_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = PrivateKey::from_bytes([99; 32]);
+        std::fs::write(folder.path().join(PRIVATE_KEY_FILE), own.to_base64()).unwrap();
+        let mut list = peers(&[("n1", 1, None)]);
+        let node = NodeNetwork {
+            schema: 1,
+            node: "n9".into(),
+            cluster_cidr: "10.90.0.0/16".parse().unwrap(),
+            service_cidr: "10.91.0.0/16".parse().unwrap(),
+            subnet: "10.90.9.0/24".parse().unwrap(),
+            address: Ipv4Addr::new(10, 90, 9, 1),
+            cluster_domain: "cluster.kat".into(),
+            wireguard_port: 51820,
+            mtu: 1420,
+            upstream_dns: Vec::new(),
+            control_ports: crate::state::control_ports(),
+            hold_seconds: 60,
+            relay: false,
+        };
+        for (endpoint, expected) in [
+            ("192.0.2.1:51820", "192.0.2.1:51820".parse().ok()),
+            ("localhost:51820", None),
+        ] {
+            for peer in list.peers.values_mut() {
+                peer.endpoints = vec![endpoint.to_owned()];
+            }
+            let wireguard = Called {
+                peer: Some(PrivateKey::from_bytes([1; 32]).public()),
+                ..Called::default()
+            };
+            let folder = folder.path().to_owned();
+            let mut keeper = PeerKeeper::new(folder, Arc::default(), None);
+            keeper.set(&node, Some(&list), &wireguard).await.unwrap();
+            let changes = wireguard.changes.lock();
+            assert_eq!(changes[0].peers[0].endpoint, expected, "{endpoint}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_its_relay_a_machine_is_tried_directly() {
+        let list = peers(&[
+            ("n2", 2, Some("n1")),
+            ("n3", 3, Some("n2")),
+            ("n4", 4, Some("n4")),
+        ]);
+        let expected = [("n2", 2), ("n3", 3), ("n4", 4)];
+        let expected = expected.map(|(name, third)| (name.to_owned(), vec![third]));
+        assert_eq!(allowed(&list).await, expected);
+    }
+}

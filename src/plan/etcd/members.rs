@@ -1,0 +1,339 @@
+//! Which machines hold etcd, and the next step of the way there.
+//!
+//! One member, three or five, as many as there are machines for. Each step is safe alone and starts
+//! from what etcd says of itself, so a step that failed halfway is decided anew.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::{NodeEntry, SeenStore, Snapshot, node_address};
+use kat_types::api::NodePhase;
+
+/// A member whose machine is away is replaced after so many of the times after which a machine
+/// counts as lost, where another machine can take its place.
+const REPLACED_AFTER: u32 = 5;
+/// One that has no vote yet has at least so long to start for the first time.
+const FIRST_START: Duration = Duration::from_secs(60);
+
+/// `/kat/config/members`: etcd's members as the leader last saw them. Every machine may read it:
+/// one that finds itself in it starts its etcd.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterMembers {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By machine.
+    pub members: BTreeMap<String, MemberRecord>,
+}
+
+/// One member within [`ClusterMembers`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MemberRecord {
+    /// etcd's id of it, hexadecimal. A machine that was removed and added again has another one.
+    pub id: String,
+    /// It has a vote. A member begins without one and gets it when it has caught up.
+    pub voting: bool,
+    /// It answers the leader.
+    pub healthy: bool,
+}
+
+/// A member as etcd lists it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SeenMember {
+    /// etcd's id of it.
+    pub id: u64,
+    /// Its machine; nothing where no machine has the address.
+    pub node: Option<String>,
+    /// It has a vote.
+    pub voting: bool,
+    /// It answers.
+    pub healthy: bool,
+    /// For how long it has not answered this leader.
+    pub silent: Duration,
+    /// Its machine says that the data of this very member is gone.
+    pub data_lost: bool,
+    /// What it says of its file, if it answers.
+    pub store: Option<SeenStore>,
+}
+
+/// What is to be done about the members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemberStep {
+    /// All is as it should be.
+    Nothing,
+    /// Something is to be done, and can't be now: why.
+    Wait(String),
+    /// A machine becomes a member without a vote.
+    Add {
+        /// The machine.
+        node: String,
+    },
+    /// A member gets its vote, if it has caught up.
+    Promote {
+        /// etcd's id of it.
+        id: u64,
+        /// Its machine.
+        node: String,
+    },
+    /// A member is taken out.
+    Remove {
+        /// etcd's id of it.
+        id: u64,
+        /// Its machine, if it still is one.
+        node: Option<String>,
+    },
+    /// Another machine is to lead KAT first: who takes its own member out can write no more.
+    HandOver,
+    /// Another member is to lead raft than the one on the machine that leads KAT, so that losing
+    /// that machine does not cost both.
+    MoveRaft {
+        /// etcd's id of the other.
+        to: u64,
+    },
+}
+
+impl ClusterMembers {
+    /// As etcd lists them. Members whose machine is gone are left out. Of two at one machine, the
+    /// one that was written down `before` counts, else the one that answers: a machine that found
+    /// itself under the other's id would remove its data.
+    pub fn of(seen: &[SeenMember], before: Option<&Self>) -> Self {
+        let same = |member: &SeenMember| {
+            let known = member.node.as_ref().zip(before);
+            let known = known.and_then(|(node, before)| before.members.get(node));
+            known.is_some_and(|record| record.id == format!("{:x}", member.id))
+        };
+        let mut seen: Vec<_> = seen.iter().collect();
+        // The last of a machine is kept.
+        seen.sort_by_key(|member| (same(member), member.healthy, member.id));
+        let members = seen.into_iter().filter_map(|member| {
+            let record = MemberRecord {
+                id: format!("{:x}", member.id),
+                voting: member.voting,
+                healthy: member.healthy,
+            };
+            Some((member.node.clone()?, record))
+        });
+        Self {
+            schema: 1,
+            members: members.collect(),
+        }
+    }
+}
+
+/// The machine with this address on the overlay.
+pub fn machine_at(snapshot: &Snapshot, address: Ipv4Addr) -> Option<&str> {
+    let mut nodes = snapshot.nodes.iter();
+    nodes
+        .find(|(_, node)| node.subnet.map(node_address) == Some(address))
+        .map(|(name, _)| name.as_str())
+}
+
+/// The members that will not come back as they are, although their machines are there: their data is
+/// gone, they have not answered for as long as a machine is waited for, or another member answers in
+/// their place. Such a one is taken out; its machine may become another one, with new data.
+///
+/// The last case is what an etcd that was upgraded to 3.6 may show: members that were removed long
+/// ago come back (etcd issue 20967).
+pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
+    let timeout = loss_timeout(snapshot) * REPLACED_AFTER;
+    let lost = seen.iter().filter(|member| {
+        let Some(name) = &member.node else {
+            return false;
+        };
+        let is_there = snapshot.nodes.get(name).is_some_and(reports);
+        let patience = if member.voting {
+            timeout
+        } else {
+            timeout.max(FIRST_START)
+        };
+        let silent = !member.healthy && member.silent >= patience;
+        let data_lost = member.voting && member.data_lost;
+        let mut others = seen.iter().filter(|other| other.id != member.id);
+        let twice =
+            !member.healthy && others.any(|other| other.node == member.node && other.healthy);
+        twice || is_there && (silent || data_lost)
+    });
+    lost.map(|member| member.id).collect()
+}
+
+/// The machines that are to hold etcd.
+///
+/// Members stay members: the leading machine first, then the oldest; then others that are Ready,
+/// those first that ask for it, then those that are not behind NAT, whom all others reach without a
+/// relay, then the oldest; then those whose member is lost, or was
+/// `given_up` lately; a member comes last whose machine has been away for long, so that it is
+/// replaced as soon as there is another machine and not before.
+pub fn wanted_members(
+    snapshot: &Snapshot,
+    seen: &[SeenMember],
+    (lost, given_up): (&BTreeSet<u64>, &BTreeSet<String>),
+    leading: &str,
+    now: Timestamp,
+) -> BTreeSet<String> {
+    let timeout = loss_timeout(snapshot);
+    let mut ranked = Vec::new();
+    for (name, node) in &snapshot.nodes {
+        let registration = &node.registration.value;
+        if registration.deleting || registration.no_etcd {
+            continue;
+        }
+        let mut members = seen.iter().filter(|one| one.node.as_ref() == Some(name));
+        let member = members.clone().find(|one| !lost.contains(&one.id));
+        let failed = given_up.contains(name) || members.any(|one| lost.contains(&one.id));
+        let rank = match member {
+            Some(_) if name == leading => 0,
+            Some(member) if !is_away(node, member.voting, timeout, now) => 1,
+            Some(member) if member.voting => AWAY,
+            None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
+            // One without a vote whose machine is away only stands in the way.
+            _ => continue,
+        };
+        let asks = rank == OTHER && registration.etcd_peer;
+        // Members stay members: this is about those that could become one.
+        let hidden = (OTHER..AWAY).contains(&rank) && node.reach.behind_nat;
+        ranked.push((rank, !asks, hidden, registration.created, name));
+    }
+    ranked.sort();
+    let there = ranked.iter().filter(|(rank, ..)| *rank < AWAY).count();
+    let is_member = |rank: u8| rank < OTHER || rank == AWAY;
+    let members = ranked.iter().filter(|(rank, ..)| is_member(*rank)).count();
+    let size = size_for(there).max(size_for(members));
+    let chosen = ranked.into_iter().take(size);
+    chosen.map(|(.., name)| name.clone()).collect()
+}
+
+/// Rank of a machine that could become a member; the next one is that of a machine whose member was
+/// lost.
+const OTHER: u8 = 2;
+/// Rank of a member whose machine has been away for long.
+const AWAY: u8 = 4;
+
+fn loss_timeout(snapshot: &Snapshot) -> Duration {
+    Duration::from_secs(snapshot.cluster.spec.node_loss_timeout_seconds.into())
+}
+
+/// An even number loses as many as the odd one below it, and costs more.
+fn size_for(machines: usize) -> usize {
+    match machines {
+        0..=2 => 1,
+        3..=4 => 3,
+        _ => 5,
+    }
+}
+
+/// Also one that is drained, or is on its way there.
+fn reports(node: &NodeEntry) -> bool {
+    let drained = [NodePhase::Draining, NodePhase::Drained];
+    let status = node.status.as_ref();
+    is_ready(node) || status.is_some_and(|status| drained.contains(&status.value.phase))
+}
+
+fn is_ready(node: &NodeEntry) -> bool {
+    let status = node.status.as_ref();
+    status.is_some_and(|status| status.value.phase == NodePhase::Ready)
+}
+
+/// A voting member is given time to come back.
+fn is_away(node: &NodeEntry, voting: bool, timeout: Duration, now: Timestamp) -> bool {
+    let Some(status) = node.status.as_ref().map(|stored| &stored.value) else {
+        return false;
+    };
+    let away = match status.since.filter(|_| status.phase == NodePhase::NotReady) {
+        Some(since) => Duration::try_from(now.duration_since(since)).unwrap_or_default(),
+        None => return false,
+    };
+    !voting || away >= timeout * REPLACED_AFTER
+}
+
+/// The next step from the members that there are to those that are wanted: what is not wanted goes
+/// first, and who is lost; then who has caught up gets a vote, then the next one enters.
+/// `raft_leader` is the id of the member that leads raft, 0 if none does; `own` the machine that
+/// decides this.
+pub fn next_step(
+    wanted: &BTreeSet<String>,
+    seen: &[SeenMember],
+    lost: &BTreeSet<u64>,
+    (own, raft_leader): (&str, u64),
+) -> MemberStep {
+    let is_wanted = |member: &SeenMember| {
+        let wanted = member.node.as_ref().is_some_and(|n| wanted.contains(n));
+        wanted && !lost.contains(&member.id)
+    };
+    let voters = seen.iter().filter(|member| member.voting).count();
+    let healthy = |besides: u64| {
+        let members = seen.iter().filter(|member| member.voting && member.healthy);
+        members.filter(|member| member.id != besides).count()
+    };
+    // A member without a vote can be taken out at any time.
+    let mut unwanted: Vec<_> = seen.iter().filter(|member| !is_wanted(member)).collect();
+    unwanted.sort_by_key(|member| (member.voting, member.healthy, member.id));
+    if let Some(member) = unwanted.first() {
+        let left = voters.saturating_sub(1);
+        let agreed = healthy(0) > voters / 2 && left > 0 && healthy(member.id) > left / 2;
+        if member.voting && !agreed {
+            let name = member.node.as_deref().unwrap_or("a machine that is gone");
+            return MemberStep::Wait(format!(
+                "the member of {name} can't be taken out: too few of the others answer"
+            ));
+        }
+        if member.node.as_deref() == Some(own) {
+            return MemberStep::HandOver;
+        }
+        // Where another member is of the same machine, that one's user stays.
+        let mut others = seen.iter().filter(|other| other.id != member.id);
+        let alone = !others.any(|other| other.node == member.node);
+        return MemberStep::Remove {
+            id: member.id,
+            node: member.node.clone().filter(|_| alone),
+        };
+    }
+    if let Some(learner) = seen.iter().find(|member| !member.voting) {
+        let node = learner.node.clone().unwrap_or_default();
+        if !learner.healthy {
+            return MemberStep::Wait(format!("etcd of {node} does not answer yet"));
+        }
+        if healthy(0) < voters {
+            return MemberStep::Wait(format!("{node} gets its vote when all others answer"));
+        }
+        return MemberStep::Promote {
+            id: learner.id,
+            node,
+        };
+    }
+    let members: BTreeSet<_> = seen.iter().filter_map(|one| one.node.as_ref()).collect();
+    if let Some(node) = wanted.iter().find(|name| !members.contains(name)) {
+        if healthy(0) < voters {
+            return MemberStep::Wait(format!("{node} becomes a member when all others answer"));
+        }
+        return MemberStep::Add { node: node.clone() };
+    }
+    if voters >= 3 {
+        let is_own = |member: &&SeenMember| member.node.as_deref() == Some(own);
+        let leads = seen.iter().find(|member| member.id == raft_leader);
+        let mut others = seen.iter().filter(|one| !is_own(one) && one.healthy);
+        if let (Some(_), Some(other)) = (leads.filter(is_own), others.next()) {
+            return MemberStep::MoveRaft { to: other.id };
+        }
+    }
+    MemberStep::Nothing
+}
+
+/// Whether a machine that holds etcd may be taken out now: the others keep the quorum.
+pub fn may_lose_member(snapshot: &Snapshot, node: &str) -> bool {
+    let members = || {
+        let nodes = snapshot.nodes.iter();
+        nodes.filter(|(_, entry)| entry.registration.value.etcd)
+    };
+    let ready = members().filter(|(name, entry)| *name != node && is_ready(entry));
+    ready.count() > members().count() / 2
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,394 @@
+use super::*;
+use kat_types::{
+    assignment::DesiredMeta,
+    records::{NodeRegistration, NodeStatusRecord},
+    stored::Stored,
+};
+
+const NOW: i64 = 1_000_000;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn stored<T>(value: T) -> Stored<T> {
+    Stored { revision: 1, value }
+}
+
+/// A machine for each phase, the oldest first; with how long it has been so.
+fn snapshot(phases: &[(NodePhase, i64)]) -> Snapshot {
+    let nodes = (1..).zip(phases).map(|(number, (phase, seconds))| {
+        let name = format!("n{number}");
+        let registration = NodeRegistration {
+            identity_key: name.clone(),
+            architecture: "amd64".to_owned(),
+            ..NodeRegistration::new(&name, at(number.into()))
+        };
+        let status = NodeStatusRecord {
+            phase: *phase,
+            since: Some(at(NOW - seconds)),
+            ..NodeStatusRecord::default()
+        };
+        let entry = NodeEntry {
+            registration: stored(registration),
+            status: Some(stored(status)),
+            subnet: Some(format!("10.0.{number}.0/24").parse().unwrap()),
+            public_key: None,
+            endpoints: Vec::new(),
+            reach: Default::default(),
+            desired: stored(DesiredMeta::default()),
+        };
+        (name, entry)
+    });
+    Snapshot {
+        nodes: nodes.collect(),
+        ..Snapshot::default()
+    }
+}
+
+fn ready(count: usize) -> Snapshot {
+    snapshot(&vec![(NodePhase::Ready, 0); count])
+}
+
+fn member(number: u64, voting: bool, healthy: bool) -> SeenMember {
+    SeenMember {
+        id: number,
+        node: Some(format!("n{number}")),
+        voting,
+        healthy,
+        ..SeenMember::default()
+    }
+}
+
+fn voters(count: u64) -> Vec<SeenMember> {
+    (1..=count).map(|n| member(n, true, true)).collect()
+}
+
+fn wanted(snapshot: &Snapshot, seen: &[SeenMember], leading: &str) -> Vec<String> {
+    let lost = lost_members(snapshot, seen);
+    let wanted = wanted_members(snapshot, seen, (&lost, &none()), leading, at(NOW));
+    wanted.into_iter().collect()
+}
+
+fn step(snapshot: &Snapshot, seen: &[SeenMember]) -> MemberStep {
+    let lost = lost_members(snapshot, seen);
+    let wanted = wanted_members(snapshot, seen, (&lost, &none()), "n1", at(NOW));
+    next_step(&wanted, seen, &lost, ("n1", 0))
+}
+
+fn none() -> BTreeSet<String> {
+    BTreeSet::new()
+}
+
+#[test]
+fn one_three_or_five_as_machines_are_there() {
+    let sizes: Vec<usize> = (1..=7)
+        .map(|count| wanted(&ready(count), &voters(1), "n1").len())
+        .collect();
+    assert_eq!(sizes, [1, 1, 3, 3, 5, 5, 5]);
+    assert_eq!(wanted(&ready(4), &voters(1), "n1"), ["n1", "n2", "n3"]);
+    // Who is a member stays one, though older machines are there.
+    let seen = [1, 3, 4].map(|n| member(n, true, true));
+    assert_eq!(wanted(&ready(4), &seen, "n1"), ["n1", "n3", "n4"]);
+    // Of two that are left the leading one keeps the store.
+    assert_eq!(wanted(&ready(2), &voters(2), "n2"), ["n2"]);
+}
+
+#[test]
+fn machines_that_may_not_are_passed_over() {
+    let mut machines = ready(4);
+    let set = |machines: &mut Snapshot, name: &str, change: fn(&mut NodeRegistration)| {
+        change(&mut machines.nodes.get_mut(name).unwrap().registration.value);
+    };
+    set(&mut machines, "n2", |one| one.no_etcd = true);
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+    // Who asks goes before older ones, but not before who is a member, and does not make it two.
+    set(&mut machines, "n4", |one| one.etcd_peer = true);
+    let seen = [1, 3].map(|n| member(n, true, true));
+    assert_eq!(wanted(&machines, &seen, "n1"), ["n1", "n3", "n4"]);
+    let seen = [1, 2, 3].map(|n| member(n, true, true));
+    assert_eq!(wanted(&ready(4), &seen, "n1"), ["n1", "n2", "n3"]);
+    let mut two = ready(2);
+    set(&mut two, "n2", |one| one.etcd_peer = true);
+    assert_eq!(wanted(&two, &voters(1), "n1"), ["n1"]);
+    set(&mut machines, "n3", |one| one.draining = true);
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1"]);
+    set(&mut machines, "n1", |one| one.deleting = true);
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n4"]);
+    let joining = snapshot(&[
+        (NodePhase::Ready, 0),
+        (NodePhase::Joining, 0),
+        (NodePhase::Ready, 0),
+    ]);
+    assert_eq!(wanted(&joining, &voters(1), "n1"), ["n1"]);
+}
+
+#[test]
+fn machines_behind_nat_come_last_of_those_that_could() {
+    let mut machines = ready(4);
+    machines.nodes.get_mut("n2").unwrap().reach.behind_nat = true;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n3", "n4"]);
+    // One that is a member already stays one, and one that asks is asked for by a person.
+    assert_eq!(wanted(&machines, &voters(3), "n1"), ["n1", "n2", "n3"]);
+    let two = machines.nodes.get_mut("n2").unwrap();
+    two.registration.value.etcd_peer = true;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
+    // Three with one behind NAT are better than one.
+    machines.nodes.remove("n4");
+    let two = machines.nodes.get_mut("n2").unwrap();
+    two.registration.value.etcd_peer = false;
+    assert_eq!(wanted(&machines, &voters(1), "n1"), ["n1", "n2", "n3"]);
+}
+
+#[test]
+fn a_lost_member_is_replaced_when_there_is_another_machine() {
+    let lost = |seconds, others: usize| {
+        let mut phases = vec![(NodePhase::Ready, 0), (NodePhase::NotReady, seconds)];
+        phases.extend(vec![(NodePhase::Ready, 0); others]);
+        snapshot(&phases)
+    };
+    let seen = [
+        member(1, true, true),
+        member(2, true, false),
+        member(3, true, true),
+    ];
+    assert_eq!(wanted(&lost(9999, 1), &seen, "n1"), ["n1", "n2", "n3"]);
+    assert_eq!(wanted(&lost(200, 2), &seen, "n1"), ["n1", "n2", "n3"]);
+    assert_eq!(wanted(&lost(300, 2), &seen, "n1"), ["n1", "n3", "n4"]);
+    let more = wanted(&lost(300, 3), &seen, "n1");
+    assert_eq!(more, ["n1", "n3", "n4"], "not five with one that is away");
+    // Out first, then in.
+    assert_eq!(
+        step(&lost(300, 2), &seen),
+        MemberStep::Remove {
+            id: 2,
+            node: Some("n2".to_owned())
+        }
+    );
+    // One without a vote that is away stands in the way at once.
+    let seen = [member(1, true, true), member(2, false, false)];
+    assert_eq!(wanted(&lost(1, 3), &seen, "n1"), ["n1", "n3", "n4"]);
+}
+
+#[test]
+fn members_enter_one_by_one_without_a_vote() {
+    let three = ready(3);
+    let add = |node: &str| MemberStep::Add { node: node.into() };
+    let promote = |id| MemberStep::Promote {
+        id,
+        node: format!("n{id}"),
+    };
+    assert_eq!(step(&ready(2), &voters(1)), MemberStep::Nothing);
+    assert_eq!(step(&three, &voters(1)), add("n2"));
+    let mut seen = vec![member(1, true, true), member(2, false, false)];
+    assert!(matches!(step(&three, &seen), MemberStep::Wait(_)));
+    seen[1].healthy = true;
+    assert_eq!(step(&three, &seen), promote(2));
+    assert_eq!(step(&three, &voters(2)), add("n3"));
+    seen = vec![
+        member(1, true, true),
+        member(2, true, false),
+        member(3, false, true),
+    ];
+    assert!(matches!(step(&three, &seen), MemberStep::Wait(_)));
+    assert_eq!(step(&three, &voters(3)), MemberStep::Nothing);
+}
+
+#[test]
+fn a_removal_never_costs_the_quorum() {
+    let gone = |id, healthy| SeenMember {
+        node: None,
+        ..member(id, true, healthy)
+    };
+    let machines = ready(3);
+    let remove = |id| MemberStep::Remove { id, node: None };
+    // Of three the one that is away may go while both others answer.
+    let seen = [member(1, true, true), member(2, true, true), gone(3, false)];
+    assert_eq!(step(&machines, &seen), remove(3));
+    let seen = [member(1, true, true), member(2, true, false), gone(3, true)];
+    assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
+    let seen = [member(1, true, true), gone(2, false)];
+    assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
+    assert!(matches!(
+        step(&machines, &[gone(9, true)]),
+        MemberStep::Wait(_)
+    ));
+    // Without a vote it may go at any time.
+    let learner = SeenMember {
+        node: None,
+        ..member(3, false, false)
+    };
+    let seen = [member(1, true, true), member(2, true, false), learner];
+    assert_eq!(step(&machines, &seen), remove(3));
+}
+
+#[test]
+fn raft_is_led_elsewhere_from_three_members_on() {
+    let names = |count: usize| {
+        (1..=count)
+            .map(|n| format!("n{n}"))
+            .collect::<BTreeSet<_>>()
+    };
+    let lost = BTreeSet::new();
+    let next =
+        |seen: &[SeenMember], leader| next_step(&names(seen.len()), seen, &lost, ("n1", leader));
+    assert_eq!(next(&voters(3), 1), MemberStep::MoveRaft { to: 2 });
+    assert_eq!(next(&voters(3), 2), MemberStep::Nothing);
+    assert_eq!(next(&voters(3), 0), MemberStep::Nothing);
+    assert_eq!(next(&voters(1), 1), MemberStep::Nothing);
+    let seen = [
+        member(1, true, true),
+        member(2, true, false),
+        member(3, true, true),
+    ];
+    assert_eq!(next(&seen, 1), MemberStep::MoveRaft { to: 3 });
+}
+
+#[test]
+fn a_member_may_go_while_the_others_keep_the_quorum() {
+    let members = |phases: &[NodePhase]| {
+        let phases: Vec<_> = phases.iter().map(|phase| (*phase, 0)).collect();
+        let mut snapshot = snapshot(&phases);
+        for node in snapshot.nodes.values_mut() {
+            node.registration.value.etcd = true;
+        }
+        snapshot
+    };
+    let (up, down) = (NodePhase::Ready, NodePhase::NotReady);
+    assert!(may_lose_member(&members(&[up, up, up]), "n3"));
+    assert!(may_lose_member(&members(&[up, up, down]), "n3"));
+    assert!(!may_lose_member(&members(&[up, down, up]), "n3"));
+    assert!(!may_lose_member(&members(&[up, up]), "n2"));
+    assert!(!may_lose_member(&members(&[up]), "n1"));
+}
+
+/// Of three that are Ready, the second has not answered for so many seconds.
+fn silent(seconds: u64, voting: bool) -> Vec<SeenMember> {
+    let mut seen = voters(3);
+    seen[1] = SeenMember {
+        silent: Duration::from_secs(seconds),
+        ..member(2, voting, false)
+    };
+    seen
+}
+
+#[test]
+fn a_member_that_is_silent_on_a_machine_that_is_there_is_made_anew() {
+    let machines = ready(3);
+    let remove = MemberStep::Remove {
+        id: 2,
+        node: Some("n2".to_owned()),
+    };
+    assert_eq!(step(&machines, &silent(299, true)), MemberStep::Nothing);
+    assert_eq!(step(&machines, &silent(300, true)), remove);
+    // Then its machine becomes a member again, for there is no other.
+    let without = [member(1, true, true), member(3, true, true)];
+    let add = |node: &str| MemberStep::Add { node: node.into() };
+    assert_eq!(step(&machines, &without), add("n2"));
+    // Where there is another, that one is taken, also when the lost one has just been removed.
+    let four = ready(4);
+    assert_eq!(step(&four, &silent(300, true)), remove);
+    let given_up = BTreeSet::from(["n2".to_owned()]);
+    let lost = BTreeSet::new();
+    let wanted = wanted_members(&four, &without, (&lost, &given_up), "n1", at(NOW));
+    assert_eq!(next_step(&wanted, &without, &lost, ("n1", 0)), add("n4"));
+}
+
+#[test]
+fn a_member_whose_machine_is_away_is_no_less_patient_for_its_silence() {
+    let away = snapshot(&[
+        (NodePhase::Ready, 0),
+        (NodePhase::NotReady, 299),
+        (NodePhase::Ready, 0),
+        (NodePhase::Ready, 0),
+    ]);
+    assert_eq!(step(&away, &silent(9999, true)), MemberStep::Nothing);
+}
+
+#[test]
+fn one_without_a_vote_has_a_minute_to_start() {
+    let mut machines = ready(3);
+    machines.cluster.spec.node_loss_timeout_seconds = 3;
+    let waits = |seconds| {
+        matches!(
+            step(&machines, &silent(seconds, false)),
+            MemberStep::Wait(_)
+        )
+    };
+    assert!(waits(59));
+    assert!(!waits(60));
+    assert!(matches!(
+        step(&machines, &silent(15, true)),
+        MemberStep::Remove { id: 2, .. }
+    ));
+}
+
+#[test]
+fn a_member_whose_data_is_gone_is_not_waited_for() {
+    let machines = ready(3);
+    let mut seen = voters(3);
+    seen[1].data_lost = true;
+    seen[1].healthy = false;
+    assert!(matches!(
+        step(&machines, &seen),
+        MemberStep::Remove { id: 2, .. }
+    ));
+    // Its machine is there also where it is drained.
+    let drained = snapshot(&[
+        (NodePhase::Ready, 0),
+        (NodePhase::Drained, 0),
+        (NodePhase::Ready, 0),
+    ]);
+    assert!(matches!(
+        step(&drained, &seen),
+        MemberStep::Remove { id: 2, .. }
+    ));
+    // What a machine said before it began without a vote does not count.
+    seen[1].voting = false;
+    assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
+    // The others must keep the quorum.
+    let mut seen = voters(2);
+    seen[1].data_lost = true;
+    seen[1].healthy = false;
+    assert!(matches!(step(&machines, &seen), MemberStep::Wait(_)));
+}
+
+#[test]
+fn a_removed_member_that_came_back_goes_and_its_machine_stays_a_member() {
+    let mut seen = voters(3);
+    seen.push(SeenMember {
+        node: Some("n2".to_owned()),
+        ..member(9, true, false)
+    });
+    let expected = MemberStep::Remove { id: 9, node: None };
+    assert_eq!(step(&ready(3), &seen), expected);
+}
+
+#[test]
+fn who_leads_does_not_take_its_own_member_out() {
+    let mut seen = voters(3);
+    seen[0].data_lost = true;
+    seen[0].healthy = false;
+    assert_eq!(step(&ready(3), &seen), MemberStep::HandOver);
+    // Alone, or with too few others, it leads on.
+    assert!(matches!(step(&ready(2), &seen[..2]), MemberStep::Wait(_)));
+}
+
+#[test]
+fn of_two_members_at_one_machine_the_known_one_is_written_down() {
+    let seen = |first: u64, second: u64| {
+        [first, second].map(|id| SeenMember {
+            node: Some("n1".to_owned()),
+            ..member(id, true, true)
+        })
+    };
+    let id = |members: &ClusterMembers| members.members["n1"].id.clone();
+    let known = ClusterMembers::of(&seen(7, 7), None);
+    for seen in [seen(7, 9), seen(9, 7), seen(7, 3), seen(3, 7)] {
+        assert_eq!(id(&ClusterMembers::of(&seen, Some(&known))), "7");
+    }
+    // Where none is known, the one that answers.
+    let [mut silent, other] = seen(9, 3);
+    silent.healthy = false;
+    assert_eq!(id(&ClusterMembers::of(&[silent, other], None)), "3");
+}

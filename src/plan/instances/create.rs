@@ -1,0 +1,392 @@
+//! A new instance of a workload: its machine, its address, its assignment.
+
+use std::net::Ipv4Addr;
+
+use crate::{
+    Demand, EarlierVersion, ParsedWorkload, choose, instance_id, node_address,
+    scheduling::{
+        host_ports,
+        host_ports::{none_free, ports_of},
+        schedule::seed_of,
+    },
+    secrets,
+    service::WorkloadPlanner,
+};
+use kat_types::{
+    api::InstancePhase,
+    json,
+    reason::EventReason,
+    resource::{Container, HealthCheck, OtherKind, Port, Volume, WorkloadSpec},
+};
+use kat_types::{
+    assignment::{Assignment, Wanted, WorkloadUser, needed_schema},
+    records::ImageRecord,
+    secrets::AssignedSecrets,
+};
+
+/// An id, secrets, and credentials for registries.
+type Next = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
+
+/// What an instance is made from.
+#[derive(Clone, Copy)]
+struct Version<'v> {
+    parsed: &'v ParsedWorkload,
+    generation: u64,
+    template_hash: &'v str,
+    /// What the registry said of its image.
+    image: &'v ImageRecord,
+}
+
+impl<'v> Version<'v> {
+    /// What an instance of it needs, with these ports.
+    fn demand<'p>(&self, ports: &'p [Port]) -> Demand<'p>
+    where
+        'v: 'p,
+    {
+        let spec = &self.parsed.workload.spec;
+        let schema = needed_schema(spec, health_check_of(self.parsed));
+        Demand {
+            ports,
+            images: Some(self.image),
+            schema: schema.max(host_ports::schema_of(ports)),
+            ..Demand::of(spec)
+        }
+    }
+}
+
+impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
+    /// Places a new instance of the present version; its id, or nothing where none can be placed now.
+    pub(crate) fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
+        self.create_version(self.present(parsed), slot)
+    }
+
+    /// Places a new instance of a version of which nothing is left but its files.
+    pub(crate) fn create_earlier(&mut self, earlier: &EarlierVersion, slot: u32) -> Option<String> {
+        let version = Version {
+            parsed: &earlier.parsed,
+            generation: earlier.generation,
+            template_hash: &earlier.template_hash,
+            image: &earlier.image,
+        };
+        self.create_version(version, slot)
+    }
+
+    fn create_version(&mut self, version: Version<'_>, slot: u32) -> Option<String> {
+        let parsed = version.parsed;
+        let spec = &parsed.workload.spec;
+        let meta = &self.entry.meta.value;
+        let image = version
+            .image
+            .pinned(spec.source.image.as_deref()?)
+            .to_owned();
+        let Some(user) = WorkloadUser::from_index(meta.index, &self.key.namespace, &self.key.name)
+        else {
+            self.unschedulable = Some(format!("index {} has no user", meta.index));
+            return None;
+        };
+        let ports = self.numbered(parsed)?;
+        let with_images = |kind| with_images(spec, kind, version.image);
+        let init_containers = with_images(OtherKind::Init);
+        let sidecars = with_images(OtherKind::Sidecar);
+        let others = init_containers.iter().chain(&sidecars);
+        let others = others.filter_map(|one| one.image.as_deref());
+        let images: Vec<&str> = std::iter::once(image.as_str()).chain(others).collect();
+        let mut demand = version.demand(&ports);
+        demand.schema = demand
+            .schema
+            .max(self.logins_schema(images.iter().copied()));
+        let together = spec.together();
+        let volumes = (spec.volumes.as_slice(), &*together);
+        let wanted = self.wanted_secrets(&spec.volumes, &together)?;
+        let node = self.find_place(demand, volumes, slot)?;
+        let address = self.address_on(node, &spec.container)?;
+        let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
+        let volumes = self.assigned_volumes(&spec.volumes, &together, slot, node);
+        let schema = demand.schema;
+        let assignment = Assignment {
+            schema,
+            instance,
+            namespace: self.key.namespace.clone(),
+            workload: self.key.name.clone(),
+            workload_uid: meta.uid.clone(),
+            workload_type: spec.kind,
+            labels: parsed.workload.metadata.labels.clone(),
+            slot,
+            generation: version.generation,
+            template_hash: version.template_hash.to_owned(),
+            user,
+            address,
+            image,
+            container: spec.container.clone(),
+            init_containers,
+            sidecars,
+            ports,
+            health_check: health_check_of(parsed).cloned(),
+            restart_policy: spec.restart_policy.clone(),
+            created: Some(self.draft.now),
+            on_partition: spec.on_partition,
+            volumes,
+            carried: parsed.carried.clone(),
+            secrets,
+            logins,
+            wanted: Wanted::Running,
+            not_understood: None,
+        };
+        Some(self.place(node, assignment))
+    }
+
+    /// Places another instance like one of an earlier version, whose files may be gone.
+    pub(crate) fn create_like(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        like: &Assignment,
+    ) -> Option<String> {
+        let spec = WorkloadSpec {
+            container: like.container.clone(),
+            init_containers: like.init_containers.clone(),
+            sidecars: like.sidecars.clone(),
+            on_partition: like.on_partition,
+            ..parsed.workload.spec.clone()
+        };
+        let demand = Demand {
+            ports: &like.ports,
+            schema: like.schema.max(self.logins_schema(like.images())),
+            ..Demand::of(&spec)
+        };
+        let volumes: Vec<_> = like
+            .volumes
+            .iter()
+            .map(|one| one.definition.clone())
+            .collect();
+        let schema = demand.schema;
+        let together = like.together();
+        let wanted = self.wanted_secrets(&volumes, &together)?;
+        let node = self.find_place(demand, (&volumes, &together), slot)?;
+        let address = self.address_on(node, &like.container)?;
+        // With what its secrets are now: what they were is kept nowhere.
+        let images: Vec<&str> = like.images().collect();
+        let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
+        let volumes = self.assigned_volumes(&volumes, &together, slot, node);
+        let assignment = Assignment {
+            schema,
+            instance,
+            slot,
+            address,
+            volumes,
+            secrets,
+            logins,
+            created: Some(self.draft.now),
+            wanted: Wanted::Running,
+            not_understood: None,
+            ..like.clone()
+        };
+        Some(self.place(node, assignment))
+    }
+
+    /// The address of a new instance: the machine's own on the overlay where it shares the machine's network.
+    fn address_on(&self, node: &str, container: &Container) -> Option<Ipv4Addr> {
+        match container.host_network {
+            true => self
+                .draft
+                .snapshot
+                .nodes
+                .get(node)?
+                .subnet
+                .map(node_address),
+            false => self.draft.free_address(node),
+        }
+    }
+
+    /// An instance of the present version would find a machine now.
+    pub(crate) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
+        let spec = &parsed.workload.spec;
+        let together = spec.together();
+        let volumes = (spec.volumes.as_slice(), &*together);
+        if !self.has_secrets(parsed) {
+            return false;
+        }
+        let Some(ports) = self.numbered(parsed) else {
+            return false;
+        };
+        let version = self.present(parsed);
+        let mut demand = version.demand(&ports);
+        let images = spec.images();
+        let images = images.map(|(image, _)| version.image.pinned(image));
+        demand.schema = demand.schema.max(self.logins_schema(images));
+        self.find_place(demand, volumes, slot).is_some()
+    }
+
+    /// All secrets are there that an instance of the present version uses.
+    pub(crate) fn has_secrets(&mut self, parsed: &ParsedWorkload) -> bool {
+        let spec = &parsed.workload.spec;
+        self.wanted_secrets(&spec.volumes, &spec.together())
+            .is_some()
+    }
+
+    /// The ports of a version, each with its number on machines; says why where one has none.
+    fn numbered(&mut self, parsed: &ParsedWorkload) -> Option<Vec<Port>> {
+        let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
+        if ports.is_none() {
+            self.unschedulable = Some(none_free());
+        }
+        ports
+    }
+
+    fn present<'v>(&self, parsed: &'v ParsedWorkload) -> Version<'v>
+    where
+        'b: 'v,
+    {
+        let meta = &self.entry.meta.value;
+        Version {
+            parsed,
+            generation: meta.generation,
+            template_hash: &meta.template_hash,
+            image: &meta.image,
+        }
+    }
+
+    fn find_place(
+        &mut self,
+        demand: Demand<'_>,
+        (volumes, container): (&[Volume], &Container),
+        slot: u32,
+    ) -> Option<&'a str> {
+        let replaces = self.replaced(slot);
+        let held = match self.held(volumes, container, slot) {
+            Ok(held) => held,
+            Err(reason) => {
+                self.unschedulable = Some(reason);
+                return None;
+            }
+        };
+        let demand = Demand {
+            workload: Some(self.key),
+            replaces: &replaces,
+            held,
+            last_resort: self.was_lost(slot),
+            ..demand
+        };
+        let candidates = self.machines.candidates(self.key, self.draft);
+        let seed = seed_of(self.draft.seed, &self.entry.meta.value.uid, slot);
+        match choose(demand, candidates, seed) {
+            Ok(node) => Some(node),
+            Err(reason) => {
+                let waiting = self.around.losses.waiting();
+                let waiting = waiting.map_or_else(String::new, |why| format!("; {why}"));
+                let data = held.on.map_or_else(String::new, |node| {
+                    format!("; the data of its volumes lies on {node}")
+                });
+                self.unschedulable = Some(format!("{reason}{data}{waiting}"));
+                None
+            }
+        }
+    }
+
+    /// Before an assignment is written.
+    pub(crate) fn make_room_for(&mut self, assignment: &Assignment) {
+        // One that has no JSON is found out when it is put.
+        let bytes = json::bytes("", assignment).map_or(0, |bytes| bytes.len());
+        self.make_room(bytes);
+    }
+
+    fn place(&mut self, node: &'a str, assignment: Assignment) -> String {
+        self.make_room_for(&assignment);
+        self.draft.place(&mut self.group, node, &assignment);
+        let has_address = self.draft.free_address(node).is_some();
+        self.machines
+            .placed(self.key, node, &assignment, has_address);
+        let Assignment {
+            instance, address, ..
+        } = assignment;
+        self.instance_event(
+            EventReason::Scheduled,
+            &instance,
+            format!("placed on {node} with address {address}"),
+        );
+        self.flush_if_full();
+        instance
+    }
+
+    /// Machines of the live instances of a slot that a new one takes the place of, and of those of other
+    /// slots that this plan stops.
+    fn replaced(&self, slot: u32) -> Vec<&'a str> {
+        let own = self.draft.instances_of(self.key).iter();
+        own.filter(|(id, entry)| {
+            let assignment = &entry.assignment.value;
+            let goes = assignment.slot == slot || self.draft.stops(id);
+            goes && assignment.wanted == Wanted::Running
+        })
+        .map(|(_, entry)| entry.node.as_str())
+        .collect()
+    }
+
+    /// What a new instance of a slot takes the place of gave up, or its machine is lost.
+    fn was_lost(&self, slot: u32) -> bool {
+        let around = &self.around;
+        let mut own = self.draft.instances_of(self.key).iter();
+        own.any(|(id, entry)| {
+            let status = around.statuses.get(&entry.node);
+            let record = status.and_then(|status| status.instances.get(*id));
+            let over = record.is_some_and(|record| {
+                matches!(
+                    record.phase,
+                    InstancePhase::Failed | InstancePhase::Succeeded
+                )
+            });
+            entry.assignment.value.slot == slot && (over || around.losses.is_replaced(&entry.node))
+        })
+    }
+
+    /// The next id, with what that instance uses of secrets, and credentials for its images. An id is not used up
+    /// where these can't be sealed.
+    fn next_with(
+        &mut self,
+        wanted: &secrets::Wanted<'_>,
+        images: &[&str],
+        node: &str,
+    ) -> Option<Next> {
+        let made = self.record.instances_made;
+        let instance = self.next_id();
+        let secrets = self.sealed_secrets(wanted, node, &instance);
+        let logins = self.sealed_logins(images.iter().copied(), node, &instance);
+        if secrets.is_none() || logins.is_none() {
+            self.record.instances_made = made;
+        }
+        Some((instance, secrets?, logins?))
+    }
+
+    /// The next id that no present instance has.
+    fn next_id(&mut self) -> String {
+        loop {
+            let id = instance_id(
+                &self.key.name,
+                &self.entry.meta.value.uid,
+                self.record.instances_made,
+            );
+            self.record.instances_made = self.record.instances_made.wrapping_add(1);
+            if !self.draft.is_taken(&id) {
+                return id;
+            }
+        }
+    }
+}
+
+/// The containers of a kind as an instance has them, each with the image that it runs.
+fn with_images(spec: &WorkloadSpec, kind: OtherKind, known: &ImageRecord) -> Vec<Container> {
+    let own = spec.source.image.as_deref();
+    let containers = spec.of_kind(kind).iter();
+    let pinned = containers.map(|container| {
+        let image = container.image.as_deref().or(own);
+        Container {
+            image: image.map(|image| known.pinned(image).to_owned()),
+            ..container.clone()
+        }
+    });
+    pinned.collect()
+}
+
+fn health_check_of(parsed: &ParsedWorkload) -> Option<&HealthCheck> {
+    let balancer = parsed.load_balancer.as_ref();
+    balancer?.spec.health_check.as_ref()
+}

@@ -1,0 +1,74 @@
+//! Ids of instances: `<workload>-<5 base32>`, never used again.
+
+use sha2::{Digest, Sha256};
+
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+/// Five characters of five bits.
+const BITS: u32 = 25;
+const HALF: u32 = 12;
+
+/// The id of a workload's instance number `count`.
+///
+/// The count is put through a permutation of 25 bits that the workload's uid decides, so the ids
+/// of one workload look random and none comes twice before 33,554,432 instances.
+pub fn instance_id(workload: &str, workload_uid: &str, count: u32) -> String {
+    let mut value = permute(workload_uid, count % (1 << BITS));
+    let mut suffix = [0u8; 5];
+    for character in suffix.iter_mut().rev() {
+        let index = usize::try_from(value % 32).unwrap_or(0);
+        *character = ALPHABET.get(index).copied().unwrap_or(b'a');
+        value /= 32;
+    }
+    format!("{workload}-{}", String::from_utf8_lossy(&suffix))
+}
+
+/// A Feistel network over 24 bits keyed by the uid; the top bit is kept, which keeps it a
+/// permutation of all 25.
+fn permute(key: &str, value: u32) -> u32 {
+    let mask = (1 << HALF) - 1;
+    let top = value >> (2 * HALF);
+    let mut left = (value >> HALF) & mask;
+    let mut right = value & mask;
+    for round in 0u8..4 {
+        let mut hash = Sha256::new();
+        hash.update(key.as_bytes());
+        hash.update([round]);
+        hash.update(right.to_be_bytes());
+        hash.update(top.to_be_bytes());
+        let digest = hash.finalize();
+        let mixed = digest
+            .iter()
+            .take(4)
+            .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte))
+            & mask;
+        (left, right) = (right, left ^ mixed);
+    }
+    (top << (2 * HALF)) | (left << HALF) | right
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn never_repeats_within_a_workload() {
+        let ids: BTreeSet<_> = (0..100_000)
+            .map(|count| instance_id("web", "uid", count))
+            .collect();
+        assert_eq!(ids.len(), 100_000);
+    }
+
+    #[test]
+    fn differs_between_workloads_of_the_same_name() {
+        assert_ne!(instance_id("web", "one", 0), instance_id("web", "two", 0));
+    }
+
+    #[test]
+    fn is_a_label() {
+        let id = instance_id("web", "uid", 7);
+        assert_eq!(id.len(), "web-".len() + 5);
+        assert_eq!(kat_types::resource::name::check_label(&id), Ok(()));
+    }
+}

@@ -1,0 +1,155 @@
+//! The leader's decisions. Pure: a snapshot and a time in, a list of changes out.
+//!
+//! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
+
+// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+mod draft;
+mod etcd;
+mod event;
+mod frozen;
+mod images;
+mod instances;
+mod logins;
+mod nodes;
+mod quota;
+mod rollout;
+mod scheduling;
+mod secrets;
+mod service;
+mod services;
+mod snapshot;
+mod status;
+mod volumes;
+
+use jiff::Timestamp;
+
+pub use crate::etcd::members::*;
+pub use crate::etcd::upkeep::*;
+pub use crate::instances::address::*;
+pub use crate::instances::identifier::*;
+pub use crate::instances::measure::{MAX_ASSIGNMENT, largest_assignment};
+pub use crate::instances::user_index::*;
+pub use crate::nodes::admission::*;
+pub use crate::nodes::endpoints::*;
+pub use crate::nodes::node_loss::fence_after;
+pub use crate::nodes::status::reported_status;
+pub use crate::scheduling::host_ports::{
+    HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
+};
+pub use crate::scheduling::schedule::*;
+pub use crate::services::service_addresses::{
+    BALANCING_DATA_PATH, ServiceAddress, ServiceBalance, ServiceEntry, ServicePort,
+};
+pub use crate::services::serving::{Part, Parts};
+pub use crate::volumes::moves::{
+    is_assigned, is_used_meanwhile, moves_together, stays_moved, stopped_move, taker_says,
+    why_it_does_not_fit,
+};
+pub use draft::{Change, Plan};
+pub use event::*;
+pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
+pub use images::{KeptByMachine, KeptImages, KeptOfUser};
+pub use logins::{LoginRecord, logins_for, open_logins};
+pub use quota::*;
+pub use rollout::in_words as rollout_in_words;
+pub use secrets::{
+    Purpose, Sealing, SealingError, SecretKey, behind_secret, lacks_secret, open_assigned,
+    seal_for, users_of_secret,
+};
+pub use snapshot::*;
+pub use volumes::{Held, users_of};
+
+/// What every leader seeds its plans with, and who looks ahead: so what is shown is what then comes.
+pub const SEED: u64 = 0;
+
+/// Decides what to write now.
+///
+/// The same snapshot, reports, time and seed give the same plan. The changes are to be committed
+/// in their order, each with the leader's fence; after that the caller waits until a snapshot
+/// shows them before it plans again.
+///
+/// What does not fit into one transaction is not among the changes: its object is left as it is, and the plan is
+/// made anew without it.
+pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
+    let mut frozen = frozen::Frozen::default();
+    loop {
+        let mut plan = plan_without(snapshot, observed, (now, seed), &frozen);
+        // Each time it goes round there is one object more to leave out.
+        if frozen.extend(&plan.frozen) {
+            continue;
+        }
+        if !plan.frozen.is_empty() {
+            plan.changes = frozen::without_the_unwritable(plan.changes);
+        }
+        plan.frozen = frozen.into_list();
+        return plan;
+    }
+}
+
+/// One plan that leaves these objects as they are; in its `frozen` stand those that have to be left besides.
+fn plan_without(
+    snapshot: &Snapshot,
+    observed: &Observed,
+    (now, seed): (Timestamp, u64),
+    frozen: &frozen::Frozen,
+) -> Plan {
+    let mut draft = draft::Draft::new(snapshot, now, seed);
+    draft.frozen = frozen.clone();
+    if crate::nodes::leaving::plan_leaving(&mut draft) {
+        return draft.finish();
+    }
+    let heard = crate::nodes::node_loss::heard(snapshot, observed, now);
+    let losses = crate::nodes::node_loss::Losses::of(snapshot, &heard, now);
+    let statuses = crate::nodes::status::plan_nodes(&mut draft, &heard, &losses);
+    draft.services = crate::services::service_addresses::give_addresses(&mut draft, &statuses);
+    draft.host_ports = crate::scheduling::host_ports::give_numbers(&mut draft);
+    let mut machines = crate::scheduling::machines::Machines::new(&draft, &statuses);
+    let around = service::ClusterView {
+        statuses: &statuses,
+        losses: &losses,
+        leading_for: observed.leading_for,
+    };
+    let workloads = draft.count();
+    for (key, entry) in &snapshot.workloads {
+        service::plan_workload(&mut draft, &mut machines, key, entry, around);
+    }
+    let services = std::mem::take(&mut draft.services);
+    let callers = draft.count();
+    crate::services::service_addresses::plan_balance(&mut draft, &statuses, &services);
+    crate::services::dns::plan_dns(&mut draft, &statuses, &services);
+    // Not all may fit into one transaction, and the leader may die between two: what is to stop has lost
+    // its callers by then.
+    draft.put_before(workloads, callers);
+    crate::volumes::moves::plan_moves(&mut draft, &statuses);
+    crate::volumes::removals::plan_removals(&mut draft, &statuses);
+    images::plan_images(&mut draft, &statuses);
+    crate::nodes::endpoints::plan_reach(&mut draft, &heard);
+    crate::nodes::endpoints::plan_endpoints(&mut draft);
+    plan_namespaces(&mut draft);
+    event::plan_expiry(&mut draft);
+    draft.finish()
+}
+
+/// A namespace that is to go goes when its last workload is gone.
+fn plan_namespaces(draft: &mut draft::Draft<'_>) {
+    let snapshot = draft.snapshot;
+    for (name, stored) in snapshot
+        .namespaces
+        .iter()
+        .filter(|(_, stored)| stored.value.deleting)
+    {
+        if snapshot.workloads.keys().any(|key| key.namespace == *name) {
+            continue;
+        }
+        let key = kat_types::keys::namespace(name);
+        let secrets = kat_types::keys::secret(&format!("{name}/"));
+        let unchanged = kat_types::transaction::Compare::ModRevision(key.clone(), stored.revision);
+        let mut group = draft::Group::default();
+        group.delete(key);
+        group.delete_prefix(secrets);
+        group.delete_prefix(kat_types::keys::logins(name));
+        draft.commit(group, format!("namespace {name} is gone"), vec![unchanged]);
+    }
+}

@@ -1,0 +1,396 @@
+//! Where machines answer: for agents, which read it from the store, and for people's contexts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    EventKind, NodeEntry, Snapshot,
+    draft::{Draft, Group},
+    node_address,
+    nodes::node_loss::Heard,
+};
+use kat_types::records::NodeStatusRecord;
+use kat_types::{
+    api::{Condition, MachineEndpoints, NodePhase, NodeReport, ObjectReference, Reach},
+    keys,
+    reason::{EventReason, Reason},
+    transaction::Compare,
+};
+
+/// `/kat/config/endpoints`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterEndpoints {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// By machine.
+    pub machines: BTreeMap<String, MachineEndpoints>,
+}
+
+impl ClusterEndpoints {
+    /// As the registrations have it.
+    pub fn of(snapshot: &Snapshot) -> Self {
+        let port = snapshot.cluster.spec.api_port;
+        let machines = snapshot.nodes.iter().map(|(name, node)| {
+            let registration = &node.registration.value;
+            let names = node.reach.names.iter();
+            let names = names.map(|name| format!("{name}:{port}"));
+            let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
+            let overlay = node.subnet.map(node_address);
+            let api = match overlay.filter(|_| node.reach.behind_nat) {
+                // Its name is that of a router, or is known in its own network alone.
+                Some(overlay) => std::iter::once(at(overlay.into())).chain(names).collect(),
+                None => {
+                    let addresses = registration.advertise.iter().copied();
+                    names.chain(addresses.map(at)).collect()
+                }
+            };
+            let endpoints = MachineEndpoints {
+                api,
+                overlay,
+                etcd: registration.etcd,
+                node_key: registration.identity_key.clone(),
+                leader_key: match registration.etcd {
+                    true => registration.member_keys.leader.clone(),
+                    false => String::new(),
+                },
+            };
+            (name.clone(), endpoints)
+        });
+        Self {
+            schema: 1,
+            machines: machines
+                .filter(|(_, machine)| !machine.api.is_empty())
+                .collect(),
+        }
+    }
+
+    /// Where etcd answers: URLs on the overlay.
+    pub fn etcd(&self, port: u16) -> Vec<String> {
+        let members = self.machines.values().filter(|machine| machine.etcd);
+        members
+            .filter_map(|machine| machine.overlay)
+            .map(|address| format!("https://{address}:{port}"))
+            .collect()
+    }
+
+    /// Where the API answers: of the machines that may lead, each first address before any second;
+    /// those that only the cluster's own machines reach come last.
+    pub fn api(&self) -> Vec<String> {
+        let members = self.machines.values().filter(|machine| machine.etcd);
+        let (hidden, open): (Vec<_>, Vec<_>) = members.partition(|machine| machine.is_hidden());
+        let first = |machines: &[&MachineEndpoints]| {
+            let first = machines.iter().filter_map(|machine| machine.api.first());
+            first.cloned().collect::<Vec<_>>()
+        };
+        let others = |machines: &[&MachineEndpoints]| {
+            let others = machines
+                .iter()
+                .flat_map(|machine| machine.api.iter().skip(1));
+            others.cloned().collect::<Vec<_>>()
+        };
+        [first(&open), others(&open), first(&hidden), others(&hidden)].concat()
+    }
+}
+
+/// `host:port` of an API for a machine that is not in the cluster yet, and so has no way over the
+/// overlay: the leader's, or where that is behind NAT another machine's, since all pass callers on. A
+/// relay goes before others, for it is meant to be reached. Nothing where no such machine is Ready.
+pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
+    let machines = ClusterEndpoints::of(snapshot).machines;
+    let leader = snapshot.leader_endpoint.as_ref()?;
+    let host = leader.parse::<SocketAddr>().ok().map(|leader| leader.ip());
+    let is_leader = |machine: &MachineEndpoints| host == machine.overlay.map(IpAddr::V4);
+    if host.is_none() || !machines.values().any(is_leader) {
+        return Some(leader.clone());
+    }
+    let open = snapshot.nodes.iter().filter_map(|(name, node)| {
+        let machine = machines.get(name).filter(|one| !one.is_hidden())?;
+        let status = node.status.as_ref().map(|stored| &stored.value);
+        let ready = status.is_some_and(|status| status.phase == NodePhase::Ready);
+        let order = (!node.reach.relay, !machine.etcd, name);
+        Some((order, machine.api.first()?)).filter(|_| ready)
+    });
+    open.min().map(|(_, endpoint)| endpoint.clone())
+}
+
+/// The type of the condition of a machine that says another machine's address is its own.
+const ADDRESSES_CONDITION: &str = "AddressesAccepted";
+
+/// Where a machine is called: `host:port` of its API and of its WireGuard. The port belongs to it: two
+/// machines behind one router have its address, each with a port of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Places(BTreeSet<String>);
+
+impl Places {
+    pub(crate) fn of(
+        advertise: &[IpAddr],
+        reach: &Reach,
+        wireguard: &[String],
+        api_port: u16,
+    ) -> Self {
+        let told = wireguard.iter();
+        let told = told.filter(|place| !(reach.behind_nat && is_of_own_network(place)));
+        let mut places: BTreeSet<String> = told.cloned().collect();
+        // Behind NAT its addresses mean something in its own network alone, and nobody is told them.
+        if !reach.behind_nat {
+            let api = advertise.iter().map(|one| api_place(*one, api_port));
+            places.extend(api);
+            places.extend(reach.names.iter().map(|name| format!("{name}:{api_port}")));
+        }
+        Self(places)
+    }
+
+    pub(crate) fn of_node(snapshot: &Snapshot, node: &NodeEntry) -> Self {
+        let advertise = &node.registration.value.advertise;
+        let port = snapshot.cluster.spec.api_port;
+        Self::of(advertise, &node.reach, &node.endpoints, port)
+    }
+
+    /// The first that both have.
+    pub(crate) fn shared_with(&self, other: &Self) -> Option<String> {
+        self.0.intersection(&other.0).next().cloned()
+    }
+}
+
+/// An address that means another machine in another network (RFC 1918, 4193, 3927, 6598).
+fn is_of_own_network(place: &str) -> bool {
+    let Ok(place) = place.parse::<SocketAddr>() else {
+        return false;
+    };
+    match place.ip() {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_private()
+                || address.is_link_local()
+                || (first == 100 && (64..128).contains(&second))
+        }
+        IpAddr::V6(address) => address.is_unique_local() || address.is_unicast_link_local(),
+    }
+}
+
+fn api_place(address: IpAddr, port: u16) -> String {
+    SocketAddr::new(address, port).to_string()
+}
+
+/// What a machine reports of where it is reached, less what is another machine's.
+struct Claim {
+    advertise: Vec<IpAddr>,
+    endpoints: Vec<String>,
+    /// Each with the machine that has it.
+    taken: BTreeMap<String, String>,
+}
+
+/// Whose address it is was said first by the machine that is registered with it, and holds until that
+/// machine says another one, or is taken out: what a report says must not draw others' calls to its machine.
+fn claim(
+    snapshot: &Snapshot,
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+    report: &NodeReport,
+) -> Claim {
+    let port = snapshot.cluster.spec.api_port;
+    let hidden = |node: &NodeEntry| node.reach.behind_nat;
+    let own = snapshot.nodes.get(name);
+    let mut taken = BTreeMap::new();
+    let mut is_free = |place: String, is_api: bool| {
+        let own_is_hidden = own.is_some_and(hidden);
+        if own_is_hidden && !is_api && is_of_own_network(&place) {
+            return true;
+        }
+        let own_has = own.is_some_and(|own| is_registered(own, &place, port));
+        let holder = snapshot.nodes.iter().find(|(other, node)| {
+            if *other == name
+                || is_api && (hidden(node) || own_is_hidden)
+                || !is_registered(node, &place, port)
+            {
+                return false;
+            }
+            // Both are registered with it: the older one has it.
+            let earlier = own.filter(|_| own_has).is_none_or(|own| {
+                let age = |one: &NodeEntry| one.registration.value.created;
+                (age(node), other.as_str()) < (age(own), name)
+            });
+            earlier && !has_left(heard, other, node, &place, port)
+        });
+        match holder {
+            Some((other, _)) => {
+                taken.insert(place, other.clone());
+                false
+            }
+            None => true,
+        }
+    };
+    let advertise = report.advertise.iter().copied();
+    let advertise = advertise
+        .filter(|address| is_free(api_place(*address, port), true))
+        .collect();
+    let endpoints = report.endpoints.iter();
+    let endpoints = endpoints
+        .filter(|endpoint| is_free((*endpoint).clone(), false))
+        .cloned()
+        .collect();
+    Claim {
+        advertise,
+        endpoints,
+        taken,
+    }
+}
+
+/// Whether [`Places::of_node`] has it, without making all of them: each machine's reports are compared with each other machine.
+fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
+    let hidden = node.reach.behind_nat;
+    if node.endpoints.iter().any(|one| one == place) {
+        return !(hidden && is_of_own_network(place));
+    }
+    let Some((host, port)) = place.rsplit_once(':').filter(|_| !hidden) else {
+        return false;
+    };
+    if port.parse() != Ok(api_port) {
+        return false;
+    }
+    let host = host.trim_matches(['[', ']']);
+    match host.parse::<IpAddr>() {
+        Ok(address) => node.registration.value.advertise.contains(&address),
+        Err(_) => node.reach.names.iter().any(|name| name == host),
+    }
+}
+
+/// A machine reports by now that it is reached elsewhere.
+fn has_left(
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+    node: &NodeEntry,
+    place: &str,
+    port: u16,
+) -> bool {
+    let report = heard.get(name).and_then(|heard| heard.report);
+    let says = |report: &&NodeReport| !report.advertise.is_empty() && !report.endpoints.is_empty();
+    report.filter(says).is_some_and(|report| {
+        let now = Places::of(&report.advertise, &node.reach, &report.endpoints, port);
+        !now.0.contains(place)
+    })
+}
+
+/// The condition of a machine that says another machine's address is its own.
+pub(crate) fn address_condition(
+    snapshot: &Snapshot,
+    heard: &BTreeMap<&str, Heard<'_>>,
+    name: &str,
+) -> Option<Condition> {
+    let report = heard.get(name).and_then(|heard| heard.report)?;
+    let taken = claim(snapshot, heard, name, report).taken;
+    let each = taken
+        .iter()
+        .map(|(place, other)| format!("{place} is the address of machine {other}"));
+    let message = each.collect::<Vec<_>>().join(", ");
+    (!taken.is_empty()).then(|| Condition {
+        kind: ADDRESSES_CONDITION.to_owned(),
+        status: false,
+        reason: Reason::AddressTaken.into(),
+        message: format!("{message}; it was registered first, and others are not sent elsewhere"),
+        since: String::new(),
+    })
+}
+
+/// A warning when [`address_condition`] appears, or speaks of other addresses.
+pub(crate) fn address_event(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    (before, status): (&NodeStatusRecord, &NodeStatusRecord),
+) {
+    let find = |one: &NodeStatusRecord| {
+        let mut conditions = one.conditions.iter();
+        let found = conditions.find(|one| one.kind == ADDRESSES_CONDITION);
+        found.map(|one| one.message.clone())
+    };
+    let Some(message) = find(status).filter(|message| find(before).as_ref() != Some(message))
+    else {
+        return;
+    };
+    let uid = draft.snapshot.nodes.get(name);
+    let object = ObjectReference {
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: uid.map_or_else(String::new, |node| node.registration.value.uid.clone()),
+    };
+    let message = format!("machine {name} says that it has an address of another one: {message}");
+    draft.event(
+        group,
+        EventKind::Warning,
+        EventReason::AddressTaken,
+        object,
+        message,
+    );
+}
+
+/// Writes where a machine is reached, and the keys of its certificates as a member, when its agent says
+/// something else than what is stored. An agent that does not know says nothing.
+pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>>) {
+    for (name, node) in &draft.snapshot.nodes {
+        let Some(report) = heard.get(name.as_str()).and_then(|heard| heard.report) else {
+            continue;
+        };
+        let registration = &node.registration;
+        let mut group = Group::default();
+        let mut conditions = Vec::new();
+        let claim = claim(draft.snapshot, heard, name, report);
+        let endpoints = !claim.endpoints.is_empty() && claim.endpoints != node.endpoints;
+        if endpoints {
+            let key = keys::network_node(name, "wg_endpoints");
+            group.put(key, &claim.endpoints);
+        }
+        let mut changed = registration.value.clone();
+        if !claim.advertise.is_empty() {
+            changed.advertise.clone_from(&claim.advertise);
+        }
+        // The report came with the certificate for the machine's registered key.
+        if report.member_keys.is_complete() {
+            changed.member_keys.clone_from(&report.member_keys);
+        }
+        if changed != registration.value {
+            group.put(keys::registration(name), &changed);
+            // Its labels, or what else a person decides, may change in this moment.
+            let key = keys::registration(name);
+            conditions.push(Compare::ModRevision(key, registration.revision));
+        }
+        if endpoints {
+            let object = ObjectReference {
+                kind: "Node".to_owned(),
+                name: name.clone(),
+                namespace: String::new(),
+                uid: registration.value.uid.clone(),
+            };
+            let message = format!(
+                "others reach machine {name} at {}",
+                claim.endpoints.join(" ")
+            );
+            draft.event(
+                &mut group,
+                EventKind::Normal,
+                EventReason::EndpointsChanged,
+                object,
+                message,
+            );
+        }
+        draft.commit(group, format!("endpoints of machine {name}"), conditions);
+    }
+}
+
+/// Writes the list when it is another than the registrations make.
+pub(crate) fn plan_endpoints(draft: &mut Draft<'_>) {
+    let wanted = ClusterEndpoints::of(draft.snapshot);
+    let stored = draft.snapshot.endpoints.as_ref();
+    if stored.map_or(wanted.machines.is_empty(), |stored| stored.value == wanted) {
+        return;
+    }
+    let mut group = Group::default();
+    group.put(keys::ENDPOINTS.to_owned(), &wanted);
+    draft.commit(group, "endpoints of the machines".to_owned(), Vec::new());
+}

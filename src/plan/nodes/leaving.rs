@@ -1,0 +1,53 @@
+//! Machines that leave for good: their instances go first, then all that was written for them.
+//! What ran there is made anew elsewhere by the plan after.
+
+use crate::{
+    EventKind,
+    draft::{Draft, Group},
+};
+use kat_types::{api::ObjectReference, keys, reason::EventReason};
+
+/// True when a machine leaves; nothing else is planned in the same round.
+pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
+    let snapshot = draft.snapshot;
+    let mut leaving = false;
+    for (name, node) in &snapshot.nodes {
+        if !node.registration.value.deleting {
+            continue;
+        }
+        leaving = true;
+        let mut group = Group::default();
+        for (id, entry) in &snapshot.instances {
+            if entry.node != *name {
+                continue;
+            }
+            draft.remove(&mut group, name, id);
+            if Draft::is_full(&group) {
+                let full = std::mem::take(&mut group);
+                draft.commit(full, format!("instances of machine {name}"), Vec::new());
+            }
+        }
+        draft.commit(group, format!("instances of machine {name}"), Vec::new());
+        let mut group = Group::default();
+        let object = ObjectReference {
+            kind: "Node".to_owned(),
+            name: name.clone(),
+            namespace: String::new(),
+            uid: node.registration.value.uid.clone(),
+        };
+        let message = format!("machine {name} is no part of the cluster any more");
+        draft.event(
+            &mut group,
+            EventKind::Normal,
+            EventReason::NodeLeft,
+            object,
+            message,
+        );
+        group.delete(keys::registration(name));
+        group.delete(keys::node_status(name));
+        group.delete_prefix(keys::network_node(name, ""));
+        group.delete_prefix(keys::node_desired(name));
+        draft.commit(group, format!("machine {name} leaves"), Vec::new());
+    }
+    leaving
+}

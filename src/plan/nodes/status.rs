@@ -1,0 +1,383 @@
+//! Statuses of machines and of their instances, from what the agents report.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::endpoints;
+use crate::{
+    EventKind, EventWord, NodeEntry,
+    draft::{Draft, Group},
+    images,
+    nodes::{
+        node_loss as loss,
+        node_loss::{Heard, Losses},
+    },
+    volumes::moves,
+};
+use kat_types::records::{InstanceRecord, NodeStatusRecord};
+use kat_types::{
+    api::{
+        Health, InstancePhase, InstanceReport, NodePhase, NodeReport, ObjectReference,
+        VolumeMoveReport,
+        report_bounds::{Words, shorten_words},
+    },
+    keys,
+    reason::{EventReason, Reason},
+};
+
+/// Most bytes of what is kept of what a machine says of its instances.
+const STATUS_WORDS: usize = 256 * 1024;
+
+/// The status of every machine as of now; writes those whose meaning changed.
+pub(crate) fn plan_nodes(
+    draft: &mut Draft<'_>,
+    all_heard: &BTreeMap<&str, Heard<'_>>,
+    losses: &Losses,
+) -> BTreeMap<String, NodeStatusRecord> {
+    let mut statuses = BTreeMap::new();
+    for (name, node) in &draft.snapshot.nodes {
+        let Some(heard) = all_heard.get(name.as_str()) else {
+            continue;
+        };
+        let before = node
+            .status
+            .as_ref()
+            .map(|stored| stored.value.clone())
+            .unwrap_or_default();
+        let frozen = draft.frozen.machine(name).cloned();
+        let mut status = match heard.report.filter(|_| frozen.is_none()) {
+            Some(report) => {
+                let status = reported_status(&before, report, draft.now);
+                keep_unsaid(draft, name, &before, status)
+            }
+            None => NodeStatusRecord {
+                schema: 1,
+                ..before.clone()
+            },
+        };
+        if heard.report.is_some() {
+            let taken = endpoints::address_condition(draft.snapshot, all_heard, name);
+            status.conditions.extend(taken);
+        }
+        let (phase, mut reason, mut message) = phase(draft, name, node, &before, heard, losses);
+        if let Some(frozen) = &frozen
+            && phase != NodePhase::NotReady
+        {
+            reason = Reason::NotWritable.into();
+            message = frozen.to_string();
+        }
+        status.since = if before.phase == phase {
+            before.since.or(Some(draft.now))
+        } else {
+            Some(draft.now)
+        };
+        (status.phase, status.reason, status.message) = (phase, reason, message);
+        if node.status.is_none() || status != before {
+            let mut group = Group::default();
+            node_events(draft, &mut group, name, node, &before, &status);
+            endpoints::address_event(draft, &mut group, name, (&before, &status));
+            let uid = node.registration.value.uid.as_str();
+            images::care_events(draft, &mut group, (name, uid), &before, &status);
+            instance_events(draft, &mut group, name, &before, &status);
+            moves::move_events(draft, &mut group, name, (&before, &status));
+            group.put(keys::node_status(name), &status);
+            draft.commit(group, format!("status of machine {name}"), Vec::new());
+        }
+        statuses.insert(name.clone(), status);
+    }
+    statuses
+}
+
+/// Phase, reason and message of a machine.
+fn phase(
+    draft: &mut Draft<'_>,
+    name: &str,
+    node: &NodeEntry,
+    before: &NodeStatusRecord,
+    heard: &Heard<'_>,
+    losses: &Losses,
+) -> (NodePhase, String, String) {
+    let timeout = loss::timeout(draft.snapshot);
+    if heard.silent >= timeout {
+        let silent = format!(
+            "machine {name} has not reported for {} s",
+            timeout.as_secs()
+        );
+        return match losses.why_not(name) {
+            Some(why) => (
+                NodePhase::NotReady,
+                Reason::MostMachinesLost.into(),
+                format!("{silent}; {why}"),
+            ),
+            None => (NodePhase::NotReady, Reason::NoHeartbeat.into(), silent),
+        };
+    }
+    draft.wake(timeout.saturating_sub(heard.silent));
+    if heard.report.is_none() {
+        return (before.phase, before.reason.clone(), before.message.clone());
+    }
+    let (phase, reason, message) =
+        match (node.registration.value.draining, draft.has_instances(name)) {
+            (true, false) => (
+                NodePhase::Drained,
+                Some(Reason::Drained),
+                "nothing is left on the machine",
+            ),
+            (true, true) => (
+                NodePhase::Draining,
+                Some(Reason::Draining),
+                "instances are on their way elsewhere",
+            ),
+            (false, _) => (NodePhase::Ready, None, ""),
+        };
+    let reason = Reason::word_or_empty(reason).to_owned();
+    (phase, reason, message.to_owned())
+}
+
+/// A machine's status as it reports it; its phase stays as before.
+pub fn reported_status(
+    before: &NodeStatusRecord,
+    report: &NodeReport,
+    now: Timestamp,
+) -> NodeStatusRecord {
+    let instances = report.workload_instances.iter().map(|instance| {
+        let earlier = before.instances.get(&instance.instance_id);
+        (
+            instance.instance_id.clone(),
+            instance_record(instance, earlier, now),
+        )
+    });
+    NodeStatusRecord {
+        schema: 1,
+        capacity: report.resources.capacity,
+        allocatable: report.resources.allocatable,
+        addresses: report.addresses.clone(),
+        version: report.version.clone(),
+        instances: instances.collect(),
+        desired_revision: report.desired_revision,
+        user_indexes: report.user_indexes.clone(),
+        conditions: report.conditions.clone(),
+        assignment_schema: report.assignment_schema,
+        data_path: report.data_path,
+        volume_shared: report.volume_shared,
+        host_network: report.host_network,
+        made_volumes: report.made_volumes.clone(),
+        removed_volumes: report.removed_volumes.clone(),
+        volume_moves: report
+            .volume_moves
+            .iter()
+            .map(VolumeMoveReport::meaning)
+            .collect(),
+        // An agent that has removed none since it began to count takes nothing back.
+        images_removed: images::removed(report.images_removed.as_ref())
+            .or_else(|| before.images_removed.clone()),
+        ..before.clone()
+    }
+}
+
+/// Keeps what a report does not take back.
+///
+/// A report may say less than there is: workers that have not looked yet say nothing of their
+/// instances, and an agent that has not confirmed a list yet (its revision is 0) does not know of
+/// users from before its start. So what was said of an instance holds until something else is said
+/// of it or it is no longer assigned to the machine, and a user is gone when an agent says so
+/// that has confirmed a list.
+fn keep_unsaid(
+    draft: &Draft<'_>,
+    name: &str,
+    before: &NodeStatusRecord,
+    mut status: NodeStatusRecord,
+) -> NodeStatusRecord {
+    for (id, earlier) in &before.instances {
+        let assigned = draft.snapshot.instances.get(id);
+        if !status.instances.contains_key(id) && assigned.is_some_and(|entry| entry.node == name) {
+            status.instances.insert(id.clone(), earlier.clone());
+        }
+    }
+    // A machine speaks of its own instances alone.
+    status.instances.retain(|id, _| {
+        let assigned = draft.snapshot.instances.get(id);
+        assigned.is_some_and(|entry| entry.node == name)
+    });
+    let (mut users, unexplained): (BTreeSet<u32>, BTreeSet<u32>) = status
+        .user_indexes
+        .iter()
+        .partition(|index| has_had(draft, name, before, **index));
+    if status.desired_revision == 0 {
+        users.extend(&before.user_indexes);
+    }
+    status.user_indexes = users.into_iter().collect();
+    status.unexplained_indexes = unexplained.into_iter().collect();
+    let words = status.instances.values_mut().map(|record| Words {
+        message: &mut record.message,
+        conditions: &mut record.conditions,
+        containers: &mut record.containers,
+    });
+    shorten_words(words.collect(), STATUS_WORDS);
+    status
+}
+
+/// The machine has, or had, an instance or data of the user.
+fn has_had(draft: &Draft<'_>, name: &str, before: &NodeStatusRecord, index: u32) -> bool {
+    let snapshot = draft.snapshot;
+    let removals = snapshot.removals.get(name);
+    let moves = snapshot.moves.get(name);
+    before.user_indexes.contains(&index)
+        || draft.has_user(name, index)
+        || removals.is_some_and(|all| all.values().any(|one| one.index == index))
+        || moves.is_some_and(|all| all.values().any(|one| one.index == index))
+}
+
+fn instance_record(
+    report: &InstanceReport,
+    before: Option<&InstanceRecord>,
+    now: Timestamp,
+) -> InstanceRecord {
+    // The clock of another leader may be ahead. A program may have ended and begun again between two reports.
+    let since = before
+        .filter(|before| before.phase == report.phase && report.restarts <= before.restarts)
+        .and_then(|before| Some(before.since?.min(now)));
+    InstanceRecord {
+        phase: report.phase,
+        reason: report.reason.clone(),
+        message: report.message.clone(),
+        health: report.health_status,
+        restarts: report.restarts,
+        since: since.or(Some(now)),
+        exit_code: report.exit_code,
+        image_digest: (!report.image_id.is_empty()).then(|| report.image_id.clone()),
+        container_id: report.container_id.clone(),
+        template_hash: report.template_hash.clone(),
+        conditions: report.conditions.clone(),
+        containers: report.containers.clone(),
+    }
+}
+
+fn node_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    node: &NodeEntry,
+    before: &NodeStatusRecord,
+    status: &NodeStatusRecord,
+) {
+    let now = (status.phase, status.reason.as_str());
+    if (before.phase, before.reason.as_str()) == now {
+        return;
+    }
+    let object = ObjectReference {
+        kind: "Node".to_owned(),
+        name: name.to_owned(),
+        namespace: String::new(),
+        uid: node.registration.value.uid.clone(),
+    };
+    let message = || status.message.clone();
+    let (kind, reason, message) = match (status.phase, Reason::from_word(&status.reason)) {
+        (_, Some(Reason::NotWritable)) => (EventKind::Warning, EventReason::NotWritable, message()),
+        (NodePhase::NotReady, Some(Reason::MostMachinesLost)) => {
+            (EventKind::Warning, EventReason::MostMachinesLost, message())
+        }
+        _ if before.phase == status.phase => return,
+        (NodePhase::NotReady, _) => (EventKind::Warning, EventReason::NodeNotReady, message()),
+        (NodePhase::Ready, _) => (
+            EventKind::Normal,
+            EventReason::NodeReady,
+            format!("machine {name} is ready"),
+        ),
+        (NodePhase::Drained, _) => (
+            EventKind::Normal,
+            EventReason::NodeDrained,
+            format!("nothing is left on machine {name}"),
+        ),
+        _ => return,
+    };
+    draft.event(group, kind, reason, object, message);
+}
+
+fn instance_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    name: &str,
+    before: &NodeStatusRecord,
+    status: &NodeStatusRecord,
+) {
+    for (id, record) in &status.instances {
+        let earlier = before.instances.get(id);
+        let same = earlier.is_some_and(|earlier| {
+            (earlier.phase, &earlier.reason, earlier.health)
+                == (record.phase, &record.reason, record.health)
+        });
+        let Some(entry) = draft.snapshot.instances.get(id) else {
+            continue;
+        };
+        if entry.node != name {
+            continue;
+        }
+        if same {
+            continue;
+        }
+        let assignment = &entry.assignment.value;
+        let object = ObjectReference {
+            kind: "Instance".to_owned(),
+            name: id.clone(),
+            namespace: assignment.namespace.clone(),
+            uid: assignment.workload_uid.clone(),
+        };
+        let node = &entry.node;
+        let (kind, reason, message): (_, EventWord<'_>, _) = match record.phase {
+            InstancePhase::Running => {
+                let ran = earlier.is_some_and(|one| one.phase == InstancePhase::Running);
+                match record.health {
+                    Health::Unhealthy => (
+                        EventKind::Warning,
+                        EventReason::Unhealthy.into(),
+                        record.message.clone(),
+                    ),
+                    Health::Healthy if ran => (
+                        EventKind::Normal,
+                        EventReason::Healthy.into(),
+                        "its health check succeeds".to_owned(),
+                    ),
+                    Health::NotApplicable if ran && !record.containers.is_empty() => (
+                        EventKind::Normal,
+                        EventReason::Healthy.into(),
+                        "its sidecars run".to_owned(),
+                    ),
+                    _ if ran && record.health == Health::PendingCheck => continue,
+                    _ => (
+                        EventKind::Normal,
+                        EventReason::Started.into(),
+                        format!("started on {node}"),
+                    ),
+                }
+            }
+            // The leader's own event says why.
+            InstancePhase::Stopping => continue,
+            InstancePhase::Stopped => (
+                EventKind::Normal,
+                EventReason::Stopped.into(),
+                format!("stopped on {node}"),
+            ),
+            InstancePhase::Succeeded => (
+                EventKind::Normal,
+                EventReason::Succeeded.into(),
+                format!("ended well on {node}"),
+            ),
+            // It is as it should be.
+            _ if record.reason == Reason::InitContainerRunning => continue,
+            _ if !record.reason.is_empty() => (
+                EventKind::Warning,
+                EventWord::Reported(&record.reason),
+                record.message.clone(),
+            ),
+            _ => continue,
+        };
+        draft.event(group, kind, reason, object, message);
+        // Events ahead of their status are safe alone: told again, they are counted as repeats.
+        if Draft::is_full(group) {
+            let full = std::mem::take(group);
+            draft.commit(full, format!("events of machine {name}"), Vec::new());
+        }
+    }
+}

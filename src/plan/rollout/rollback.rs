@@ -1,0 +1,91 @@
+//! `autoRollback`: a generation that stalled gives way to the last one that was wholly healthy.
+
+use super::slot::LiveInstance;
+use crate::{EventKind, service::WorkloadPlanner, status, status::Trouble};
+use kat_types::{keys, transaction::Compare};
+use kat_types::{
+    reason::EventReason,
+    records::{GenerationRecord, Origin, WorkloadMeta},
+    stored::WorkloadKey,
+};
+
+impl WorkloadPlanner<'_, '_, '_> {
+    /// Writes the content of the last good generation as a new one; false where there is none, or
+    /// where the one that stalled was gone back to itself: it is done once, and never in a circle.
+    pub(crate) fn go_back(&mut self, all: &[LiveInstance<'_>]) -> bool {
+        let (meta, archive) = (&self.entry.meta.value, &self.entry.archive);
+        let origin = |generation| Some(archive.get(&generation)?.record.as_ref()?.origin);
+        if matches!(
+            origin(meta.generation),
+            Some(Origin::RolledBack | Origin::RolledBackItself)
+        ) {
+            return false;
+        }
+        // The newest alone: one before it is of a version that another good one has replaced.
+        let good = self.record.good.iter().rev();
+        let found = good.copied().find(|good| *good < meta.generation);
+        let found = found.and_then(|good| {
+            let archived = archive.get(&good)?;
+            let record = archived.record.as_ref()?;
+            let differs = record.is_another(meta);
+            (differs && !archived.files.is_empty()).then_some((good, archived, record))
+        });
+        let Some((good, archived, record)) = found else {
+            return false;
+        };
+        let trouble = status::trouble(all).as_ref().map(Trouble::sentence);
+        let trouble = trouble
+            .or_else(|| all.iter().find_map(status::unchecked))
+            .or_else(|| self.unschedulable.clone());
+        let why = format!(
+            "generation {} made no progress{}; generation {good} is taken again",
+            meta.generation,
+            trouble.map_or_else(String::new, |why| format!(" ({why})")),
+        );
+        let meta = WorkloadMeta {
+            generation: meta.generation + 1,
+            spec_hash: record.spec_hash.clone(),
+            template_hash: record.template_hash.clone(),
+            restarted: record.restarted,
+            image: record.image.clone(),
+            updated: self.draft.now,
+            ..meta.clone()
+        };
+        let record = GenerationRecord {
+            schema: 1,
+            applied: self.draft.now,
+            by: String::new(),
+            origin: Origin::RolledBackItself,
+            of: Some(good),
+            why: why.clone(),
+            ..record.clone()
+        };
+        // Each file is written twice.
+        let files = archived.files.values().map(|file| file.value.len());
+        self.make_room(2 * files.sum::<usize>());
+        self.workload_event(EventKind::Warning, EventReason::RolledBack, why);
+        let mut group = std::mem::take(&mut self.group);
+        let WorkloadKey { namespace, name } = self.key;
+        for (file, text) in &archived.files {
+            group.put_text(keys::manifest(namespace, name, file), &text.value);
+            let copy = keys::archive_file(namespace, name, meta.generation, file);
+            group.put_text(copy, &text.value);
+        }
+        let gone = self.entry.files.keys();
+        for file in gone.filter(|file| !archived.files.contains_key(*file)) {
+            group.delete(keys::manifest(namespace, name, file));
+        }
+        let outdated = self.entry.outdated(meta.generation).into_iter();
+        for generation in outdated.filter(|generation| *generation != good) {
+            group.delete_prefix(keys::archive_generation(namespace, name, generation));
+        }
+        let archive_meta = keys::archive_meta(namespace, name, meta.generation);
+        group.put(archive_meta, &record);
+        let meta_key = keys::workload_meta(namespace, name);
+        group.put(meta_key.clone(), &meta);
+        let unchanged = Compare::ModRevision(meta_key, self.entry.meta.revision);
+        let reason = format!("workload {} goes back to generation {good}", self.key);
+        self.draft.commit(group, reason, vec![unchanged]);
+        true
+    }
+}

@@ -1,0 +1,167 @@
+//! A slot of a workload: which of its instances keeps it, and which have to go.
+//!
+//! A slot has one instance. Its successor stands beside it until it is healthy: of another version,
+//! or because the machine is drained or lost. What is on a lost machine may still run there, and is
+//! kept until then: it takes its slot back if its machine returns before.
+
+use std::sync::Arc;
+
+use crate::services::serving;
+use kat_types::api::InstancePhase;
+use kat_types::{
+    assignment::{Assignment, Wanted},
+    records::InstanceRecord,
+};
+
+/// An assignment with what its machine says of it.
+pub(crate) struct LiveInstance<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) node: &'a str,
+    pub(crate) assignment: &'a Arc<Assignment>,
+    pub(crate) record: Option<InstanceRecord>,
+    /// It is of the version that is wanted.
+    pub(crate) current: bool,
+    /// Its machine does not answer: nothing is known of it.
+    pub(crate) away: bool,
+    /// It is to be replaced on another machine: its own is lost, or being drained.
+    pub(crate) leaves: bool,
+    /// It has data, and is replaced nowhere else while its machine is lost.
+    pub(crate) waits: bool,
+    /// Its machine is lost, and has stopped it by itself.
+    pub(crate) fenced: bool,
+    /// Its machine has stopped it because its disk ran full, and is short of disk space still; no data ties it to that
+    /// machine.
+    pub(crate) evicted: bool,
+}
+
+impl LiveInstance<'_> {
+    /// It runs and nothing says that it is ill.
+    pub(crate) fn healthy(&self) -> bool {
+        !self.away && self.record.as_ref().is_some_and(serving::is_healthy)
+    }
+
+    /// Its program ended for good.
+    pub(crate) fn over(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| {
+            matches!(
+                record.phase,
+                InstancePhase::Failed | InstancePhase::Succeeded
+            )
+        })
+    }
+
+    pub(crate) fn wanted(&self) -> bool {
+        self.assignment.wanted == Wanted::Running
+    }
+
+    fn stays(&self) -> bool {
+        self.current && !self.leaves
+    }
+}
+
+/// The wanted instances of one slot.
+#[derive(Default)]
+pub(crate) struct Slot<'l, 'a> {
+    instances: Vec<&'l LiveInstance<'a>>,
+}
+
+impl<'l, 'a> Slot<'l, 'a> {
+    pub(crate) fn add(&mut self, live: &'l LiveInstance<'a>) {
+        self.instances.push(live);
+    }
+
+    /// The instance that keeps the slot: the best of those of the wanted version that need not go.
+    pub(crate) fn best(&self) -> Option<&'l LiveInstance<'a>> {
+        best(self.instances.iter().copied().filter(|live| live.stays()))
+    }
+
+    /// The others like the best one. One whose machine is away is kept while it may still have to
+    /// take over.
+    pub(crate) fn surplus(
+        &self,
+        kept: &LiveInstance<'_>,
+    ) -> impl Iterator<Item = &'l LiveInstance<'a>> {
+        let (id, healthy) = (kept.id, kept.healthy());
+        self.instances
+            .iter()
+            .copied()
+            .filter(move |live| live.stays() && live.id != id && (healthy || !live.away))
+    }
+
+    /// The best of those that have to go.
+    pub(crate) fn predecessor(&self) -> Option<&'l LiveInstance<'a>> {
+        best(self.predecessors())
+    }
+
+    /// Those that have to go once their successor is healthy.
+    pub(crate) fn predecessors(&self) -> impl Iterator<Item = &'l LiveInstance<'a>> {
+        self.instances.iter().copied().filter(|live| !live.stays())
+    }
+
+    /// Those of them that nobody needs: another serves until the successor is there. What is away
+    /// may take over again.
+    pub(crate) fn outdone(
+        &self,
+        kept: &LiveInstance<'_>,
+    ) -> impl Iterator<Item = &'l LiveInstance<'a>> {
+        let id = kept.id;
+        self.predecessors()
+            .filter(move |live| live.id != id && !(live.current && live.away))
+    }
+
+    /// The one of the same version that takes the place of one that leaves its machine.
+    pub(crate) fn mover(&self, leaving: &LiveInstance<'_>) -> Option<&'l LiveInstance<'a>> {
+        let hash = &leaving.assignment.template_hash;
+        let like = |live: &&LiveInstance<'_>| {
+            live.id != leaving.id && live.assignment.template_hash == *hash && !live.leaves
+        };
+        best(
+            self.predecessors()
+                .filter(|live| leaving.leaves && like(live) && !live.over()),
+        )
+    }
+
+    /// An instance of an earlier version is on its way to another machine.
+    pub(crate) fn is_moving(&self) -> bool {
+        let before = self.predecessor();
+        before.is_some_and(|before| self.mover(before).is_some())
+    }
+
+    /// Nothing of it serves, and something is on its way without trouble.
+    pub(crate) fn begins(&self) -> bool {
+        let on_its_way = |live: &&LiveInstance<'_>| {
+            let record = live.record.as_ref();
+            !live.away
+                && record.is_none_or(|record| {
+                    record.reason.is_empty()
+                        && !live.over()
+                        && !matches!(
+                            record.phase,
+                            InstancePhase::Running | InstancePhase::Restarting
+                        )
+                })
+        };
+        !self.serves() && self.instances.iter().any(on_its_way)
+    }
+
+    /// One of its instances is healthy.
+    pub(crate) fn serves(&self) -> bool {
+        self.instances.iter().any(|live| live.healthy())
+    }
+}
+
+/// The healthiest; among the same, the one that has been there the longest.
+fn best<'l, 'a>(lives: impl Iterator<Item = &'l LiveInstance<'a>>) -> Option<&'l LiveInstance<'a>>
+where
+    'a: 'l,
+{
+    lives.min_by_key(|live| {
+        (
+            !live.healthy(),
+            live.away,
+            live.over(),
+            live.assignment.created,
+            live.id,
+        )
+    })
+}

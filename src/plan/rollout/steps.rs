@@ -1,0 +1,528 @@
+//! Instances of a Service: one live instance for each slot, its successor beside it or after it, and
+//! a growing delay before a failed one is replaced (RFC001-KAT 4.5).
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::slot::{LiveInstance, Slot};
+use crate::{
+    ParsedWorkload,
+    rollout::{Strategy, budget::RolloutBudget, in_place, replicas},
+    service::WorkloadPlanner,
+};
+use kat_types::api::InstancePhase;
+use kat_types::assignment::Assignment;
+use kat_types::backoff::Backoff;
+use kat_types::reason::EventReason;
+
+/// Delay before a failed instance is replaced.
+const DELAYS: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(300));
+/// After so long without a failure the delay starts anew.
+const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
+/// An instance that its machine has stopped because of its disk is placed elsewhere when it has not started again by then.
+const EVICTED_FOR: Duration = Duration::from_secs(300);
+
+impl WorkloadPlanner<'_, '_, '_> {
+    pub(crate) fn converge(&mut self, parsed: &ParsedWorkload, all: &[LiveInstance<'_>]) {
+        let replicas = replicas(&parsed.workload.spec);
+        let mut slots: BTreeMap<u32, Slot<'_, '_>> = BTreeMap::new();
+        let mut surplus = Vec::new();
+        // What has data that moves is stopped already, and its slot is one that nothing can fill.
+        let stays = |live: &&LiveInstance<'_>| live.wanted() && !self.draft.stops(live.id);
+        for live in all.iter().filter(stays) {
+            match live.assignment.slot < replicas {
+                true => slots.entry(live.assignment.slot).or_default().add(live),
+                false => surplus.push(live),
+            }
+        }
+        let spec = &parsed.workload.spec;
+        let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
+        let strategy = Strategy::of(spec, replicas, in_place);
+        let simultaneous = strategy.simultaneous;
+        // What is new waits for the end of all of another version, and none of those for what is new.
+        let others_end = simultaneous && !self.entry.meta.value.paused;
+        self.shrink(replicas, &slots, surplus, others_end);
+        self.forgive(all);
+        let mut turn = self.turn(strategy, replicas, all, &slots);
+        let mut waiting = Vec::new();
+        for slot in 0..replicas {
+            let here = slots.remove(&slot).unwrap_or_default();
+            match (here.best(), here.predecessor()) {
+                (Some(best), _) => self.converge_slot(parsed, slot, &here, best, &mut turn),
+                (None, None) => self.fill(parsed, slot, &mut turn),
+                (None, Some(before)) => {
+                    if !self.keep_one(&here, before) {
+                        waiting.push((before.healthy(), !before.leaves, slot, before));
+                    }
+                }
+            }
+        }
+        // Where there is least to lose comes first.
+        waiting.sort_by_key(|(healthy, stays, slot, _)| (*healthy, *stays, *slot));
+        for (.., slot, before) in waiting {
+            self.succeed(parsed, slot, before, &mut turn);
+        }
+    }
+
+    /// Stops what is beyond the wanted number: what does not serve, then older versions, then the
+    /// highest slots. What serves stays as long as those that are to stay don't; with `others_end` only
+    /// what is of the wanted version.
+    fn shrink(
+        &mut self,
+        replicas: u32,
+        slots: &BTreeMap<u32, Slot<'_, '_>>,
+        mut surplus: Vec<&LiveInstance<'_>>,
+        others_end: bool,
+    ) {
+        let serving = slots.values().filter(|slot| slot.serves()).count();
+        let mut serving = serving + surplus.iter().filter(|live| live.healthy()).count();
+        surplus.sort_by_key(|live| {
+            let slot = std::cmp::Reverse(live.assignment.slot);
+            (live.healthy(), live.current, slot)
+        });
+        for live in surplus {
+            let wanted = usize::try_from(replicas).unwrap_or(usize::MAX);
+            let may_stay = live.current || !others_end;
+            if live.healthy() && serving <= wanted && may_stay {
+                if live.leaves {
+                    self.can_not_leave(live, "it serves in the place of one that does not");
+                    serving -= usize::from(self.draft.stops(live.id));
+                }
+                continue;
+            }
+            serving -= usize::from(live.healthy());
+            self.stop(live, "fewer replicas are wanted");
+        }
+    }
+
+    fn turn<'l>(
+        &mut self,
+        strategy: Strategy,
+        replicas: u32,
+        all: &'l [LiveInstance<'_>],
+        slots: &BTreeMap<u32, Slot<'l, '_>>,
+    ) -> RolloutBudget<'l> {
+        let ends = |live: &&LiveInstance<'_>| {
+            let phase = live.record.as_ref().map(|record| record.phase);
+            let may_run = !live.away || (live.assignment.writes_data() && !live.fenced);
+            !live.wanted() && may_run && phase != Some(InstancePhase::Stopped)
+        };
+        let other = |live: &&LiveInstance<'_>| !live.current;
+        let mut others: Vec<_> = all.iter().filter(other).collect();
+        others.sort_by_key(|live| live.wanted());
+        let rolling = others.iter().any(|live| live.wanted());
+        let mut turn = RolloutBudget {
+            strategy,
+            paused: self.entry.meta.value.paused,
+            held: self.is_held(),
+            proven: false,
+            busy: 0,
+            moving: 0,
+            down: 0,
+            ill: 0,
+            ill_new: 0,
+            broken: 0,
+            ending: all
+                .iter()
+                .filter(ends)
+                .map(|live| live.assignment.slot)
+                .collect(),
+            ended: all
+                .iter()
+                .filter(|live| !live.wanted() && live.current)
+                .map(|live| live.assignment.slot)
+                .collect(),
+            away: all
+                .iter()
+                .filter(|live| live.away && ends(live))
+                .map(|live| {
+                    let LiveInstance { id, node, .. } = live;
+                    let why = format!(
+                        "{id} may still write to its data on {node}, which does not answer"
+                    );
+                    (live.assignment.slot, why)
+                })
+                .collect(),
+            other_runs: others.iter().any(|live| live.wanted() && !live.away),
+            bare: all.is_empty(),
+            others: others
+                .iter()
+                .map(|live| (live.assignment.slot, live.assignment.as_ref()))
+                .collect(),
+        };
+        for slot in 0..replicas {
+            let here = slots.get(&slot);
+            if strategy.stops_first && here.is_none_or(Slot::begins) {
+                turn.down += 1;
+                continue;
+            }
+            let best = here.and_then(|here| Some((here.best()?, here)));
+            let Some((best, here)) = best else {
+                turn.moving += usize::from(here.is_some_and(Slot::is_moving));
+                let before = here.and_then(Slot::predecessor);
+                let missing = before.is_none_or(|before| before.away);
+                turn.down += usize::from(strategy.stops_first && missing);
+                let ill = before.is_some_and(|before| !before.away && !before.healthy());
+                turn.ill += usize::from(ill);
+                let is_new = before.is_some_and(|before| before.current);
+                turn.ill_new += usize::from(ill && is_new);
+                turn.broken += usize::from(ill);
+                continue;
+            };
+            let before = here.predecessor();
+            // With nothing to replace, an instance that is just starting or ill holds nobody up.
+            let settled = match before.is_none() && !rolling {
+                true => best.healthy() || !strategy.stops_first,
+                false => self.has_taken_over(best, here),
+            };
+            turn.proven |= settled;
+            if settled {
+                continue;
+            }
+            if best.away {
+                turn.down += usize::from(strategy.stops_first);
+                continue;
+            }
+            turn.broken += usize::from(best.over());
+            match before.is_some_and(|before| before.current) {
+                true => turn.moving += 1,
+                false => turn.busy += 1,
+            }
+        }
+        turn
+    }
+
+    /// Of a slot that is to get the new version, one instance is enough; true while that one moves.
+    fn keep_one(&mut self, here: &Slot<'_, '_>, before: &LiveInstance<'_>) -> bool {
+        let mover = here.mover(before);
+        let moves = mover.is_some_and(|mover| !mover.healthy());
+        let kept = mover.filter(|mover| mover.healthy()).unwrap_or(before);
+        for live in here.outdone(kept) {
+            let is_like = live.assignment.template_hash == kept.assignment.template_hash;
+            match (is_like, kept.healthy() && !kept.leaves) {
+                (true, true) => self.stop(live, "its successor is healthy"),
+                (true, false) if is_surplus(live, kept) => {
+                    self.stop(live, "its slot has another instance");
+                }
+                (true, false) => {}
+                (false, _) => self.stop(live, "a newer version takes its place"),
+            }
+        }
+        moves || kept.id != before.id
+    }
+
+    /// A slot that has an instance of the wanted version where it may stay.
+    fn converge_slot(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        here: &Slot<'_, '_>,
+        best: &LiveInstance<'_>,
+        turn: &mut RolloutBudget<'_>,
+    ) {
+        for surplus in here.surplus(best) {
+            self.stop(surplus, "its slot has another instance");
+        }
+        if self.has_taken_over(best, here) {
+            for live in here.predecessors() {
+                self.stop(live, "its successor is healthy");
+            }
+        } else if turn.strategy.simultaneous && !turn.paused {
+            // Those of other slots wait for its end.
+            for live in here.predecessors().filter(|live| !live.current) {
+                self.stop(live, "a newer version takes its place");
+            }
+        } else if let Some(before) = here.predecessor() {
+            for live in here.outdone(before) {
+                if before.healthy() || is_surplus(live, before) {
+                    self.stop(live, "its slot has another instance");
+                }
+            }
+            if turn.held && !before.current {
+                self.keep_old(parsed, slot, (best, before), turn);
+            }
+        }
+        if best.over() && !best.away && !self.draft.stops(best.id) && self.may_replace(best) {
+            self.stop(best, "its program ended");
+            if !turn.strategy.stops_first {
+                self.create(parsed, slot);
+            }
+        } else if best.evicted && self.may_be_elsewhere(parsed, slot, best) {
+            self.stop(best, "its machine is short of disk space");
+            if !turn.strategy.stops_first {
+                self.create(parsed, slot);
+            }
+        }
+    }
+
+    /// The new version goes nowhere, and what serves beside it can't go on where it is: another of
+    /// its own version takes its place.
+    fn keep_old(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        (best, before): (&LiveInstance<'_>, &LiveInstance<'_>),
+        turn: &mut RolloutBudget<'_>,
+    ) {
+        if turn.strategy.stops_first || (before.away && !before.leaves) {
+            return;
+        }
+        if before.away {
+            self.replace_lost(parsed, slot, before, Some(before.assignment));
+        } else if before.over() {
+            if self.may_replace(before) {
+                self.stop(before, "its program ended");
+                self.create_like(parsed, slot, before.assignment);
+            }
+        } else if before.leaves && !best.healthy() && turn.may_move(before.healthy()) {
+            self.stop(best, "what it was to replace has to move first");
+            turn.moving += 1;
+            self.move_away(parsed, slot, before, (Some(before.assignment), turn));
+        }
+    }
+
+    /// A slot without any instance.
+    fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, turn: &mut RolloutBudget<'_>) {
+        let Strategy {
+            stops_first,
+            simultaneous,
+            ..
+        } = turn.strategy;
+        let waits = match simultaneous {
+            true => (turn.other_runs && !turn.paused) || !turn.ending.is_empty(),
+            false => stops_first && turn.ending.contains(&slot),
+        };
+        if waits {
+            if let Some(why) = turn.away.get(&slot) {
+                self.unschedulable = Some(why.clone());
+            }
+            return;
+        }
+        if let Some(earlier) = self.entry.earlier.as_ref().filter(|_| turn.bare) {
+            self.create_earlier(earlier, slot);
+            return;
+        }
+        // What is replaced in place was stopped for the new version, if that was not to move; so was it
+        // where no other slot tries that one, or the old one would come back to be stopped again.
+        let again = turn.ended.contains(&slot);
+        let old_again = match (simultaneous, stops_first) {
+            (true, _) => turn.paused,
+            (_, true) => turn.paused || (turn.held && turn.is_full_beside_one_down()),
+            _ => turn.held,
+        };
+        let own = turn.others.get(&slot).filter(|_| old_again && !again);
+        let any = turn.others.values().next();
+        let any = any.filter(|_| !again && (turn.paused || (turn.held && !stops_first)));
+        self.make(parsed, slot, own.or(any).copied());
+    }
+
+    /// Places an instance like this one, or one of the wanted version.
+    fn make(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        like: Option<&Assignment>,
+    ) -> Option<String> {
+        match like {
+            Some(like) => self.create_like(parsed, slot, like),
+            None => self.create(parsed, slot),
+        }
+    }
+
+    /// Gives a slot an instance of the wanted version on a machine that it can stay on.
+    fn succeed(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        before: &LiveInstance<'_>,
+        turn: &mut RolloutBudget<'_>,
+    ) {
+        // Nothing is known of it, and it is not given up.
+        if before.away && !before.leaves {
+            return;
+        }
+        let like = self.version(before, turn);
+        let Some(like) = like else { return };
+        let like = like.then(|| before.assignment.as_ref());
+        if before.away {
+            turn.busy += usize::from(like.is_none() && !before.current);
+            self.replace_lost(parsed, slot, before, like);
+        } else if before.over() && (before.current || like.is_some()) {
+            if self.may_replace(before) {
+                self.stop(before, "its program ended");
+                if !turn.strategy.stops_first {
+                    self.make(parsed, slot, like);
+                }
+            }
+        } else if before.current || like.is_some() {
+            if turn.may_move(before.healthy()) {
+                turn.moving += 1;
+                self.move_away(parsed, slot, before, (like, turn));
+            } else if turn.strategy.stops_first
+                && self.is_forced_out(before)
+                && !self.fits(parsed, slot)
+            {
+                // That another slot has no place either is nothing to wait for.
+                self.is_stuck(before);
+            } else if let others @ 1.. = turn.broken_beside(before) {
+                let others = match others {
+                    1 => "another replica does".to_owned(),
+                    count => format!("{count} other replicas do"),
+                };
+                let why = format!(
+                    "replicas are replaced in place, one after the other, and {others} not work"
+                );
+                self.can_not_leave(before, &why);
+            } else if let Some(moving) = self.moving.as_ref().filter(|_| before.leaves) {
+                let LiveInstance { id, node, .. } = before;
+                self.stuck = Some(format!("{id} can't leave {node} yet: {moving}"));
+            }
+        } else {
+            turn.busy += 1;
+            if turn.strategy.stops_first && !self.has_secrets(parsed) {
+                // Nothing could take its place: what runs goes on.
+                if before.leaves {
+                    self.is_stuck(before);
+                }
+            } else if turn.strategy.stops_first {
+                self.stop(before, "a newer version takes its place");
+            } else if self.create(parsed, slot).is_none() && before.leaves {
+                self.is_stuck(before);
+            }
+        }
+    }
+
+    /// What is to take the place of an instance now: its own version (true), the new one (false), or
+    /// nothing yet.
+    fn version(&self, before: &LiveInstance<'_>, turn: &RolloutBudget<'_>) -> Option<bool> {
+        if before.current {
+            return Some(false);
+        }
+        let dead = before.away || before.over();
+        if turn.paused || (turn.held && before.leaves) {
+            return (before.leaves || dead).then_some(true);
+        }
+        if turn.strategy.simultaneous {
+            return Some(false);
+        }
+        match turn.is_full() {
+            false => Some(false),
+            true if dead => Some(!turn.proven || turn.held),
+            true => None,
+        }
+    }
+
+    fn replace_lost(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        lost: &LiveInstance<'_>,
+        like: Option<&Assignment>,
+    ) {
+        if lost.assignment.writes_data() {
+            // It has ended by now, and must not begin again when its machine is back: its successor comes when
+            // that is written.
+            if self.fits(parsed, slot) {
+                self.stop(lost, "its machine is lost");
+            }
+            return;
+        }
+        if let Some(successor) = self.make(parsed, slot, like) {
+            let node = lost.node;
+            let message = format!("its machine {node} is lost; {successor} takes its place");
+            self.instance_event(EventReason::Lost, lost.id, message);
+        }
+    }
+
+    /// Its machine is drained.
+    fn move_away(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        before: &LiveInstance<'_>,
+        (like, turn): (Option<&Assignment>, &RolloutBudget<'_>),
+    ) {
+        let stops_first = turn.strategy.stops_first;
+        let done = match stops_first {
+            true => self.fits(parsed, slot),
+            false => self.make(parsed, slot, like).is_some(),
+        };
+        match done {
+            true if stops_first => self.stop(before, "its machine is drained"),
+            true => {}
+            false => self.is_stuck(before),
+        }
+    }
+
+    fn is_stuck(&mut self, live: &LiveInstance<'_>) {
+        let why = self.unschedulable.as_deref().unwrap_or("no place");
+        let why = format!("{why}{}", self.how_it_moves(live));
+        self.can_not_leave(live, &why);
+    }
+
+    /// An instance that its machine has stopped because of its disk has had time to start again there, and fits on another
+    /// machine.
+    fn may_be_elsewhere(
+        &mut self,
+        parsed: &ParsedWorkload,
+        slot: u32,
+        evicted: &LiveInstance<'_>,
+    ) -> bool {
+        if self.draft.stops(evicted.id) {
+            return false;
+        }
+        let since = evicted.record.as_ref().and_then(|record| record.since);
+        let waited = self
+            .draft
+            .now
+            .duration_since(since.unwrap_or(self.draft.now));
+        let waited = Duration::try_from(waited).unwrap_or(Duration::ZERO);
+        if let Some(left) = EVICTED_FOR
+            .checked_sub(waited)
+            .filter(|left| !left.is_zero())
+        {
+            self.draft.wake(left);
+            return false;
+        }
+        // That there is no other machine is no reason of its own.
+        let unschedulable = self.unschedulable.clone();
+        let fits = self.fits(parsed, slot);
+        self.unschedulable = unschedulable;
+        fits
+    }
+
+    /// The delay has passed after which an instance is replaced whose program ended for good.
+    fn may_replace(&mut self, failed: &LiveInstance<'_>) -> bool {
+        let since = failed.record.as_ref().and_then(|record| record.since);
+        let ended = since.unwrap_or(self.draft.now);
+        let delay = DELAYS.after(self.record.failures);
+        let waited = self.draft.now.duration_since(ended);
+        let waited = Duration::try_from(waited).unwrap_or(Duration::ZERO);
+        if waited < delay {
+            self.draft.wake(delay - waited);
+            return false;
+        }
+        self.record.failures = self.record.failures.saturating_add(1);
+        self.record.last_failure = Some(self.draft.now);
+        true
+    }
+
+    fn forgive(&mut self, all: &[LiveInstance<'_>]) {
+        let Some(last) = self.record.last_failure else {
+            return;
+        };
+        let quiet = self.draft.now.duration_since(last);
+        let quiet = Duration::try_from(quiet).unwrap_or(Duration::ZERO);
+        let mut wanted = all.iter().filter(|live| live.wanted());
+        if quiet >= FORGIVEN_AFTER && wanted.all(|live| !live.over()) {
+            self.record.failures = 0;
+            self.record.last_failure = None;
+        }
+    }
+}
+
+/// Both are of one version, and neither is moved or may serve where nobody sees it: as after the return of
+/// a machine whose instance was replaced.
+fn is_surplus(live: &LiveInstance<'_>, kept: &LiveInstance<'_>) -> bool {
+    let is_like = live.assignment.template_hash == kept.assignment.template_hash;
+    is_like && !kept.leaves && !kept.away && !live.away
+}

@@ -1,0 +1,260 @@
+//! Ports of machines that lead to workloads (`hostPort`): which number `auto` is, and whose a number is on a machine.
+//!
+//! A number is of a workload, not of an instance: the instances of one workload on a machine share it, so that a new
+//! version takes over behind it as it does behind a service address. What `auto` is stays with the workload until it
+//! is gone, the same on every machine. Where a number begins to be looked for follows from the workload's name.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::{
+    Candidate, Demand, ParsedWorkload, WorkloadEntry,
+    draft::{Draft, Group},
+};
+use kat_types::stored::WorkloadKey;
+use kat_types::{
+    api::HostPortStatus,
+    keys,
+    resource::{ClusterSpec, HostPort, Port, Protocol},
+};
+
+/// Number of `packaging/data-path` from which on `kat-net` opens ports of its machine.
+pub const HOST_PORT_DATA_PATH: u32 = 4;
+/// Schema of an assignment that has one.
+const SCHEMA: u32 = 5;
+/// Ports of the machine that `hostPort: auto` means.
+const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
+/// The UDP port on which machines look for each other (`network::announce`).
+const ANNOUNCE_PORT: u16 = 9117;
+
+/// `/kat/network/services/{ns}/{workload}/host_ports`: what `auto` is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortNumbers {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Those that a version of the workload had once.
+    pub ports: Vec<HostPortNumber>,
+}
+
+/// What `auto` is for one port of a container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct HostPortNumber {
+    /// Port of the container.
+    pub container_port: u16,
+    /// Its transport.
+    pub protocol: Protocol,
+    /// Port of each machine that runs it.
+    pub number: u16,
+}
+
+/// Ports that KAT itself needs on machines, with what for.
+pub fn reserved_ports(spec: &ClusterSpec) -> [(u16, Protocol, &'static str); 6] {
+    [
+        (spec.api_port, Protocol::Tcp, "KAT's API"),
+        (spec.agent_port, Protocol::Tcp, "KAT's agents"),
+        (spec.etcd_client_port, Protocol::Tcp, "etcd's clients"),
+        (spec.etcd_peer_port, Protocol::Tcp, "etcd's peers"),
+        (
+            spec.wireguard_port,
+            Protocol::Udp,
+            "the overlay's WireGuard",
+        ),
+        (
+            ANNOUNCE_PORT,
+            Protocol::Udp,
+            "machines that look for each other",
+        ),
+    ]
+}
+
+/// The schema that an assignment with these ports needs, whatever else it says.
+pub(crate) fn schema_of(ports: &[Port]) -> u32 {
+    match has_host_ports(ports) {
+        true => SCHEMA,
+        false => 0,
+    }
+}
+
+pub(crate) fn has_host_ports(ports: &[Port]) -> bool {
+    ports.iter().any(|port| port.host_port.is_some())
+}
+
+/// The numbers of ports, without those that are not known.
+pub(crate) fn numbers(ports: &[Port]) -> impl Iterator<Item = (u16, Protocol)> {
+    ports.iter().filter_map(|port| match port.host_port {
+        Some(HostPort::Number(number)) => Some((number, port.protocol)),
+        Some(HostPort::Auto(_)) | None => None,
+    })
+}
+
+/// Ports of its machine that an instance has: those that lead to it, or its own where it is on the machine's network.
+pub(crate) fn held(ports: &[Port], on_host: bool) -> impl Iterator<Item = (u16, Protocol)> {
+    let own = ports.iter().filter(move |_| on_host);
+    let own = own.map(|port| (port.container_port, port.protocol));
+    numbers(ports).filter(move |_| !on_host).chain(own)
+}
+
+/// As the status of a workload or an instance shows them.
+pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
+    let shown = ports.iter().filter_map(|port| match port.host_port {
+        Some(HostPort::Number(number)) => Some(HostPortStatus {
+            port: number,
+            protocol: port.protocol,
+            container_port: port.container_port,
+        }),
+        Some(HostPort::Auto(_)) | None => None,
+    });
+    shown.collect()
+}
+
+/// `host port 80/TCP is taken by default/web` where another workload has a port on that machine.
+pub(crate) fn taken(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<String> {
+    let on_host = demand.spec.container.host_network;
+    held(demand.ports, on_host).find_map(|(number, protocol)| {
+        let owner = candidate.host_ports.get(&(number, protocol))?;
+        let word = protocol.word();
+        (Some(owner) != demand.workload)
+            .then(|| format!("host port {number}/{word} is taken by {owner}"))
+    })
+}
+
+/// What `auto` is, as a plan has it.
+#[derive(Debug, Default)]
+pub(crate) struct HostPorts {
+    given: BTreeMap<WorkloadKey, BTreeMap<(u16, Protocol), u16>>,
+}
+
+impl HostPorts {
+    /// The ports of a workload, each with its number; nothing where all that `auto` may be are taken.
+    pub(crate) fn numbered(&self, key: &WorkloadKey, ports: &[Port]) -> Option<Vec<Port>> {
+        let given = self.given.get(key);
+        let numbered = ports.iter().map(|port| {
+            let mut port = port.clone();
+            if let Some(HostPort::Auto(_)) = port.host_port {
+                let number = given?.get(&(port.container_port, port.protocol))?;
+                port.host_port = Some(HostPort::Number(*number));
+            }
+            Some(port)
+        });
+        numbered.collect()
+    }
+}
+
+/// Why an instance waits of whose ports one has no number.
+pub(crate) fn none_free() -> String {
+    let (first, last) = (AUTO_PORTS.start(), AUTO_PORTS.end());
+    format!("no host port of {first} to {last} is free for hostPort auto")
+}
+
+/// Gives each `auto` that has none a number that no workload has anywhere.
+pub(crate) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
+    let snapshot = draft.snapshot;
+    let mut ports = HostPorts::default();
+    let mut wanting: Vec<(&WorkloadKey, Vec<(u16, Protocol)>)> = Vec::new();
+    for (key, service) in &snapshot.services {
+        let stored = service.numbers.iter();
+        for port in stored.flat_map(|stored| &stored.value.ports) {
+            let given = ports.given.entry(key.clone()).or_default();
+            given.insert((port.container_port, port.protocol), port.number);
+        }
+    }
+    for (key, entry) in &snapshot.workloads {
+        let mut lacking = automatic(entry);
+        if let Some(given) = ports.given.get(key) {
+            lacking.retain(|port| !given.contains_key(port));
+        }
+        if !lacking.is_empty() && !entry.meta.value.deleting && !draft.keeps(key) {
+            wanting.push((key, lacking));
+        }
+    }
+    if wanting.is_empty() {
+        return ports;
+    }
+    let mut taken = known_numbers(draft, &ports);
+    let mut group = Group::default();
+    for (key, lacking) in wanting {
+        let given = ports.given.entry(key.clone()).or_default();
+        let before = given.len();
+        for (container_port, protocol) in lacking {
+            let name = format!("{key} {container_port} {}", protocol.word());
+            let free = free_number(&name, |number| taken.contains(&(number, protocol)));
+            let Some(number) = free else { continue };
+            taken.insert((number, protocol));
+            given.insert((container_port, protocol), number);
+        }
+        if given.len() == before {
+            continue;
+        }
+        let given = given.iter();
+        let given = given.map(|((container_port, protocol), number)| HostPortNumber {
+            container_port: *container_port,
+            protocol: *protocol,
+            number: *number,
+        });
+        let record = HostPortNumbers {
+            schema: 1,
+            ports: given.collect(),
+        };
+        let stored_at = keys::host_ports(&key.namespace, &key.name);
+        draft.put_in_turn(&mut group, stored_at, &record, "host ports");
+    }
+    draft.commit(group, "host ports".to_owned(), Vec::new());
+    ports
+}
+
+/// Ports of a workload's versions that may be placed, whose number KAT chooses.
+fn automatic(entry: &WorkloadEntry) -> Vec<(u16, Protocol)> {
+    let present = entry.parsed.iter();
+    let earlier = entry.earlier.iter().map(|earlier| &earlier.parsed);
+    let ports = present.chain(earlier).flat_map(|parsed| ports_of(parsed));
+    let automatic = ports.filter(|port| matches!(port.host_port, Some(HostPort::Auto(_))));
+    let mut found: Vec<_> = automatic
+        .map(|port| (port.container_port, port.protocol))
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The ports that a version of a workload declares.
+pub(crate) fn ports_of(parsed: &ParsedWorkload) -> &[Port] {
+    let balancer = parsed.load_balancer.as_ref();
+    balancer.map_or(&[], |balancer| balancer.spec.ports.as_slice())
+}
+
+/// Every number that is given, written, had by an instance, or KAT's own.
+fn known_numbers(draft: &Draft<'_>, ports: &HostPorts) -> BTreeSet<(u16, Protocol)> {
+    let snapshot = draft.snapshot;
+    let given = ports.given.values().flatten();
+    let given = given.map(|((_, protocol), number)| (*number, *protocol));
+    let parsed = snapshot.workloads.values();
+    let parsed = parsed.filter_map(|entry| entry.parsed.as_ref().ok());
+    let written = parsed.flat_map(|parsed| numbers(ports_of(parsed)));
+    let instances = snapshot.instances.values();
+    let had = instances.flat_map(|entry| numbers(&entry.assignment.value.ports));
+    let own = reserved_ports(&snapshot.cluster.spec);
+    let own = own.map(|(number, protocol, _)| (number, protocol));
+    given.chain(written).chain(had).chain(own).collect()
+}
+
+/// The first free number from where a name points to, going round once.
+fn free_number(name: &str, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
+    let digest = Sha256::digest(name);
+    let number = digest
+        .iter()
+        .take(4)
+        .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte));
+    let (first, last) = (*AUTO_PORTS.start(), *AUTO_PORTS.end());
+    let count = u32::from(last - first) + 1;
+    let start = u16::try_from(number.checked_rem(count)?).ok()? + first;
+    (start..=last)
+        .chain(first..start)
+        .find(|number| !is_taken(*number))
+}

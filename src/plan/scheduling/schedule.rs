@@ -1,0 +1,420 @@
+//! Where an instance goes (RFC001-KAT 4.4): filters, scores, seeded ties.
+
+use std::collections::BTreeMap;
+
+use super::{devices::makers, host_ports, spread::Domains};
+use crate::{
+    HOST_PORT_DATA_PATH, Held,
+    rollout::{Strategy, in_place, replicas},
+};
+use kat_types::{
+    api::{NodePhase, Taint},
+    resource::{
+        Bytes, GpuDriver, MilliCpu, Port, Protocol, ResourceList, Resources, TaintEffect,
+        Toleration, TolerationOperator, WorkloadSpec, WorkloadType,
+    },
+};
+use kat_types::{assignment::needed_schema, records::ImageRecord, stored::WorkloadKey};
+
+/// A machine as the scheduler sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Only Ready machines are considered.
+    pub phase: NodePhase,
+    /// It is being drained.
+    pub draining: bool,
+    /// Its labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// Its taints.
+    pub taints: &'a [Taint],
+    /// What workloads may use.
+    pub allocatable: ResourceList,
+    /// What live instances on it ask for, by requests.
+    pub requested: Requested,
+    /// Ports of the machine that lead to workloads, or that their instances have themselves, with whose they are.
+    pub host_ports: BTreeMap<(u16, Protocol), WorkloadKey>,
+    /// Instances of the same workload on it that are not on their way out.
+    pub staying: u32,
+    /// It has a workload that must not share a machine with this one.
+    pub repelled: bool,
+    /// It lacks a workload that must share a machine with this one.
+    pub lonely: bool,
+    /// It has a free address.
+    pub has_address: bool,
+    /// Highest schema of an assignment that its agent understands.
+    pub assignment_schema: u32,
+    /// Number of its `packaging/data-path`.
+    pub data_path: u32,
+    /// `amd64`, `arm64` ...
+    pub architecture: &'a str,
+    /// It has the shared volume base path.
+    pub volume_shared: bool,
+    /// Containers may share its network.
+    pub host_network: bool,
+    /// Its disk space runs short.
+    pub disk_pressure: bool,
+}
+
+/// What an instance asks of its machine.
+#[derive(Debug, Clone, Copy)]
+pub struct Demand<'a> {
+    /// Its workload's.
+    pub spec: &'a WorkloadSpec,
+    /// Its ports, with numbers; those of the machine must be no other workload's.
+    pub ports: &'a [Port],
+    /// Which workload it is.
+    pub workload: Option<&'a WorkloadKey>,
+    /// Machines of the instances whose place it takes, and of those that are just being stopped: these
+    /// do not count as staying.
+    pub replaces: &'a [&'a str],
+    /// What is known of its images: of their architectures.
+    pub images: Option<&'a ImageRecord>,
+    /// Schema of an assignment that its agent must understand at least.
+    pub schema: u32,
+    /// Where the data of its volumes lets it be.
+    pub held: Held<'a>,
+    /// What it takes the place of gave up or lost its machine: it may go to a machine that is short of disk space where no
+    /// other one is left.
+    pub last_resort: bool,
+}
+
+impl<'a> Demand<'a> {
+    /// Of a workload without ports, for an instance that replaces none.
+    pub fn of(spec: &'a WorkloadSpec) -> Self {
+        Self {
+            spec,
+            ports: &[],
+            workload: None,
+            replaces: &[],
+            images: None,
+            schema: needed_schema(spec, None),
+            held: Held::default(),
+            last_resort: false,
+        }
+    }
+
+    /// Instances of the same workload that stay on a machine beside this one.
+    pub(crate) fn staying(&self, candidate: &Candidate<'_>) -> u32 {
+        let leaving = self.replaces.iter();
+        let leaving = leaving.filter(|node| **node == candidate.name).count();
+        let leaving = u32::try_from(leaving).unwrap_or(u32::MAX);
+        candidate.staying.saturating_sub(leaving)
+    }
+}
+
+/// A sum of requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requested {
+    /// Processor.
+    pub cpu: MilliCpu,
+    /// Memory.
+    pub memory: Bytes,
+    /// Memory of graphics processors, in mebibytes, by the maker that was asked for.
+    pub graphics: GraphicsMemory,
+}
+
+/// Mebibytes by the maker that was asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GraphicsMemory {
+    /// Whichever: which one it was is not known, so it counts for each.
+    pub any: u64,
+    /// NVIDIA.
+    pub nvidia: u64,
+    /// AMD.
+    pub amd: u64,
+}
+
+impl Requested {
+    /// Adds what one more instance asks for.
+    pub fn add(&mut self, requests: ResourceList) {
+        self.cpu.0 = self
+            .cpu
+            .0
+            .saturating_add(requests.cpu.unwrap_or_default().0);
+        self.memory.0 = self
+            .memory
+            .0
+            .saturating_add(requests.memory.unwrap_or_default().0);
+    }
+
+    /// Adds all that one more instance asks for, a graphics processor too.
+    pub fn add_all(&mut self, resources: &Resources) {
+        self.add(resources.effective_requests());
+        let Some(gpu) = &resources.gpu else { return };
+        let sum = match gpu.driver {
+            GpuDriver::Any => &mut self.graphics.any,
+            GpuDriver::Nvidia => &mut self.graphics.nvidia,
+            GpuDriver::Amd => &mut self.graphics.amd,
+        };
+        *sum = sum.saturating_add(u64::from(gpu.min_vram_mb.unwrap_or(0)));
+    }
+}
+
+/// Host ports, and machines of each, that are named where no machine was found.
+const NAMED: usize = 3;
+
+/// Why no machine was found: how many each filter excluded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unschedulable {
+    /// All machines.
+    pub machines: usize,
+    /// Excluded machines by reason; each counts for the first filter that excluded it.
+    pub excluded: BTreeMap<&'static str, usize>,
+    /// Host ports that are taken, with whose they are, and the machines.
+    pub taken: BTreeMap<String, Vec<String>>,
+}
+
+impl std::fmt::Display for Unschedulable {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.machines == 0 {
+            return write!(formatter, "the cluster has no machine yet");
+        }
+        write!(formatter, "0 of {} machines fit: ", self.machines)?;
+        let parts: Vec<_> = self
+            .excluded
+            .iter()
+            .map(|(reason, count)| format!("{count} {reason}"))
+            .collect();
+        write!(formatter, "{}", parts.join(", "))?;
+        for (what, nodes) in self.taken.iter().take(NAMED) {
+            let named: Vec<&str> = nodes.iter().take(NAMED).map(String::as_str).collect();
+            write!(formatter, "; {what} on {}", named.join(", "))?;
+            match nodes.len().saturating_sub(NAMED) {
+                0 => {}
+                more => write!(formatter, " and {more} more")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Another workload has the port there.
+const PORT_TAKEN: &str = "with a host port that is taken";
+
+/// Chooses a machine, by its name. The same input and seed give the same machine.
+pub fn choose<'a>(
+    demand: Demand<'_>,
+    candidates: &[Candidate<'a>],
+    seed: u64,
+) -> Result<&'a str, Unschedulable> {
+    let spec = demand.spec;
+    let requests = spec.together().resources.effective_requests();
+    let domains = Domains::new(demand, candidates);
+    let mut failure = Unschedulable {
+        machines: candidates.len(),
+        ..Unschedulable::default()
+    };
+    let mut fitting = Vec::new();
+    for candidate in candidates {
+        let excluded = unsuitable(demand, candidate)
+            .or_else(|| foreign(demand, candidate))
+            .or_else(|| short_of_disk(demand, candidate))
+            .or_else(|| full(demand, requests, candidate))
+            .or_else(|| domains.as_ref()?.exclusion(candidate));
+        match excluded {
+            Some(reason) => {
+                *failure.excluded.entry(reason).or_default() += 1;
+                if reason == PORT_TAKEN
+                    && let Some(what) = host_ports::taken(demand, candidate)
+                {
+                    let nodes = failure.taken.entry(what).or_default();
+                    nodes.push(candidate.name.to_owned());
+                }
+            }
+            None => fitting.push(candidate),
+        }
+    }
+    let best = fitting.into_iter().min_by_key(|candidate| {
+        (
+            candidate.disk_pressure,
+            dislikes(spec, candidate),
+            domains.as_ref().map(|domains| domains.count(candidate)),
+            std::cmp::Reverse(score(candidate, requests)),
+            demand.staying(candidate),
+            tie_break(seed, candidate.name),
+        )
+    });
+    best.map(|candidate| candidate.name).ok_or(failure)
+}
+
+/// Why an instance of this workload does not belong on a machine, however empty it is.
+pub(crate) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let spec = demand.spec;
+    if candidate.draining {
+        return Some("being drained");
+    }
+    if candidate.phase != NodePhase::Ready {
+        return Some("not ready");
+    }
+    if demand.held.on.is_some_and(|node| node != candidate.name) {
+        return Some("without its data");
+    }
+    if demand.held.shared && !candidate.volume_shared {
+        return Some("without the shared volumes");
+    }
+    if candidate.assignment_schema < demand.schema {
+        return Some("with a version of KAT that is too old for it");
+    }
+    if candidate.data_path < HOST_PORT_DATA_PATH && host_ports::has_host_ports(demand.ports) {
+        return Some("whose kat-net is too old for host ports");
+    }
+    if spec.container.host_network && !candidate.host_network {
+        return Some("without hostNetworkAllow in /etc/kat/agent.yaml");
+    }
+    if !spec
+        .node_selector
+        .iter()
+        .all(|(key, value)| candidate.labels.get(key) == Some(value))
+    {
+        return Some("without the labels of nodeSelector");
+    }
+    if untolerated(spec, candidate, TaintEffect::NoSchedule) > 0 {
+        return Some("with a taint that is not tolerated");
+    }
+    let gpu = spec.container.resources.gpu.as_ref()?;
+    if makers(gpu, candidate).next().is_none() {
+        return Some("without the graphics processor");
+    }
+    None
+}
+
+/// Why a machine can't run one of the images.
+pub(crate) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let known = demand.images?;
+    let mut images = demand.spec.images();
+    let foreign = images.any(|(image, _)| {
+        let made_for = known.architectures_of(image);
+        let any = made_for.is_empty() || candidate.architecture.is_empty();
+        !any && !made_for.iter().any(|one| one == candidate.architecture)
+    });
+    foreign.then_some("of an architecture that the image is not made for")
+}
+
+/// Why nothing new comes to a machine whose disk space runs short. As with a taint that is `NoSchedule`, what is on
+/// it stays; and what has to be on it comes all the same: what runs on each machine, what has its data there, what is
+/// stopped before its successor is placed, which else might be nowhere, and what was lost. Other machines are preferred.
+fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
+    let spec = demand.spec;
+    let has_to = spec.kind == WorkloadType::DaemonService
+        || demand.held.on.is_some()
+        || demand.last_resort
+        || Strategy::of(spec, replicas(spec), in_place(spec)).stops_first;
+    (candidate.disk_pressure && !has_to).then_some("short of disk space (DiskPressure)")
+}
+
+/// Why a machine has no room for one more instance.
+fn full(
+    demand: Demand<'_>,
+    requests: ResourceList,
+    candidate: &Candidate<'_>,
+) -> Option<&'static str> {
+    if left(
+        candidate.allocatable.cpu.map(|cpu| cpu.0),
+        candidate.requested.cpu.0,
+    ) < requests.cpu.unwrap_or_default().0
+    {
+        return Some("without enough processor left");
+    }
+    let memory = left(
+        candidate.allocatable.memory.map(|memory| memory.0),
+        candidate.requested.memory.0,
+    );
+    if memory < requests.memory.unwrap_or_default().0 {
+        return Some("without enough memory left");
+    }
+    if let Some(gpu) = &demand.spec.container.resources.gpu {
+        let wanted = u64::from(gpu.min_vram_mb.unwrap_or(0));
+        if !makers(gpu, candidate).any(|maker| maker.left(candidate) >= wanted) {
+            return Some("without enough graphics memory left");
+        }
+    }
+    let on_host = demand.spec.container.host_network;
+    if !candidate.host_ports.is_empty() && host_ports::taken(demand, candidate).is_some() {
+        return Some(PORT_TAKEN);
+    }
+    if on_host && demand.staying(candidate) > 0 {
+        return Some("with another of its instances on the machine's network");
+    }
+    if candidate.lonely {
+        return Some("without a workload of affinity");
+    }
+    if candidate.repelled {
+        return Some("with a workload of antiAffinity");
+    }
+    if !candidate.has_address && !on_host {
+        return Some("without a free address");
+    }
+    None
+}
+
+pub(crate) fn left(allocatable: Option<u64>, requested: u64) -> u64 {
+    allocatable.unwrap_or(0).saturating_sub(requested)
+}
+
+fn untolerated(spec: &WorkloadSpec, candidate: &Candidate<'_>, effect: TaintEffect) -> usize {
+    candidate
+        .taints
+        .iter()
+        .filter(|taint| taint.effect == effect)
+        .filter(|taint| {
+            !spec
+                .tolerations
+                .iter()
+                .any(|toleration| tolerates(toleration, taint))
+        })
+        .count()
+}
+
+/// Whether a toleration covers a taint (RFC001-KAT 3.2).
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration
+        .effect
+        .is_none_or(|effect| effect == taint.effect);
+    let value = match toleration.operator {
+        TolerationOperator::Exists => true,
+        TolerationOperator::Equal => toleration.value.as_deref().unwrap_or_default() == taint.value,
+    };
+    toleration.key == taint.key && effect && value
+}
+
+fn dislikes(spec: &WorkloadSpec, candidate: &Candidate<'_>) -> usize {
+    untolerated(spec, candidate, TaintEffect::PreferNoSchedule)
+}
+
+/// `(100 - cpu%) + (100 - memory%)` after placing, in thousandths (RFC001-KAT 4.4.5, the sum).
+fn score(candidate: &Candidate<'_>, requests: ResourceList) -> u64 {
+    let mut after = candidate.requested;
+    after.add(requests);
+    free_share(candidate.allocatable.cpu.map(|cpu| cpu.0), after.cpu.0)
+        + free_share(
+            candidate.allocatable.memory.map(|memory| memory.0),
+            after.memory.0,
+        )
+}
+
+fn free_share(allocatable: Option<u64>, used: u64) -> u64 {
+    let allocatable = allocatable.unwrap_or(0);
+    let free = u128::from(allocatable.saturating_sub(used)) * 100_000;
+    free.checked_div(u128::from(allocatable))
+        .and_then(|share| u64::try_from(share).ok())
+        .unwrap_or(0)
+}
+
+/// The seed of the choice for a slot: of machines that are alike a workload's slots and those of another
+/// workload prefer different ones, and each of them always the same, where its image is.
+pub fn seed_of(seed: u64, workload_uid: &str, slot: u32) -> u64 {
+    tie_break(seed ^ u64::from(slot), workload_uid)
+}
+
+/// A number that depends on seed and name only (splitmix64 over FNV-1a).
+fn tie_break(seed: u64, name: &str) -> u64 {
+    let hash = name
+        .bytes()
+        .fold(seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    let mixed = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 27)
+}

@@ -1,0 +1,58 @@
+//! Spreading of a workload's instances over a label of the machines.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::schedule::{foreign, unsuitable};
+use crate::{Candidate, Demand};
+
+/// How many instances of a workload are where, by the label that it spreads over.
+pub(crate) struct Domains<'a> {
+    key: &'a str,
+    required: bool,
+    counts: BTreeMap<&'a str, u32>,
+    /// The lowest count of those with a machine that suits.
+    least: u32,
+}
+
+impl<'a> Domains<'a> {
+    /// `None` for a workload that names no label.
+    pub(crate) fn new(demand: Demand<'a>, candidates: &'a [Candidate<'_>]) -> Option<Self> {
+        let spread = demand.spec.spread.as_ref()?;
+        let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut suitable = BTreeSet::new();
+        for candidate in candidates {
+            let Some(value) = candidate.labels.get(&spread.topology_key) else {
+                continue;
+            };
+            *counts.entry(value).or_default() += demand.staying(candidate);
+            let foreign = foreign(demand, candidate);
+            if unsuitable(demand, candidate).or(foreign).is_none() {
+                suitable.insert(value.as_str());
+            }
+        }
+        let least = suitable.iter().filter_map(|value| counts.get(value)).min();
+        Some(Self {
+            key: &spread.topology_key,
+            required: spread.required,
+            least: least.copied().unwrap_or(0),
+            counts,
+        })
+    }
+
+    /// Instances in the machine's domain; one without the label comes last.
+    pub(crate) fn count(&self, candidate: &Candidate<'_>) -> u32 {
+        let value = candidate.labels.get(self.key);
+        let count = value.and_then(|value| self.counts.get(value.as_str()));
+        count.copied().unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn exclusion(&self, candidate: &Candidate<'_>) -> Option<&'static str> {
+        if !self.required {
+            return None;
+        }
+        if !candidate.labels.contains_key(self.key) {
+            return Some("without the label of spread");
+        }
+        (self.count(candidate) > self.least).then_some("where the spread would become uneven")
+    }
+}

@@ -1,0 +1,82 @@
+//! Records of the cluster's zone (RFC001-KAT 7.3): machines, instances that serve, and services, which
+//! answer with their own address, or with those of the instances that serve where they have none.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::serving;
+use crate::{
+    Part,
+    draft::{Draft, Group},
+    node_address,
+    services::service_addresses::ServiceAddresses,
+};
+use kat_types::keys;
+use kat_types::{records::NodeStatusRecord, stored::WorkloadKey};
+
+/// Writes the records that are missing and deletes those that should not be.
+pub(crate) fn plan_dns(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    services: &ServiceAddresses,
+) {
+    let snapshot = draft.snapshot;
+    let mut wanted = BTreeSet::new();
+    for (name, node) in &snapshot.nodes {
+        if let Some(subnet) = node.subnet {
+            wanted.insert(keys::dns_record(
+                "node",
+                name,
+                "A",
+                &node_address(subnet).to_string(),
+            ));
+        }
+    }
+    let mut addressed = BTreeSet::new();
+    for (workload, entry) in &snapshot.workloads {
+        if let Some(address) = services.named(workload, entry) {
+            addressed.insert(workload);
+            let WorkloadKey { namespace, name } = workload;
+            wanted.insert(keys::dns_record(namespace, name, "A", &address.to_string()));
+        }
+    }
+    for (id, entry) in &snapshot.instances {
+        if serving::part(draft, statuses, id, entry) != Some(Part::Serving) {
+            continue;
+        }
+        let assignment = &entry.assignment.value;
+        let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+        let key = |value: &str| keys::dns_record(&workload.namespace, &workload.name, "A", value);
+        if !addressed.contains(&workload) {
+            wanted.insert(key(&assignment.address.to_string()));
+        }
+        wanted.insert(key(&format!("{id}={}", assignment.address)));
+    }
+    let kept = |key: &str| {
+        let mut parts = key.strip_prefix(keys::DNS).unwrap_or(key).split('/');
+        let (Some(namespace), Some(name)) = (parts.next(), parts.next()) else {
+            return false;
+        };
+        snapshot
+            .workloads
+            .contains_key(&WorkloadKey::new(namespace, name))
+            && draft.keeps(&WorkloadKey::new(namespace, name))
+    };
+    let missing = wanted.iter().filter(|key| !snapshot.dns.contains_key(*key));
+    let missing: Vec<&String> = missing.filter(|key| !kept(key)).collect();
+    let unwanted = snapshot.dns.keys().filter(|key| !wanted.contains(*key));
+    let unwanted: Vec<&String> = unwanted.filter(|key| !kept(key)).collect();
+    let mut group = Group::default();
+    for key in missing {
+        group.put(key.clone(), &());
+        if Draft::is_full(&group) {
+            draft.commit(std::mem::take(&mut group), "names".to_owned(), Vec::new());
+        }
+    }
+    for key in unwanted {
+        group.delete(key.clone());
+        if Draft::is_full(&group) {
+            draft.commit(std::mem::take(&mut group), "names".to_owned(), Vec::new());
+        }
+    }
+    draft.commit(group, "names".to_owned(), Vec::new());
+}

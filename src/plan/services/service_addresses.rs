@@ -1,0 +1,300 @@
+//! Service addresses: which one each service has, and which instances are behind it.
+//!
+//! A service with ports has one address of `serviceCIDR` from its first plan until its workload is
+//! gone, whatever is applied meanwhile: clients resolve once. Where the address begins to be looked
+//! for follows from the workload's name, so that one that is deleted and made again mostly has the
+//! same, and another one seldom has that of a workload that has just gone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use ipnet::Ipv4Net;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::serving;
+use crate::{
+    HostPortNumbers, Parts, Snapshot, WorkloadEntry,
+    draft::{Draft, Group},
+    scheduling::host_ports::has_host_ports,
+};
+use kat_types::{api::NodePhase, keys, resource::Protocol, transaction::Compare};
+use kat_types::{
+    records::NodeStatusRecord,
+    stored::{Stored, WorkloadKey},
+};
+
+/// Number of `packaging/data-path` from which on `kat-net` balances service addresses.
+pub const BALANCING_DATA_PATH: u32 = 3;
+
+/// `/kat/network/services/{ns}/{workload}/ip`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceAddress {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// The address.
+    pub address: Ipv4Addr,
+}
+
+/// `/kat/network/services/{ns}/{workload}/balance`: what every machine needs to balance a service.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceBalance {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Those that the service has, or an instance of another version still has.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a service.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Its number, the same at the service's address and in the containers.
+    pub port: u16,
+    /// Its transport.
+    pub protocol: Protocol,
+    /// The instances that have this port.
+    pub instances: Parts,
+}
+
+/// What is stored of a service's address.
+#[derive(Debug, Clone, Default)]
+pub struct ServiceEntry {
+    /// The address.
+    pub address: Option<Stored<ServiceAddress>>,
+    /// Who is behind it.
+    pub balance: Option<Stored<ServiceBalance>>,
+    /// What `hostPort: auto` is.
+    pub numbers: Option<Stored<HostPortNumbers>>,
+}
+
+/// The addresses as a plan has them.
+#[derive(Debug, Default)]
+pub(crate) struct ServiceAddresses {
+    given: BTreeMap<WorkloadKey, Ipv4Addr>,
+    /// Services that have none because none is left, and how many addresses there are.
+    without: BTreeMap<WorkloadKey, u32>,
+    /// Machines balance.
+    everywhere: bool,
+}
+
+impl ServiceAddresses {
+    /// The service's address.
+    pub(crate) fn of(&self, key: &WorkloadKey) -> Option<Ipv4Addr> {
+        self.given.get(key).copied()
+    }
+
+    /// Why a service that should have an address has none.
+    pub(crate) fn why_none(&self, key: &WorkloadKey, snapshot: &Snapshot) -> Option<String> {
+        let count = self.without.get(key)?;
+        let network = snapshot.cluster.spec.service_cidr;
+        Some(format!(
+            "no address of serviceCIDR {network} is free, other services have all {count}; its name answers with its instances' addresses"
+        ))
+    }
+
+    /// The address that the service's name answers with; nothing where it answers with those of
+    /// the instances.
+    pub(crate) fn named(&self, key: &WorkloadKey, entry: &WorkloadEntry) -> Option<Ipv4Addr> {
+        let parsed = entry.parsed.as_ref().ok();
+        let balancer = parsed.and_then(|parsed| parsed.load_balancer.as_ref());
+        let balanced = match (parsed, balancer) {
+            // What can't be read stays as it was.
+            (None, _) => true,
+            (Some(_), Some(balancer)) => !balancer.spec.headless && !balancer.spec.ports.is_empty(),
+            (Some(_), None) => false,
+        };
+        (balanced && self.everywhere && !entry.meta.value.deleting)
+            .then(|| self.of(key))
+            .flatten()
+    }
+}
+
+/// Gives each service that needs an address one, and takes back those of workloads that are gone.
+pub(crate) fn give_addresses(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+) -> ServiceAddresses {
+    let snapshot = draft.snapshot;
+    let network = snapshot.cluster.spec.service_cidr;
+    let mut addresses = ServiceAddresses {
+        everywhere: balances_everywhere(snapshot, statuses),
+        ..ServiceAddresses::default()
+    };
+    let mut taken = BTreeSet::new();
+    for (key, service) in &snapshot.services {
+        let Some(stored) = &service.address else {
+            continue;
+        };
+        taken.insert(stored.value.address);
+        addresses.given.insert(key.clone(), stored.value.address);
+    }
+    let mut group = Group::default();
+    for (key, entry) in &snapshot.workloads {
+        if addresses.given.contains_key(key) || !needs_address(entry) || draft.keeps(key) {
+            continue;
+        }
+        let Some(address) = free_address(network, &taken, key) else {
+            addresses.without.insert(key.clone(), hosts(network));
+            continue;
+        };
+        taken.insert(address);
+        addresses.given.insert(key.clone(), address);
+        let given = ServiceAddress { schema: 1, address };
+        group.put(keys::service_address(&key.namespace, &key.name), &given);
+        if Draft::is_full(&group) {
+            let full = std::mem::take(&mut group);
+            draft.commit(full, "service addresses".to_owned(), Vec::new());
+        }
+    }
+    draft.commit(group, "service addresses".to_owned(), Vec::new());
+    for key in snapshot.services.keys() {
+        if snapshot.workloads.contains_key(key) {
+            continue;
+        }
+        let WorkloadKey { namespace, name } = key;
+        let mut group = Group::default();
+        group.delete_prefix(keys::service(namespace, name));
+        let gone = Compare::ModRevision(keys::workload_meta(namespace, name), 0);
+        let reason = format!("workload {key} is gone, and its service address free");
+        draft.commit(group, reason, vec![gone]);
+    }
+    addresses
+}
+
+/// Writes who is behind each address and the ports of machines, where that changed.
+pub(crate) fn plan_balance(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    addresses: &ServiceAddresses,
+) {
+    let snapshot = draft.snapshot;
+    let mut group = Group::default();
+    for (key, entry) in &snapshot.workloads {
+        let stored_at = keys::service_balance(&key.namespace, &key.name);
+        if draft.keeps(key) || draft.is_not_writable(key, &stored_at) {
+            continue;
+        }
+        let stored = snapshot.services.get(key);
+        let stored = stored.and_then(|service| service.balance.as_ref());
+        let stored = stored.map(|stored| &stored.value);
+        if addresses.of(key).is_none() && stored.is_none() && !leads_from_machines(draft, key) {
+            continue;
+        }
+        let balance = balance(draft, statuses, key, entry, stored);
+        if stored != Some(&balance) {
+            draft.put_in_turn(&mut group, stored_at, &balance, "who serves");
+        }
+    }
+    draft.commit(group, "who serves".to_owned(), Vec::new());
+}
+
+fn balance(
+    draft: &Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    key: &WorkloadKey,
+    entry: &WorkloadEntry,
+    stored: Option<&ServiceBalance>,
+) -> ServiceBalance {
+    let mut ports: BTreeMap<(u16, Protocol), Parts> = BTreeMap::new();
+    match &entry.parsed {
+        Ok(parsed) => {
+            let balancer = parsed.load_balancer.iter();
+            for port in balancer.flat_map(|balancer| &balancer.spec.ports) {
+                ports.insert((port.container_port, port.protocol), Parts::new());
+            }
+        }
+        // What can't be read stays as it was.
+        Err(_) => {
+            for port in stored.iter().flat_map(|stored| &stored.ports) {
+                ports.insert((port.port, port.protocol), Parts::new());
+            }
+        }
+    }
+    for (id, instance) in draft.instances_of(key) {
+        let Some(part) = serving::part(draft, statuses, id, instance) else {
+            continue;
+        };
+        let assignment = &instance.assignment.value;
+        for port in &assignment.ports {
+            let parts = ports.entry((port.container_port, port.protocol));
+            parts.or_default().insert(assignment.address, part);
+        }
+    }
+    let ports = ports
+        .into_iter()
+        .map(|((port, protocol), instances)| ServicePort {
+            port,
+            protocol,
+            instances,
+        });
+    ServiceBalance {
+        schema: 1,
+        ports: ports.collect(),
+    }
+}
+
+/// An instance of it has a port of its machine.
+fn leads_from_machines(draft: &Draft<'_>, key: &WorkloadKey) -> bool {
+    let mut instances = draft.instances_of(key).iter();
+    instances.any(|(_, entry)| has_host_ports(&entry.assignment.value.ports))
+}
+
+fn needs_address(entry: &WorkloadEntry) -> bool {
+    let parsed = entry.parsed.as_ref().ok();
+    let balancer = parsed.and_then(|parsed| parsed.load_balancer.as_ref());
+    !entry.meta.value.deleting
+        && balancer
+            .is_some_and(|balancer| !balancer.spec.ports.is_empty() && !balancer.spec.headless)
+}
+
+/// Names answer with service addresses once most machines balance them, and from then on: where a machine says that it
+/// is of an earlier version, its own containers lack them, and nobody else's.
+fn balances_everywhere(snapshot: &Snapshot, statuses: &BTreeMap<String, NodeStatusRecord>) -> bool {
+    let named = snapshot.services.iter().any(|(key, service)| {
+        let WorkloadKey { namespace, name } = key;
+        let stored = service.address.as_ref();
+        stored.is_some_and(|stored| {
+            let address = stored.value.address.to_string();
+            let record = keys::dns_record(namespace, name, "A", &address);
+            snapshot.dns.contains_key(&record)
+        })
+    });
+    let known = snapshot.nodes.keys().filter_map(|name| statuses.get(name));
+    let known = known.filter(|status| status.phase != NodePhase::Joining);
+    let (count, balancing) = known.fold((0, 0), |(count, balancing), status| {
+        let balances = status.data_path >= BALANCING_DATA_PATH;
+        (count + 1, balancing + usize::from(balances))
+    });
+    named || balancing * 2 > count || count == 0
+}
+
+/// The addresses of a network that services may have: all but the first and the last.
+fn hosts(network: Ipv4Net) -> u32 {
+    let size = 1u32.checked_shl(32 - u32::from(network.prefix_len()));
+    size.unwrap_or(u32::MAX).saturating_sub(2)
+}
+
+/// The first free address from where the workload's name points to, going round once.
+fn free_address(
+    network: Ipv4Net,
+    taken: &BTreeSet<Ipv4Addr>,
+    key: &WorkloadKey,
+) -> Option<Ipv4Addr> {
+    let hosts = hosts(network);
+    let digest = Sha256::digest(key.to_string());
+    let number = digest
+        .iter()
+        .take(4)
+        .fold(0u32, |sum, byte| (sum << 8) | u32::from(*byte));
+    let start = number.checked_rem(hosts)?;
+    let first = u32::from(network.network()).checked_add(1)?;
+    (start..hosts)
+        .chain(0..start)
+        .map(|offset| Ipv4Addr::from(first + offset))
+        .find(|address| !taken.contains(address))
+}

@@ -1,0 +1,128 @@
+//! Who serves: the one answer that names and service addresses stand on.
+
+use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{InstanceEntry, draft::Draft, rollout::has_run};
+use kat_types::{
+    api::{Health, InstancePhase, NodePhase},
+    keys,
+};
+use kat_types::{
+    assignment::Wanted,
+    records::{InstanceRecord, NodeStatusRecord},
+    stored::WorkloadKey,
+};
+
+/// What an instance is to those who call its workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Part {
+    /// It takes what comes.
+    Serving,
+    /// It is on its way out: it ends what it has begun, and takes nothing new.
+    Leaving,
+    /// It may be there, and nobody is sent to it: it is ill, starts again, or its machine does not
+    /// answer. So is what a newer version says that this one does not know.
+    #[serde(other)]
+    Held,
+}
+
+/// Instances of a service by their addresses.
+pub type Parts = BTreeMap<Ipv4Addr, Part>;
+
+/// It runs, and nothing says that it is ill.
+pub(crate) fn is_healthy(record: &InstanceRecord) -> bool {
+    record.phase == InstancePhase::Running
+        && matches!(record.health, Health::Healthy | Health::NotApplicable)
+}
+
+/// What an instance is to callers now; nothing where nobody can have called it yet, or any more.
+///
+/// One that this plan stops is leaving: its name goes with the stop, not after it.
+pub(crate) fn part(
+    draft: &Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    instance: &str,
+    entry: &InstanceEntry,
+) -> Option<Part> {
+    let status = statuses.get(&entry.node)?;
+    let record = status.instances.get(instance)?;
+    let away = status.phase == NodePhase::NotReady;
+    let stops = entry.assignment.value.wanted == Wanted::Stopped || draft.stops(instance);
+    match record.phase {
+        InstancePhase::Pending
+        | InstancePhase::Scheduled
+        | InstancePhase::Pulling
+        | InstancePhase::Building
+        | InstancePhase::Starting
+        | InstancePhase::Stopped
+        | InstancePhase::Failed
+        | InstancePhase::Succeeded => None,
+        InstancePhase::Running if record.health == Health::PendingCheck && !stops => None,
+        InstancePhase::Running | InstancePhase::Stopping if away => Some(Part::Held),
+        InstancePhase::Running if is_on_trial(draft, statuses, instance, entry) => Some(Part::Held),
+        InstancePhase::Running if is_healthy(record) && !stops => Some(Part::Serving),
+        InstancePhase::Stopping => Some(Part::Leaving),
+        InstancePhase::Running if stops => Some(Part::Leaving),
+        InstancePhase::Running | InstancePhase::Restarting | InstancePhase::Unknown => {
+            Some(Part::Held)
+        }
+    }
+}
+
+/// It has just started, nothing checks its health, and no other instance of its version has shown that it works,
+/// as most versions that fail do at their start: while others serve, nobody is sent to it.
+fn is_on_trial(
+    draft: &Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    instance: &str,
+    entry: &InstanceEntry,
+) -> bool {
+    let record = |id: &str, entry: &InstanceEntry| {
+        let status = statuses.get(&entry.node)?;
+        let answers = status.phase != NodePhase::NotReady;
+        status.instances.get(id).filter(|_| answers).cloned()
+    };
+    let Some(own) = record(instance, entry).filter(|own| own.health == Health::NotApplicable)
+    else {
+        return false;
+    };
+    let Some(began) = own.since.filter(|since| !has_run(*since, draft.now)) else {
+        return false;
+    };
+    let assignment = &entry.assignment.value;
+    let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
+    // Who has begun to serve goes on, also when the one goes that had shown for it that the version works.
+    let WorkloadKey { namespace, name } = &workload;
+    let named = format!("{instance}={}", assignment.address);
+    let named = keys::dns_record(namespace, name, "A", &named);
+    let stored = draft.snapshot.nodes.get(&entry.node);
+    let stored = stored.and_then(|node| node.status.as_ref()?.value.instances.get(instance));
+    let since = stored.and_then(|record| Some(record.since?.min(draft.now)));
+    if since == Some(began) && draft.snapshot.dns.contains_key(&named) {
+        return false;
+    }
+    // Those that had run for long when it began: so nobody loses a name when time passes.
+    let serving = draft.instances_of(&workload).iter().filter(|(id, other)| {
+        let wanted = other.assignment.value.wanted == Wanted::Running && !draft.stops(id);
+        let record = record(id, other).filter(is_healthy);
+        let since = record.and_then(|record| record.since);
+        wanted && since.is_some_and(|since| has_run(since, began))
+    });
+    let mut others = serving
+        .map(|(_, other)| other.assignment.value.template_hash == assignment.template_hash)
+        .peekable();
+    others.peek().is_some() && !others.any(|same| same)
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Serving => "serving",
+            Self::Leaving => "leaving",
+            Self::Held => "held",
+        })
+    }
+}

@@ -1,0 +1,348 @@
+//! The planner in a world of its own: a store's map, machines that obey, and a clock.
+//!
+//! Every change is checked as the store would check it, and every state between two changes
+//! against what must always hold.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    reason = "tests"
+)]
+
+mod away;
+mod balance;
+mod carrying;
+mod check;
+mod containers;
+mod deletion;
+mod disk;
+mod drain;
+mod failing;
+mod frozen;
+mod health;
+mod host_ports;
+mod images;
+mod indexes;
+mod joining;
+mod logins;
+mod loss;
+mod machine;
+mod moves;
+mod nodes;
+mod objects;
+mod options;
+mod placement;
+mod properties;
+mod restarts;
+mod rolling;
+mod rollout;
+mod scale;
+mod scheduling;
+mod secrets;
+mod spreading;
+mod stalls;
+mod status;
+mod strategies;
+mod users;
+mod versions;
+mod volumes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::json;
+
+use self::machine::Machine;
+use kat_leader::SnapshotBuilder;
+use kat_plan::*;
+use kat_store::mirror::Entries;
+use kat_types::{
+    api::{
+        Event, Health, InstancePhase, InstanceReport, NodePhase, NodeReport, NodeResources, Reach,
+        Taint, WorkloadPhase,
+    },
+    keys,
+    resource::{Bytes, MilliCpu, OnPartition, ResourceList, TaintEffect},
+    transaction::{Compare, KeyValue, MAX_OPERATIONS, Operation},
+};
+use kat_types::{assignment::*, records::*, secrets::*, stored::*, volumes::*};
+
+const NAMESPACE: &str = "default";
+const GIB: u64 = 1 << 30;
+
+struct World {
+    entries: Entries,
+    revision: i64,
+    builder: SnapshotBuilder,
+    now: Timestamp,
+    leading_for: Duration,
+    machines: BTreeMap<String, Machine>,
+    /// Images whose programs end with an error.
+    failing: BTreeSet<String>,
+    /// Every instance that ever was.
+    ids: BTreeSet<String>,
+    /// Instances with a name, and the address of it, as of the last check.
+    named: BTreeSet<(String, String)>,
+    /// Instances that the present plan stops.
+    stops: BTreeSet<String>,
+    /// Machines that were NotReady or being drained when the present plan was made, or the one before.
+    left: BTreeSet<String>,
+    /// How often something has run with a volume.
+    rows: BTreeMap<String, u64>,
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            entries: Entries::new(),
+            revision: 1,
+            builder: SnapshotBuilder::default(),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+            leading_for: Duration::from_secs(1),
+            machines: BTreeMap::new(),
+            failing: BTreeSet::new(),
+            ids: BTreeSet::new(),
+            named: BTreeSet::new(),
+            stops: BTreeSet::new(),
+            left: BTreeSet::new(),
+            rows: BTreeMap::new(),
+        };
+        world.namespace(NAMESPACE, false);
+        world
+    }
+
+    /// A world with machines `n1`, `n2` ... of 4 processors and 8 GiB.
+    fn with_machines(count: usize) -> Self {
+        let mut world = Self::new();
+        for number in 1..=count {
+            world.machine(&format!("n{number}"), "23", &[]);
+        }
+        world
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        self.builder.build(&self.entries, self.revision)
+    }
+
+    /// What the leader knows of the machines, those that speak being heard now.
+    fn observed(&mut self) -> Observed {
+        for (name, machine) in &mut self.machines {
+            let report = machine.report(name).filter(|_| machine.speaks);
+            if let Some(report) = report {
+                machine.heard = Some(Arc::new(report));
+                machine.age = Duration::ZERO;
+            }
+        }
+        let reports = self.machines.iter().filter_map(|(name, machine)| {
+            let reported = ReportedNode {
+                age: machine.age,
+                report: Arc::clone(machine.heard.as_ref()?),
+            };
+            Some((name.clone(), reported))
+        });
+        Observed {
+            leading_for: self.leading_for,
+            reports: reports.collect(),
+        }
+    }
+
+    /// Another machine leads: it has the store, and no report yet.
+    fn new_leader(&mut self) {
+        self.leading_for = Duration::ZERO;
+        for machine in self.machines.values_mut() {
+            machine.heard = None;
+        }
+    }
+
+    fn at(&mut self, machine: &str) -> &mut Machine {
+        self.machines.get_mut(machine).unwrap()
+    }
+
+    /// One plan, committed change by change. Returns the number of changes.
+    fn step(&mut self) -> usize {
+        let snapshot = self.snapshot();
+        let observed = self.observed();
+        self.left.extend(check::left(&snapshot));
+        let seed = u64::try_from(self.revision).unwrap();
+        let planned = plan(&snapshot, &observed, self.now, seed);
+        assert_eq!(
+            planned,
+            plan(&snapshot, &observed, self.now, seed),
+            "the same input gives the same plan"
+        );
+        let operations = planned.changes.iter().flat_map(|change| &change.operations);
+        self.stops = operations.filter_map(stopped_by).collect();
+        for change in &planned.changes {
+            // The leader's fence needs a place.
+            assert!(
+                change.operations.len() < MAX_OPERATIONS,
+                "{}: {} operations",
+                change.reason,
+                change.operations.len()
+            );
+            for condition in &change.conditions {
+                let Compare::ModRevision(key, revision) = condition else {
+                    panic!("{condition:?}")
+                };
+                let present = self
+                    .entries
+                    .get(key.as_str())
+                    .map_or(0, |entry| entry.mod_revision);
+                assert_eq!(present, *revision, "{key}");
+            }
+            self.apply(&change.operations);
+            self.check();
+        }
+        self.left = check::left(&self.snapshot());
+        planned.changes.len()
+    }
+
+    /// Plans until nothing is left to do.
+    fn plan_out(&mut self) {
+        for _ in 0..50 {
+            if self.step() == 0 {
+                return;
+            }
+        }
+        panic!("the plans do not come to rest");
+    }
+
+    /// Every agent that works makes a step.
+    fn agents(&mut self) {
+        self.offer();
+        for (name, machine) in &mut self.machines {
+            if machine.obeys {
+                machine.step(name, &self.entries, &self.failing);
+            }
+        }
+        self.check_rows();
+    }
+
+    /// Lets time go by.
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now.checked_add(time).unwrap();
+        self.leading_for += time;
+        for machine in self.machines.values_mut() {
+            machine.age = machine.age.saturating_add(time);
+        }
+    }
+
+    /// Plans and obeys in turns until both are at rest.
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let before = (self.revision, self.machines.clone());
+            self.plan_out();
+            self.agents();
+            self.plan_out();
+            self.agents();
+            if before == (self.revision, self.machines.clone()) {
+                assert_eq!(self.step(), 0, "a plan on what is settled is empty");
+                return;
+            }
+        }
+        panic!("the world does not settle");
+    }
+
+    /// Settles, and lets what runs then run for its time.
+    fn settle_and_run(&mut self) {
+        self.settle();
+        self.pass(Duration::from_secs(3));
+        self.settle();
+    }
+
+    /// Settles, and lets new instances show that they work, until nothing is left to do.
+    fn roll_out(&mut self) {
+        for _ in 0..100 {
+            self.settle();
+            let before = self.revision;
+            self.pass(Duration::from_secs(3));
+            self.settle();
+            if self.revision == before {
+                return;
+            }
+        }
+        panic!("the rollout does not end");
+    }
+
+    fn events(&mut self, reason: &str) -> Vec<String> {
+        let snapshot = self.snapshot();
+        let events = snapshot.events.values().map(|stored| &stored.value);
+        let events = events.filter(|event| event.reason == reason);
+        events.map(|event| event.message.clone()).collect()
+    }
+
+    fn status(&mut self, name: &str) -> kat_types::api::WorkloadStatus {
+        let snapshot = self.snapshot();
+        let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
+        entry.status.as_ref().unwrap().value.status.clone()
+    }
+
+    /// Instances of a workload that should run, with their machines.
+    fn wanted(&mut self, name: &str) -> Vec<(String, String, Arc<Assignment>)> {
+        let snapshot = self.snapshot();
+        let key = WorkloadKey::new(NAMESPACE, name);
+        let wanted = snapshot
+            .instances_of(&key)
+            .filter(|(_, entry)| entry.assignment.value.wanted == Wanted::Running)
+            .map(|(id, entry)| {
+                (
+                    id.clone(),
+                    entry.node.clone(),
+                    Arc::clone(&entry.assignment.value),
+                )
+            });
+        wanted.collect()
+    }
+
+    /// Instances of a workload that run, by what their machines say.
+    fn running(&mut self, name: &str) -> usize {
+        let phases: BTreeMap<String, InstancePhase> = self
+            .machines
+            .values()
+            .flat_map(|machine| &machine.instances)
+            .map(|(id, report)| (id.clone(), report.phase))
+            .collect();
+        self.wanted(name)
+            .iter()
+            .filter(|(id, ..)| phases.get(id) == Some(&InstancePhase::Running))
+            .count()
+    }
+
+    fn keys(&self, prefix: &str) -> Vec<String> {
+        self.entries
+            .keys()
+            .filter(|key| key.starts_with(prefix))
+            .map(|key| key.to_string())
+            .collect()
+    }
+}
+
+fn no_schedule(key: &str) -> Taint {
+    Taint {
+        key: key.to_owned(),
+        value: String::new(),
+        effect: TaintEffect::NoSchedule,
+    }
+}
+
+/// The instance that is stopped, or let go, by this.
+fn stopped_by(operation: &Operation) -> Option<String> {
+    match operation {
+        Operation::Put(key, value) if key.starts_with(keys::NODE_DESIRED) => {
+            let assignment = serde_json::from_slice::<Assignment>(value).ok()?;
+            (assignment.wanted == Wanted::Stopped).then_some(assignment.instance)
+        }
+        Operation::Delete(key) if key.starts_with(keys::NODE_DESIRED) => {
+            Some(key.rsplit_once('/')?.1.to_owned())
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,388 @@
+//! Data of volumes on its way to another machine.
+//!
+//! A record that says `moving` keeps everything that mounts the volume from starting. When the last of it has ended,
+//! the machine that has the data is asked to send it and the other to take it, which lays a copy beside its place,
+//! compares it, and says so. With the record's place, in one transaction, that copy becomes the data: its machine is
+//! told to put it there, and confirms. What was copied stays where it was for a day. So at any point one machine has
+//! the data, the record names it, and until the copy is confirmed in its place the old one is unchanged.
+
+mod after;
+mod ends;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::{
+    Demand, EventKind, Held, Snapshot, choose,
+    draft::{Draft, Group},
+    rollout::slot::LiveInstance,
+    scheduling::{host_ports::ports_of, machines::Machines},
+    service::WorkloadPlanner,
+    users_of, volumes,
+};
+use kat_types::volumes::{MoveRecord, VolumeMove};
+use kat_types::{
+    api::{NodePhase, ObjectReference, VolumeMovePhase as Phase, VolumeMoveReport},
+    keys,
+    reason::EventReason,
+};
+use kat_types::{
+    assignment::Assignment,
+    records::{NodeStatusRecord, VolumeRecord},
+    volumes::VolumeKey,
+};
+
+pub(crate) use after::move_events;
+pub use ends::{is_used_meanwhile, stays_moved, stopped_move, taker_says};
+
+/// Volumes that have to be on one machine: whoever mounts one of them mounts others, and is on one machine. The
+/// volume itself is one of them.
+pub fn moves_together(snapshot: &Snapshot, key: &VolumeKey) -> Vec<VolumeKey> {
+    let Some(node) = node_of(snapshot, key) else {
+        return vec![key.clone()];
+    };
+    let of_workload = |other: &&VolumeKey| {
+        let here = node_of(snapshot, other) == Some(node);
+        here && other.workload == key.workload
+    };
+    let all: Vec<&VolumeKey> = snapshot.volumes.keys().filter(of_workload).collect();
+    // One that all replicas share holds them all.
+    let shared = all.iter().any(|other| other.slot().is_none());
+    let together = all.into_iter();
+    let together = together.filter(|other| shared || other.slot() == key.slot());
+    together.cloned().collect()
+}
+
+fn node_of<'s>(snapshot: &'s Snapshot, key: &VolumeKey) -> Option<&'s str> {
+    snapshot.volumes.get(key)?.value.node.as_deref()
+}
+
+/// Why an instance of a volume's workload could not run on a machine, had that its data.
+pub fn why_it_does_not_fit(
+    snapshot: &Snapshot,
+    key: &VolumeKey,
+    node: &str,
+    now: Timestamp,
+) -> Option<String> {
+    let entry = snapshot.workloads.get(&key.workload)?;
+    let parsed = entry.parsed.as_ref().ok()?;
+    let spec = &parsed.workload.spec;
+    let statuses = snapshot.nodes.iter().filter_map(|(name, node)| {
+        let status = node.status.as_ref()?;
+        Some((name.clone(), status.value.clone()))
+    });
+    let statuses: BTreeMap<String, NodeStatusRecord> = statuses.collect();
+    let draft = Draft::new(snapshot, now, crate::SEED);
+    let mut machines = Machines::new(&draft, &statuses);
+    let candidates = machines.candidates(&key.workload, &draft);
+    // What has the data that moves makes room; its other instances stay where they are.
+    let together = moves_together(snapshot, key);
+    let own = draft.instances_of(&key.workload).iter();
+    let replaces: Vec<&str> = own
+        .filter(|(_, entry)| {
+            let assignment = &entry.assignment.value;
+            together.iter().any(|key| volumes::has(assignment, key))
+        })
+        .map(|(_, entry)| entry.node.as_str())
+        .collect();
+    let demand = Demand {
+        images: Some(&entry.meta.value.image),
+        ports: ports_of(parsed),
+        workload: Some(&key.workload),
+        held: Held {
+            on: Some(node),
+            shared: false,
+        },
+        replaces: &replaces,
+        ..Demand::of(spec)
+    };
+    choose(demand, candidates, 0)
+        .err()
+        .map(|reason| reason.to_string())
+}
+
+impl WorkloadPlanner<'_, '_, '_> {
+    /// Stops what has data that is on its way to another machine, and notes how far that is.
+    pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) {
+        let records = self.draft.volumes_of(self.key).into_iter();
+        let moving: Vec<_> = records
+            .filter_map(|(key, record)| Some((key, record.moving?)))
+            .collect();
+        for live in all.iter().filter(|live| live.wanted()) {
+            let its = |(key, _): &&(VolumeKey, VolumeMove)| volumes::has(live.assignment, key);
+            let to = moving.iter().find(its).map(|(_, moving)| moving.to.clone());
+            if let Some(to) = to {
+                self.stop(live, &format!("its data moves to {to}"));
+            }
+        }
+        let Some((key, VolumeMove { from, to, .. })) = moving.first() else {
+            return;
+        };
+        let report = report_of(
+            self.around.statuses,
+            key,
+            moving.first().map(|(_, one)| one),
+        );
+        let mut has = all.iter();
+        let far = if let Some(live) = has.find(|live| volumes::has(live.assignment, key)) {
+            let away = match live.away {
+                true => ", whose machine does not answer",
+                false => "",
+            };
+            format!("{} has to end first{away}", live.id)
+        } else if moving.iter().any(|(_, one)| one.placing) {
+            said(report, format!("{to} puts it in its place"))
+        } else {
+            said(report, format!("{to} copies it"))
+        };
+        self.moving = Some(format!(
+            "the data of its volume {} is on its way from {from} to {to}: {far}",
+            key.volume
+        ));
+    }
+
+    /// What moves an instance that its data holds where it is.
+    pub(crate) fn how_it_moves(&self, live: &LiveInstance<'_>) -> String {
+        let records = self.draft.volumes_of(self.key);
+        let mut pinned = records.iter().filter(|(key, record)| {
+            let here = record.node.as_deref() == Some(live.node) && record.host_path.is_none();
+            here && record.made && volumes::has(live.assignment, key)
+        });
+        let shares = self.around.statuses.get(live.node);
+        match pinned.next() {
+            Some((key, _)) if !shares.is_some_and(|status| status.volume_shared) => {
+                format!("; `katcall volume move {key} --to NODE` moves it")
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+/// The words of the last failure, or what goes on.
+fn said(report: Option<&VolumeMoveReport>, otherwise: String) -> String {
+    let message = report.map(|report| report.message.as_str());
+    let message = message.filter(|message| !message.is_empty());
+    message.map_or(otherwise, |message| format!("{message}; it is tried again"))
+}
+
+fn report_of<'s>(
+    statuses: &'s BTreeMap<String, NodeStatusRecord>,
+    key: &VolumeKey,
+    moving: Option<&VolumeMove>,
+) -> Option<&'s VolumeMoveReport> {
+    let moving = moving?;
+    let name = key.to_string();
+    let mut reports = statuses.get(&moving.to)?.volume_moves.iter();
+    reports.find(|report| report.volume == name && report.id == moving.id)
+}
+
+/// Takes each move a step further, and has copies removed that were kept long enough.
+pub(crate) fn plan_moves(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+    let mut groups: BTreeMap<String, Vec<(VolumeKey, VolumeMove)>> = BTreeMap::new();
+    for key in draft.snapshot.volumes.keys() {
+        // As this plan leaves it.
+        let moving = draft.volume(key).and_then(|record| record.moving.clone());
+        if let Some(moving) = moving.filter(|_| !draft.keeps(&key.workload)) {
+            let id = format!("{} {}", key.workload, moving.id);
+            groups.entry(id).or_default().push((key.clone(), moving));
+        }
+    }
+    for group in groups.values() {
+        if let Some((_, moving)) = group.first() {
+            plan_move(draft, statuses, group, moving);
+        }
+    }
+    after::plan_needless(draft);
+    after::plan_kept(draft, statuses);
+}
+
+fn plan_move(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    volumes: &[(VolumeKey, VolumeMove)],
+    moving: &VolumeMove,
+) {
+    let snapshot = draft.snapshot;
+    let mut keys = volumes.iter().map(|(key, _)| key);
+    let used = volumes
+        .iter()
+        .any(|(key, one)| is_used_meanwhile(snapshot, key, one));
+    if used && !moving.placing {
+        // The copy lacks what is written since.
+        let told = format!(
+            "does not move to {}: a leader that knows no moves has started an instance with it",
+            moving.to
+        );
+        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, told);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        return;
+    }
+    if let Some(why) = ends::nothing_left(snapshot, moving) {
+        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, why);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        return;
+    }
+    if !used && let Some(why) = ends::given_up(draft, statuses, volumes, moving) {
+        let taker = statuses.get(&moving.to);
+        let change =
+            |key: &VolumeKey, record: &VolumeRecord, now| stopped_move(key, record, taker, now);
+        let told = format!("does not move to {}: {why}", moving.to);
+        let about = (EventKind::Warning, EventReason::VolumeMoveFailed, told);
+        finish(draft, volumes, about, change);
+        return;
+    }
+    // What an older leader placed where the copy is the data waits for that.
+    let waits = |key| !used && users_of(snapshot, key).next().is_some();
+    if keys.any(|key| waits(key) || is_placed(draft, key)) {
+        return;
+    }
+    let ready = statuses.get(&moving.to).is_some_and(answers);
+    let reports = volumes
+        .iter()
+        .map(|(key, one)| report_of(statuses, key, Some(one)));
+    let reports: Option<Vec<&VolumeMoveReport>> = reports.collect();
+    let all = |phases: &[Phase]| {
+        let reports = reports.as_ref().filter(|_| ready);
+        reports.is_some_and(|all| all.iter().all(|report| phases.contains(&report.phase)))
+    };
+    if moving.placing && all(&[Phase::Placed]) {
+        let (mut files, mut bytes, mut skipped) = (0, 0, 0);
+        for report in reports.iter().flatten() {
+            (files, bytes) = (files + report.files, bytes + report.bytes);
+            skipped += report.skipped;
+        }
+        let but = match skipped {
+            0 => String::new(),
+            count => format!("; {count} sockets and devices were left out"),
+        };
+        let told = format!(
+            "has moved from {} to {}: {files} files, {bytes} bytes, compared{but}; the old copy is kept for a day",
+            moving.from, moving.to
+        );
+        let about = (EventKind::Normal, EventReason::VolumeMoved, told);
+        finish(draft, volumes, about, |_, record, _| stays_moved(record));
+        return;
+    }
+    let rebinds = !moving.placing && all(&[Phase::Copied, Phase::Placed]);
+    let mut group = Group::default();
+    for (key, own) in volumes {
+        let Some(record) = draft.volume(key).cloned() else {
+            continue;
+        };
+        let placing = moving.placing || rebinds;
+        let wish = MoveRecord {
+            schema: 1,
+            id: own.id.clone(),
+            from: own.from.clone(),
+            to: own.to.clone(),
+            index: record.index,
+            place: placing,
+            replaces: match snapshot.moves.get(&own.to).and_then(|all| all.get(key)) {
+                Some(wish) if wish.id == own.id => wish.replaces,
+                _ => ends::has_kept(&record, &own.to),
+            },
+        };
+        if rebinds {
+            // From here on the copy is the data, and what was copied is the copy.
+            let now = draft.now;
+            let mut kept = record.kept.iter();
+            let replaced = kept.find(|copy| copy.node == own.to).cloned();
+            let mut record = VolumeRecord {
+                node: Some(own.to.clone()),
+                made: true,
+                moving: Some(VolumeMove {
+                    placing: true,
+                    replaced,
+                    ..own.clone()
+                }),
+                ..record
+            };
+            record.kept.retain(|copy| copy.node != own.to);
+            ends::keep(&mut record, &own.from, now);
+            draft.put_volume(&mut group, key, record);
+        }
+        let name = key.to_string();
+        let has = |node: &str| snapshot.moves.get(node).and_then(|all| all.get(key));
+        if has(&own.to) != Some(&wish) {
+            group.put(keys::desired_move(&own.to, &name), &wish);
+        }
+        match placing {
+            true if has(&own.from).is_some() => {
+                group.delete(keys::desired_move(&own.from, &name));
+            }
+            false if has(&own.from) != Some(&wish) => {
+                group.put(keys::desired_move(&own.from, &name), &wish);
+            }
+            _ => {}
+        }
+    }
+    let reason = format!("move {} of volumes to {}", moving.id, moving.to);
+    draft.commit(group, reason, Vec::new());
+}
+
+/// What a machine reports is of now.
+fn answers(status: &NodeStatusRecord) -> bool {
+    let phase = status.phase;
+    matches!(
+        phase,
+        NodePhase::Ready | NodePhase::Draining | NodePhase::Drained
+    )
+}
+
+/// This plan has given an instance the volume.
+fn is_placed(draft: &Draft<'_>, key: &VolumeKey) -> bool {
+    let stored = draft.snapshot.volumes.get(key).map(|stored| &stored.value);
+    draft.has_placed(key) && draft.volume(key) != stored
+}
+
+/// Ends a move: records and wishes change together.
+fn finish(
+    draft: &mut Draft<'_>,
+    volumes: &[(VolumeKey, VolumeMove)],
+    (kind, event, told): (EventKind, EventReason, String),
+    change: impl Fn(&VolumeKey, &VolumeRecord, Timestamp) -> VolumeRecord,
+) {
+    let mut group = Group::default();
+    let mut names = Vec::new();
+    for (key, moving) in volumes {
+        let Some(record) = draft.volume(key) else {
+            continue;
+        };
+        let record = change(key, record, draft.now);
+        draft.put_volume(&mut group, key, record);
+        for node in [&moving.from, &moving.to] {
+            let there = draft.snapshot.moves.get(node);
+            if there.is_some_and(|all| all.contains_key(key)) {
+                group.delete(keys::desired_move(node, &key.to_string()));
+            }
+        }
+        names.push(key.volume.as_str());
+    }
+    let Some((key, _)) = volumes.first() else {
+        return;
+    };
+    let what = match names.as_slice() {
+        [only] => format!("the data of volume {only}"),
+        several => format!("the data of volumes {}", several.join(", ")),
+    };
+    let object = object_of(draft, key);
+    draft.event(&mut group, kind, event, object, format!("{what} {told}"));
+    draft.commit(group, format!("{what} {told}"), Vec::new());
+}
+
+fn object_of(draft: &Draft<'_>, key: &VolumeKey) -> ObjectReference {
+    let entry = draft.snapshot.workloads.get(&key.workload);
+    ObjectReference {
+        kind: "Workload".to_owned(),
+        name: key.workload.name.clone(),
+        namespace: key.workload.namespace.clone(),
+        uid: entry.map_or_else(String::new, |entry| entry.meta.value.uid.clone()),
+    }
+}
+
+/// Something of an assignment lies in a volume that a machine sends or takes.
+pub fn is_assigned(assignment: &Assignment, volume: &str) -> bool {
+    let mut folders = assignment.volumes.iter().flat_map(|one| &one.folder);
+    folders.any(|folder| folder == volume)
+}

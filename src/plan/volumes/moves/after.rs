@@ -1,0 +1,116 @@
+//! What is left of moves: wishes that nobody means any more, and copies that were kept.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{answers, object_of};
+use crate::{
+    EventKind,
+    draft::{Draft, Group},
+    volumes::removals::is_removed_from,
+};
+use kat_types::{keys, reason::EventReason, records::NodeStatusRecord, volumes::VolumeKey};
+
+/// Wishes of moves that are none any more. A machine that took a copy removes it then, which is not the data.
+pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
+    let snapshot = draft.snapshot;
+    for (node, all) in &snapshot.moves {
+        for (key, wish) in all {
+            let moving = draft.volume(key).and_then(|record| record.moving.as_ref());
+            let meant = moving.is_some_and(|moving| {
+                let takes = moving.to == *node;
+                moving.id == wish.id && (takes || (moving.from == *node && !moving.placing))
+            });
+            // What ended in this plan took its wishes along.
+            let stored = snapshot.volumes.get(key).map(|stored| &stored.value);
+            let unchanged = stored.is_none_or(|stored| draft.volume(key) == Some(stored));
+            if meant || !unchanged || draft.keeps(&key.workload) {
+                continue;
+            }
+            let mut group = Group::default();
+            group.delete(keys::desired_move(node, &key.to_string()));
+            draft.commit(group, format!("volume {key} does not move"), Vec::new());
+        }
+    }
+}
+
+/// Copies that were kept long enough go, where the data that took their place is there.
+pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+    let snapshot = draft.snapshot;
+    for (key, stored) in &snapshot.volumes {
+        let before = &stored.value;
+        if draft.keeps(&key.workload) {
+            continue;
+        }
+        let Some(record) = draft.volume(key).cloned() else {
+            continue;
+        };
+        if record.kept.is_empty() || record.deleting || record.moving.is_some() || *before != record
+        {
+            continue;
+        }
+        let name = key.to_string();
+        let known_good = record.node.as_ref().is_some_and(|node| {
+            let status = statuses.get(node);
+            status.is_some_and(|status| answers(status) && status.made_volumes.contains(&name))
+        });
+        let mut group = Group::default();
+        let mut left = record.clone();
+        for copy in &record.kept {
+            let here = snapshot.nodes.contains_key(&copy.node);
+            let asked = snapshot.removals.get(&copy.node);
+            let asked = asked.is_some_and(|all| all.contains_key(key));
+            if here && !asked && copy.until > draft.now {
+                let wait = copy.until.duration_since(draft.now);
+                draft.wake(Duration::try_from(wait).unwrap_or_default());
+                continue;
+            }
+            let gone = match here {
+                // Where it left the cluster, it is out of reach.
+                false => true,
+                true if asked || known_good => {
+                    is_removed_from(draft, statuses, (key, &record), &copy.node)
+                }
+                true => false,
+            };
+            if gone {
+                left.kept.retain(|other| other.node != copy.node);
+                group.delete(keys::desired_removal(&copy.node, &name));
+            }
+        }
+        if left != record {
+            draft.put_volume(&mut group, key, left);
+            let reason = format!("the old copy of volume {key} is gone");
+            draft.commit(group, reason, Vec::new());
+        }
+    }
+}
+
+/// Tells of tries that failed.
+pub(crate) fn move_events(
+    draft: &mut Draft<'_>,
+    group: &mut Group,
+    node: &str,
+    (before, now): (&NodeStatusRecord, &NodeStatusRecord),
+) {
+    for report in &now.volume_moves {
+        let mut earlier = before.volume_moves.iter();
+        let earlier = earlier.find(|one| one.volume == report.volume && one.id == report.id);
+        let same = earlier.is_some_and(|earlier| earlier.message == report.message);
+        let Some(key) = VolumeKey::parse(&report.volume) else {
+            continue;
+        };
+        // A machine speaks of what it takes itself.
+        let wishes = draft.snapshot.moves.get(node);
+        let takes = wishes.is_some_and(|all| all.contains_key(&key));
+        if same || report.message.is_empty() || !takes {
+            continue;
+        }
+        let object = object_of(draft, &key);
+        let told = format!(
+            "volume {} has not come to {node}: {}; it is tried again",
+            key.volume, report.message
+        );
+        let reason = EventReason::VolumeMoveFailed;
+        draft.event(group, EventKind::Warning, reason, object, told);
+    }
+}

@@ -1,0 +1,191 @@
+//! Data of volumes that is to go: its machine is asked to remove it, and it is forgotten when that is done.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    EventKind, Snapshot,
+    draft::{Draft, Group},
+    users_of,
+};
+use kat_types::volumes::{RemovalRecord, removal_id};
+use kat_types::{
+    api::{NodePhase, ObjectReference},
+    keys,
+    reason::EventReason,
+    transaction::Compare,
+};
+use kat_types::{
+    records::{NodeStatusRecord, VolumeRecord},
+    stored::Stored,
+    volumes::VolumeKey,
+};
+
+/// Has data removed that is to go, by the machine that holds it, and forgets it when that confirms.
+pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
+    let snapshot = draft.snapshot;
+    let mut gone = Vec::new();
+    for (key, stored) in &snapshot.volumes {
+        let record = &stored.value;
+        // One that moves is first where it is to be, or stays where it was.
+        if !record.deleting || record.moving.is_some() || draft.keeps(&key.workload) {
+            continue;
+        }
+        let mut group = Group::default();
+        if users_of(snapshot, key).next().is_some() {
+            // It was asked for too late.
+            continue;
+        }
+        // Copies of before a move go first: the record is what is known of them.
+        let kept = record.kept.iter().map(|copy| copy.node.as_str());
+        let kept = kept.filter(|node| snapshot.nodes.contains_key(*node));
+        let mut left = false;
+        for node in kept {
+            left |= !is_removed_from(draft, statuses, (key, record), node);
+        }
+        let Some(node) = remover(snapshot, statuses, key, record) else {
+            // What lies at a path of the machine is the person's, and what is on a machine that is no part of
+            // the cluster is out of reach. Shared data waits for one of those that share it.
+            if record.node.is_some() && !left {
+                let conditions = forget(draft, &mut group, key, stored, &mut gone);
+                draft.commit(group, format!("volume {key} is forgotten"), conditions);
+            }
+            continue;
+        };
+        if is_removed_from(draft, statuses, (key, record), node) && !left {
+            let object = ObjectReference {
+                kind: "Workload".to_owned(),
+                name: key.workload.name.clone(),
+                namespace: key.workload.namespace.clone(),
+                uid: String::new(),
+            };
+            let told = format!("the data of volume {} is gone from {node}", key.volume);
+            draft.event(
+                &mut group,
+                EventKind::Normal,
+                EventReason::VolumeDeleted,
+                object,
+                told,
+            );
+            let conditions = forget(draft, &mut group, key, stored, &mut gone);
+            draft.commit(group, format!("volume {key} is gone"), conditions);
+        }
+    }
+    plan_needless(draft);
+}
+
+/// A machine has confirmed that it removed the data. It is asked to, if it was not yet.
+pub(crate) fn is_removed_from(
+    draft: &mut Draft<'_>,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    (key, record): (&VolumeKey, &VolumeRecord),
+    node: &str,
+) -> bool {
+    let volume = key.to_string();
+    let wish = draft.snapshot.removals.get(node);
+    let Some(wish) = wish.and_then(|all| all.get(key)) else {
+        let mut kept = record.kept.iter();
+        let copy = kept.find(|copy| copy.node == node && record.node.as_deref() != Some(node));
+        let wish = RemovalRecord {
+            schema: 1,
+            asked: draft.now,
+            index: record.index,
+            made: record.made,
+            copy: copy.is_some(),
+            unsure: copy.is_some_and(|copy| copy.unsure),
+        };
+        let mut group = Group::default();
+        group.put(keys::desired_removal(node, &volume), &wish);
+        let reason = format!("volume {key} is to be removed from {node}");
+        draft.commit(group, reason, Vec::new());
+        return false;
+    };
+    let id = removal_id(&volume, wish.asked);
+    let status = statuses.get(node);
+    status.is_some_and(|status| status.removed_volumes.contains(&id))
+}
+
+/// The machine that is to remove the data, if there is one.
+fn remover<'s>(
+    snapshot: &'s Snapshot,
+    statuses: &BTreeMap<String, NodeStatusRecord>,
+    key: &VolumeKey,
+    record: &VolumeRecord,
+) -> Option<&'s str> {
+    if record.host_path.is_some() {
+        return None;
+    }
+    if let Some(node) = &record.node {
+        return snapshot
+            .nodes
+            .get_key_value(node)
+            .map(|(name, _)| name.as_str());
+    }
+    let mut asked = snapshot.removals.iter();
+    let asked =
+        asked.find(|(node, all)| all.contains_key(key) && snapshot.nodes.contains_key(*node));
+    let mut sharing = snapshot.nodes.keys().filter(|node| {
+        let status = statuses.get(node.as_str());
+        status.is_some_and(|status| status.volume_shared && status.phase == NodePhase::Ready)
+    });
+    let asked = asked.map(|(node, _)| node);
+    asked.or_else(|| sharing.next()).map(String::as_str)
+}
+
+/// Takes a volume's record away, and the index that nobody else has any more. Gives back what must not have
+/// changed: an apply may be about to make a workload with that index.
+fn forget<'s>(
+    draft: &Draft<'s>,
+    group: &mut Group,
+    key: &'s VolumeKey,
+    stored: &Stored<VolumeRecord>,
+    gone: &mut Vec<&'s VolumeKey>,
+) -> Vec<Compare> {
+    let record = &stored.value;
+    gone.push(key);
+    let name = keys::volume(&key.to_string());
+    let mut conditions = vec![Compare::ModRevision(name.clone(), stored.revision)];
+    group.delete(name);
+    let snapshot = draft.snapshot;
+    for (node, _) in snapshot
+        .removals
+        .iter()
+        .filter(|(_, all)| all.contains_key(key))
+    {
+        group.delete(keys::desired_removal(node, &key.to_string()));
+    }
+    let mut others = snapshot.volumes.iter();
+    let kept =
+        others.any(|(other, stored)| stored.value.index == record.index && !gone.contains(&other));
+    let mut workloads = snapshot.workloads.values();
+    let used = workloads.any(|entry| entry.meta.value.index == record.index);
+    let index = snapshot.indexes.get(&record.index);
+    if let Some(index) = index.filter(|_| !kept && !used) {
+        let name = keys::index(record.index);
+        conditions.push(Compare::ModRevision(name.clone(), index.revision));
+        group.delete(name);
+    }
+    conditions
+}
+
+/// Wishes whose volume is known no more.
+fn plan_needless(draft: &mut Draft<'_>) {
+    let snapshot = draft.snapshot;
+    for (node, all) in &snapshot.removals {
+        for key in all.keys() {
+            let record = snapshot.volumes.get(key);
+            let goes = |record: &VolumeRecord| {
+                record.deleting || record.kept.iter().any(|copy| copy.node == *node)
+            };
+            if record.is_some_and(|stored| goes(&stored.value)) || draft.keeps(&key.workload) {
+                continue;
+            }
+            let mut group = Group::default();
+            group.delete(keys::desired_removal(node, &key.to_string()));
+            draft.commit(
+                group,
+                format!("volume {key} is not to be removed"),
+                Vec::new(),
+            );
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The state store: RFC001-KAT 5.1's interface, etcd and memory behind it.
+
+#![warn(missing_docs)]
+
+mod election;
+pub mod etcd;
+pub mod fenced;
+mod limits;
+pub mod memory;
+pub mod mirror;
+
+use std::{pin::Pin, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::Stream;
+use kat_types::transaction::*;
+use tokio::{sync::watch, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+pub use self::{
+    etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
+    memory::MemoryStore,
+    mirror::{Mirror, MirrorState},
+};
+
+/// A prefix as it was at one revision of the store.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Listing {
+    /// The keys, in their order.
+    pub items: Vec<KeyValue>,
+    /// The revision that the list shows; a watch goes on from the next one.
+    pub revision: i64,
+}
+
+/// One change of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum WatchEvent {
+    /// It was written.
+    Put(KeyValue),
+    /// It was deleted.
+    Delete {
+        /// The whole key.
+        key: String,
+        /// Revision of the deletion.
+        mod_revision: i64,
+    },
+}
+
+/// The changes of one revision; a transaction's changes are never split.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WatchBatch {
+    /// Revision of the store after these changes.
+    pub revision: i64,
+    /// The changes; empty for a progress note.
+    pub events: Vec<WatchEvent>,
+}
+
+/// Changes as they come. It ends with an error; the caller lists and watches again.
+pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchBatch, StoreError>> + Send>>;
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Committed {
+    /// Every condition held; the writes are at this revision.
+    Yes(i64),
+    /// A condition did not hold; nothing was written.
+    No,
+}
+
+/// Why the store did not answer as asked.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// No answer, or an answer that says that the cluster can't serve now. Whether a write took
+    /// effect is unknown.
+    #[error("the state store is not reachable: {0}")]
+    Unavailable(String),
+    /// The revision asked for is gone; list again.
+    #[error("revision {0} of the state store is compacted")]
+    Compacted(i64),
+    /// The store says that this caller may not.
+    #[error("the state store refuses: {0}")]
+    Denied(String),
+    /// It takes no writes until it has room again; this one was not made.
+    #[error("the state store is full, so nothing can be changed: {0}")]
+    Full(String),
+    /// The key or the request can't be served, and trying again will not help.
+    #[error("the state store refuses the request: {0}")]
+    Invalid(String),
+}
+
+impl StoreError {
+    /// Whether the same request may succeed later: the store could not serve or had no room, or the history that
+    /// was asked for is gone and a new list will do.
+    pub fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable(_) | Self::Compacted(_) | Self::Full(_)
+        )
+    }
+}
+
+/// A won election (RFC001-KAT 5.3). The leadership lasts until `lost` is cancelled.
+#[derive(Debug, Clone)]
+pub struct Leadership {
+    /// The election key that this leader owns.
+    pub key: String,
+    /// Its create revision: every write of the leader compares it ([`Leadership::fence`]).
+    pub create_revision: i64,
+    /// Cancelled when leadership is lost or resigned, and, by the local monotonic clock, before
+    /// the lease can have run out.
+    pub lost: CancellationToken,
+    /// When the store was last asked for the key, and had it: nobody else led before that. It is
+    /// asked five times in the life of a lease.
+    pub sure: watch::Receiver<Instant>,
+}
+
+impl Leadership {
+    /// How long ago it was sure that nobody else leads.
+    pub fn unsure_for(&self) -> Duration {
+        self.sure.borrow().elapsed()
+    }
+
+    /// The condition that every transaction of this leader carries (ARCHITECTURE.md, invariant 2).
+    pub fn fence(&self) -> Compare {
+        Compare::CreateRevision(self.key.clone(), self.create_revision)
+    }
+}
+
+/// RFC001-KAT 5.1's interface, with lists and watches that fit together.
+#[async_trait]
+pub trait StateStore: Send + Sync + 'static {
+    /// One key, if it exists.
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
+
+    /// Every key with the prefix, all at one revision, however many there are.
+    async fn list(&self, prefix: &str) -> Result<Listing, StoreError>;
+
+    /// Changes of keys with the prefix from `from_revision` (at least 1) on (inclusive).
+    async fn watch(&self, prefix: &str, from_revision: i64) -> Result<WatchStream, StoreError>;
+
+    /// Writes `operations` if every one of `conditions` holds. At most [`MAX_OPERATIONS`] of each
+    /// and [`MAX_BYTES`] together; no key twice, and none below a prefix that the same transaction
+    /// deletes. Writes that change nothing leave the store's revision as it is.
+    async fn transact(
+        &self,
+        conditions: &[Compare],
+        operations: &[Operation],
+    ) -> Result<Committed, StoreError>;
+
+    /// Waits until this candidate is elected, however long that takes and whatever the store does
+    /// meanwhile; fails only where trying again will not help. The lease (whole seconds, at least
+    /// 1) is kept alive by the store until the leadership is lost or resigned. Dropping the future
+    /// withdraws the candidate.
+    async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError>;
+
+    /// Gives leadership up; the next candidate wins at once.
+    async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError>;
+
+    /// The candidate that leads now.
+    async fn leader(&self) -> Result<Option<String>, StoreError>;
+}

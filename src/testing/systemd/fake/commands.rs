@@ -1,0 +1,167 @@
+//! Commands that read and write files of others. They are real processes: what they say is what matters.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::process::ExitStatusExt,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    process::{Child, Command},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use kat_systemd::{Ended, Streams, SystemdError, TransientUnit, error};
+
+/// For a command to end by itself after it was asked to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Those that run, by their units.
+#[derive(Default)]
+pub(super) struct Commands {
+    running: Mutex<BTreeMap<String, Running>>,
+}
+
+#[derive(Clone)]
+struct Running {
+    group: Option<Pid>,
+    stopping: CancellationToken,
+    ended: CancellationToken,
+    lost: CancellationToken,
+}
+
+impl Commands {
+    fn with<T>(&self, change: impl FnOnce(&mut BTreeMap<String, Running>) -> T) -> T {
+        change(&mut self.running.lock())
+    }
+
+    fn find(&self, unit: &str) -> Option<Running> {
+        let there = |running: &Running| !running.ended.is_cancelled();
+        self.with(|running| running.get(unit).cloned().filter(there))
+    }
+
+    /// Runs it to its end, or until it is stopped.
+    pub(super) async fn run(
+        &self,
+        unit: &TransientUnit,
+        streams: Streams,
+    ) -> Result<Ended, SystemdError> {
+        let refused = |name: &str, message: String| SystemdError::Refused {
+            unit: unit.name.clone(),
+            name: name.to_owned(),
+            message,
+        };
+        let Some((program, arguments)) = unit.command.split_first() else {
+            let message = "a transient unit needs a program to run";
+            return Err(refused("no command", message.to_owned()));
+        };
+        if self.find(&unit.name).is_some() {
+            return Err(refused("unit exists", "there is one already".to_owned()));
+        }
+        // The command's files are closed here as soon as it has them.
+        let variables = unit.environment.iter();
+        let child = Command::new(program)
+            .args(arguments)
+            .envs(variables.filter_map(|variable| variable.split_once('=')))
+            .stdin(streams.stdin.map_or_else(Stdio::null, Stdio::from))
+            .stdout(streams.stdout)
+            .stderr(streams.stderr)
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| refused("spawn", error.to_string()))?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok());
+        let running = Running {
+            group: group.and_then(Pid::from_raw),
+            stopping: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            lost: CancellationToken::new(),
+        };
+        let lost = running.lost.clone();
+        self.with(|all| all.insert(unit.name.clone(), running.clone()));
+        // As with systemd it goes on, and is stopped, whether anybody waits for it or not.
+        let attending = tokio::spawn(attend(child, running, unit.clone()));
+        let status = tokio::select! {
+            status = attending => status,
+            () = lost.cancelled() => {
+                return Err(error::unreachable("fake", "the connection ended"));
+            }
+        };
+        self.with(|all| all.remove(&unit.name));
+        let status = status.map_err(|error| refused("wait", error.to_string()))?;
+        let Some(status) = status else {
+            return Ok(Ended::Stopped);
+        };
+        let status = status.map_err(|error| refused("wait", error.to_string()))?;
+        Ok(match (status.code(), status.signal()) {
+            (Some(code), _) => Ended::Code(code),
+            (None, Some(signal)) => Ended::Signal(signal),
+            (None, None) => Ended::Stopped,
+        })
+    }
+
+    /// Nobody is told of an end any more; they run on.
+    pub(super) fn lose(&self) {
+        self.with(|all| all.values().for_each(|running| running.lost.cancel()));
+    }
+
+    /// Ends it and waits for that; false where there is none.
+    pub(super) async fn stop(&self, unit: &str) -> bool {
+        let Some(running) = self.find(unit) else {
+            return false;
+        };
+        running.stopping.cancel();
+        running.ended.cancelled().await;
+        true
+    }
+
+    /// Sends a signal to all of its processes; false where there is none.
+    pub(super) fn kill(&self, unit: &str, signal: i32) -> bool {
+        let Some(running) = self.find(unit) else {
+            return false;
+        };
+        let signal = Signal::from_named_raw(signal);
+        signal.is_some_and(|signal| running.signal(signal))
+    }
+}
+
+impl Running {
+    /// Sends a signal to all of its processes; false where there is none.
+    fn signal(&self, signal: Signal) -> bool {
+        self.group
+            .is_some_and(|group| kill_process_group(group, signal).is_ok())
+    }
+}
+
+/// Waits for its end, or ends it, and for what runs afterwards; nothing where it did not end by itself.
+async fn attend(
+    mut child: Child,
+    running: Running,
+    unit: TransientUnit,
+) -> Option<io::Result<ExitStatus>> {
+    let _ended = running.ended.clone().drop_guard();
+    let status = tokio::select! {
+        status = child.wait() => Some(status),
+        () = running.stopping.cancelled() => None,
+        () = sleep(unit.limit) => None,
+    };
+    if status.is_none() {
+        running.signal(Signal::TERM);
+        if timeout(PATIENCE, child.wait()).await.is_err() {
+            running.signal(Signal::KILL);
+            let _ = child.wait().await;
+        }
+    }
+    if let Some((program, arguments)) = unit.afterwards.split_first() {
+        let mut afterwards = Command::new(program);
+        let afterwards = afterwards.args(arguments).kill_on_drop(true);
+        let afterwards = afterwards.stdin(Stdio::null()).stdout(Stdio::null());
+        let _ = timeout(PATIENCE, afterwards.status()).await;
+    }
+    status
+}

@@ -1,0 +1,324 @@
+//! A manager and a logind in memory, for tests and the simulation.
+//!
+//! The fake behaves as `systemd::conformance` says; the same suite runs against a real systemd.
+
+mod commands;
+mod files;
+mod machine;
+mod manager;
+mod state;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+
+use self::{
+    commands::Commands,
+    files::{matches_pattern, read_folder},
+    state::{State, Unit},
+};
+pub use self::{
+    machine::{Away, FakeMachine},
+    state::Behaviour,
+};
+use kat_systemd::{
+    Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents,
+    UnitManager, UnitStatus, error, listeners::Listeners,
+};
+
+/// Calls that a fake remembers; older ones are forgotten.
+const CALLS_KEPT: usize = 10_000;
+const SIGKILL: i32 = 9;
+const SIGTERM: i32 = 15;
+
+/// Where a fake's units come from: called at each reload.
+pub type Loader = Box<dyn Fn() -> BTreeMap<String, Behaviour> + Send + Sync>;
+
+/// A manager in memory.
+pub struct FakeManager {
+    name: String,
+    loader: Option<Loader>,
+    listeners: Mutex<Arc<Listeners>>,
+    state: Mutex<State>,
+    commands: Commands,
+    started: Instant,
+}
+
+impl Default for FakeManager {
+    fn default() -> Self {
+        Self::new("the system")
+    }
+}
+
+impl FakeManager {
+    /// A manager without units. `name` stands in its errors: `the system` or `user UID`.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            loader: None,
+            listeners: Mutex::default(),
+            state: Mutex::default(),
+            commands: Commands::default(),
+            started: Instant::now(),
+        }
+    }
+
+    /// A manager whose units come from `loader` at each reload.
+    pub fn with_loader(name: &str, loader: Loader) -> Self {
+        Self {
+            loader: Some(loader),
+            ..Self::new(name)
+        }
+    }
+
+    /// A manager whose units are the `*.service` files of a folder. It understands `Type=`,
+    /// `ExecStart=` (`true`, `false`, or it runs on), `ExecStartPre=` (hangs), `Restart=`,
+    /// `StartLimitBurst=` and links to `/dev/null`.
+    pub fn with_folder(name: &str, folder: &Path) -> Self {
+        let folder = folder.to_owned();
+        Self::with_loader(name, Box::new(move || read_folder(&folder)))
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.state.lock())
+    }
+
+    fn listeners(&self) -> Arc<Listeners> {
+        Arc::clone(&self.listeners.lock())
+    }
+
+    /// Puts a unit in place, as a reload would.
+    pub fn define(&self, unit: &str, behaviour: Behaviour) {
+        self.with(|state| state.load(unit, behaviour));
+        self.changed(unit);
+    }
+
+    /// The unit's program ends with a status.
+    pub fn exits(&self, unit: &str, code: i32) {
+        let now = self.now();
+        self.with(|state| state.ended(unit, 1, code, now));
+        self.changed(unit);
+    }
+
+    /// The unit's program ended with a status, and the unit clears up; [`FakeManager::exits`] with
+    /// the same status says that it has.
+    pub fn clears_up(&self, unit: &str, code: i32) {
+        let now = self.now();
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.exec_main_code = 1;
+                entry.status.exec_main_status = code;
+                entry.status.exec_main_exit_monotonic = now;
+                entry.rest("deactivating", "stop-post", now);
+            }
+        });
+        self.changed(unit);
+    }
+
+    /// Podman loses the unit's container as it starts it: its first process ended well and had not said that
+    /// the program runs.
+    pub fn loses_start(&self, unit: &str) {
+        let now = self.now();
+        self.with(|state| {
+            if let Some(entry) = state.units.get_mut(unit) {
+                entry.status.exec_main_code = 1;
+                entry.status.exec_main_status = 0;
+                entry.status.exec_main_exit_monotonic = now;
+                entry.status.result = "protocol".to_owned();
+                match entry.behaviour.rests {
+                    true => entry.rest("activating", "auto-restart", now),
+                    false => entry.rest("failed", "failed", now),
+                }
+            }
+        });
+        self.changed(unit);
+    }
+
+    /// The unit's program is ended by a signal.
+    pub fn killed(&self, unit: &str, signal: i32) {
+        let now = self.now();
+        self.with(|state| state.ended(unit, 2, signal, now));
+        self.changed(unit);
+    }
+
+    /// The delay before the unit's restart is over.
+    pub fn restart_due(&self, unit: &str) {
+        let now = self.now();
+        self.with(|state| {
+            let rests = |unit: &&mut Unit| unit.status.is_between_runs();
+            if state.units.get_mut(unit).filter(rests).is_some() {
+                state.restart(unit, now);
+            }
+        });
+        self.changed(unit);
+    }
+
+    /// The next `call` (`start`, `reload`, ...) fails so.
+    pub fn fail_next(&self, call: &str, error: SystemdError) {
+        self.with(|state| state.failures.insert(call.to_owned(), error));
+    }
+
+    /// From now on nothing answers, or it does again. Streams and waits end.
+    pub fn set_unreachable(&self, reason: Option<&str>) {
+        self.with(|state| state.unreachable = reason.map(str::to_owned));
+        if reason.is_some() {
+            self.commands.lose();
+            self.listeners().close();
+            *self.listeners.lock() = Arc::new(Listeners::default());
+        }
+    }
+
+    /// Its service was restarted: nothing of what it ran runs any more.
+    pub fn begin_anew(&self) {
+        self.set_unreachable(Some("it begins anew"));
+        self.with(|state| {
+            let text = "restart user@".to_owned();
+            state.calls.push(text);
+            state.units.clear();
+        });
+        self.set_unreachable(None);
+        if let Some(loader) = &self.loader {
+            let found = loader();
+            self.with(|state| {
+                for (name, behaviour) in found {
+                    state.load(&name, behaviour);
+                }
+            });
+        }
+    }
+
+    /// Nobody says any more how it is with a unit, as of a manager that hangs.
+    pub fn hang(&self) {
+        self.with(|state| state.hangs = true);
+    }
+
+    /// Every call so far that changes something, such as `start kat-a.service`.
+    pub fn calls(&self) -> Vec<String> {
+        self.with(|state| state.calls.clone())
+    }
+
+    /// Forgets the calls so far.
+    pub fn clear_calls(&self) {
+        self.with(|state| state.calls.clear());
+    }
+
+    /// Units of which something runs, or may: also those that are starting or stopping, whether
+    /// anything answers or not.
+    pub fn live(&self) -> Vec<String> {
+        let lives = |unit: &Unit| {
+            let state = unit.status.active_state.as_str();
+            matches!(state, "active" | "activating" | "deactivating")
+        };
+        self.with(|state| {
+            let units = state.units.iter().filter(|(_, unit)| lives(unit));
+            units.map(|(name, _)| name.clone()).collect()
+        })
+    }
+
+    /// Units that are enabled.
+    pub fn enabled(&self) -> Vec<String> {
+        self.with(|state| state.enabled.iter().cloned().collect())
+    }
+
+    fn now(&self) -> u64 {
+        // One second of time before the first call keeps 0 for "never".
+        u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX) + 1_000_000
+    }
+
+    fn changed(&self, unit: &str) {
+        if unit.starts_with("kat-") {
+            self.listeners().event(&UnitEvent::Changed(unit.to_owned()));
+        }
+    }
+
+    fn enter(&self, call: &str, unit: &str, note: bool) -> Result<(), SystemdError> {
+        self.with(|state| {
+            if note {
+                if state.calls.len() >= CALLS_KEPT {
+                    state.calls.remove(0);
+                }
+                state
+                    .calls
+                    .push(format!("{call} {unit}").trim_end().to_owned());
+            }
+            if let Some(reason) = &state.unreachable {
+                return Err(error::unreachable(&self.name, reason));
+            }
+            state.failures.remove(call).map_or(Ok(()), Err)
+        })
+    }
+
+    async fn begin(&self, unit: &str, limit: Duration) -> Result<JobResult, SystemdError> {
+        let behaviour = self.with(|state| {
+            let Some(entry) = state.units.get_mut(unit) else {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            };
+            if entry.behaviour.masked {
+                return Err(SystemdError::Masked(unit.to_owned()));
+            }
+            if entry.status.active_state == "active" {
+                return Ok(None);
+            }
+            entry.status.active_state = "activating".to_owned();
+            entry.status.sub_state = "start".to_owned();
+            Ok(Some(entry.behaviour.clone()))
+        })?;
+        let Some(behaviour) = behaviour else {
+            return Ok(JobResult::Done);
+        };
+        self.changed(unit);
+        if behaviour.start_hangs || behaviour.start_takes > limit {
+            sleep(limit).await;
+            return Err(SystemdError::JobTimeout {
+                unit: unit.to_owned(),
+                limit,
+            });
+        }
+        sleep(behaviour.start_takes).await;
+        let now = self.now();
+        let result = self.with(|state| {
+            state.next += 1;
+            let number = state.next;
+            let Some(entry) = state.units.get_mut(unit) else {
+                return JobResult::Canceled;
+            };
+            if entry.status.active_state != "activating" {
+                return JobResult::Canceled;
+            }
+            entry.run(number, now);
+            match behaviour.exits {
+                None => JobResult::Done,
+                Some(code) => {
+                    state.ended(unit, 1, code, now);
+                    if behaviour.oneshot && code != 0 {
+                        JobResult::Failed
+                    } else {
+                        JobResult::Done
+                    }
+                }
+            }
+        });
+        self.changed(unit);
+        Ok(result)
+    }
+
+    fn end(&self, unit: &str) -> Result<JobResult, SystemdError> {
+        let now = self.now();
+        self.with(|state| {
+            let Some(entry) = state.units.get_mut(unit) else {
+                return Err(SystemdError::NoSuchUnit(unit.to_owned()));
+            };
+            if entry.status.main_pid != 0 {
+                entry.status.exec_main_code = 2;
+                entry.status.exec_main_status = SIGTERM;
+                entry.status.exec_main_exit_monotonic = now;
+            }
+            if entry.status.active_state != "failed" {
+                entry.rest("inactive", "dead", now);
+            }
+            Ok(JobResult::Done)
+        })
+    }
+}

@@ -1,0 +1,479 @@
+//! How much a machine may say in a report: what it says is stored and shown.
+//!
+//! Each function takes its type apart field by field, so that a new field does not compile without a bound.
+
+use super::{
+    ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources, OverlayPeer,
+    OverlayReport, VolumeMoveReport,
+};
+use crate::api::{Condition, ContainerStatus};
+use crate::resource::{Bytes, MilliCpu, ResourceList};
+
+/// Most bytes of one word in a report.
+pub const MAX_WORD: usize = 128;
+/// Most bytes of a name that has parts, such as that of an image or a volume.
+pub const MAX_NAME: usize = 512;
+/// Most bytes of one sentence in a report.
+pub const MAX_SENTENCE: usize = 4096;
+/// Most entries of a list.
+pub const MAX_ENTRIES: usize = 2000;
+/// Most conditions, or containers, of one instance.
+const MAX_OF_INSTANCE: usize = 32;
+/// Most bytes of a list of volumes.
+const MAX_VOLUMES: usize = 256 * 1024;
+/// Users that a machine can have: as many as there are indexes.
+const MAX_USERS: usize = 4096;
+/// More processors and memory than any machine has.
+const MAX_CPU: u64 = 8192 * 1000;
+const MAX_MEMORY: u64 = 128 << 40;
+/// Most bytes of what a report says of its instances: without this 250 of them could be refused for their length.
+const MAX_WORDS: usize = 1 << 20;
+
+/// A list of a report is too long to be cut: what is missing of it would mean something.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{list} has {entries} entries, at most {MAX_ENTRIES} are allowed")]
+pub struct TooManyEntries {
+    /// The field.
+    pub list: &'static str,
+    /// How many it has.
+    pub entries: usize,
+}
+
+impl NodeReport {
+    /// Cuts texts and lists, and replaces control characters.
+    ///
+    /// # Errors
+    /// [`TooManyEntries`], of lists where what is left out would mean something.
+    pub fn keep_bounds(&mut self) -> Result<(), TooManyEntries> {
+        let Self {
+            node_name,
+            node_uid,
+            timestamp: _,
+            resources,
+            workload_instances,
+            overlay_network,
+            version,
+            architecture,
+            addresses,
+            advertise,
+            endpoints,
+            desired_revision: _,
+            user_indexes,
+            conditions,
+            assignment_schema: _,
+            data_path: _,
+            volume_shared: _,
+            host_network: _,
+            made_volumes,
+            removed_volumes,
+            volume_moves,
+            images_removed,
+            member_keys,
+        } = self;
+        let lists = [
+            ("workloadInstances", workload_instances.len()),
+            ("addresses", addresses.len()),
+            ("advertise", advertise.len()),
+            ("endpoints", endpoints.len()),
+            ("peers", overlay_network.peers.len()),
+            ("conditions", conditions.len()),
+        ];
+        let long = lists.into_iter().find(|(_, length)| *length > MAX_ENTRIES);
+        if let Some((list, entries)) = long {
+            return Err(TooManyEntries { list, entries });
+        }
+        words([node_name, node_uid, version, architecture]);
+        let MemberKeys { leader, admin } = member_keys;
+        words([leader, admin]);
+        words(addresses.iter_mut().chain(endpoints));
+        bound_resources(resources);
+        bound_overlay(overlay_network);
+        user_indexes.sort_unstable();
+        user_indexes.dedup();
+        user_indexes.truncate(MAX_USERS);
+        conditions.truncate(MAX_OF_INSTANCE);
+        conditions.iter_mut().for_each(bound_condition);
+        // What is missing of these counts as not done yet.
+        for list in [made_volumes, removed_volumes] {
+            list.iter_mut().for_each(|name| cut(name, MAX_NAME));
+            keep(list, MAX_VOLUMES, String::len);
+        }
+        volume_moves.iter_mut().for_each(bound_move);
+        keep(volume_moves, MAX_VOLUMES, |one| {
+            one.volume.len() + one.message.len() + MAX_WORD
+        });
+        if let Some(removed) = images_removed {
+            bound_images(removed);
+        }
+        workload_instances.iter_mut().for_each(bound_instance);
+        let words = workload_instances.iter_mut().map(|instance| Words {
+            message: &mut instance.message,
+            conditions: &mut instance.conditions,
+            containers: &mut instance.containers,
+        });
+        shorten_words(words.collect(), MAX_WORDS);
+        Ok(())
+    }
+}
+
+/// What is said of one instance at length.
+pub struct Words<'w> {
+    /// The sentence for people.
+    pub message: &'w mut String,
+    /// Its conditions.
+    pub conditions: &'w mut Vec<Condition>,
+    /// Its init containers and sidecars.
+    pub containers: &'w mut Vec<ContainerStatus>,
+}
+
+impl Words<'_> {
+    fn bytes(&self) -> usize {
+        let conditions = self.conditions.iter();
+        let conditions =
+            conditions.map(|one| one.kind.len() + one.reason.len() + one.message.len());
+        let containers = self.containers.iter();
+        let containers = containers.map(|one| one.name.len() + one.image.len() + one.unit.len());
+        self.message.len() + conditions.sum::<usize>() + containers.sum::<usize>()
+    }
+}
+
+/// Cuts what is said of instances until all of it has so many bytes: sentences first, then names that are known
+/// elsewhere, then lists.
+pub fn shorten_words(mut all: Vec<Words<'_>>, budget: usize) {
+    let fits = |all: &[Words<'_>]| all.iter().map(Words::bytes).sum::<usize>() <= budget;
+    for limit in [1024, 256, 64, 0] {
+        if fits(&all) {
+            return;
+        }
+        for one in &mut all {
+            cut(one.message, limit);
+            one.conditions
+                .iter_mut()
+                .for_each(|condition| cut(&mut condition.message, limit));
+            if limit < 1024 {
+                for container in one.containers.iter_mut() {
+                    container.image.clear();
+                    container.unit.clear();
+                }
+            }
+        }
+    }
+    if !fits(&all) {
+        for one in &mut all {
+            one.conditions.clear();
+            one.containers.clear();
+        }
+    }
+}
+
+fn bound_resources(resources: &mut NodeResources) {
+    let NodeResources {
+        capacity,
+        allocatable,
+    } = resources;
+    for list in [&mut *capacity, &mut *allocatable] {
+        let ResourceList {
+            cpu,
+            memory,
+            storage,
+        } = list;
+        *storage = None;
+        *cpu = cpu.map(|MilliCpu(cpu)| MilliCpu(cpu.min(MAX_CPU)));
+        *memory = memory.map(|Bytes(memory)| Bytes(memory.min(MAX_MEMORY)));
+    }
+    if let (Some(all), Some(part)) = (capacity.cpu, &mut allocatable.cpu) {
+        *part = MilliCpu(part.0.min(all.0));
+    }
+    if let (Some(all), Some(part)) = (capacity.memory, &mut allocatable.memory) {
+        *part = Bytes(part.0.min(all.0));
+    }
+}
+
+fn bound_overlay(overlay: &mut OverlayReport) {
+    let OverlayReport {
+        status,
+        last_peer_sync,
+        peers,
+    } = overlay;
+    words([status, last_peer_sync]);
+    for peer in peers {
+        let OverlayPeer {
+            name,
+            endpoint,
+            last_handshake,
+            connected: _,
+            sent: _,
+            received: _,
+            via,
+        } = peer;
+        let optional = [endpoint, last_handshake, via].into_iter().flatten();
+        words(optional.chain([name]));
+    }
+}
+
+fn bound_move(report: &mut VolumeMoveReport) {
+    let VolumeMoveReport {
+        volume,
+        id,
+        phase: _,
+        message,
+        files: _,
+        bytes: _,
+        total_files: _,
+        total_bytes: _,
+        skipped: _,
+        digest,
+    } = report;
+    cut(volume, MAX_NAME);
+    cut(message, 1024);
+    words([id, digest]);
+}
+
+fn bound_images(removed: &mut ImagesRemoved) {
+    let ImagesRemoved {
+        id: _,
+        images: _,
+        bytes: _,
+        names: _,
+    } = removed;
+    *removed = removed.bounded();
+    removed
+        .names
+        .iter_mut()
+        .for_each(|name| cut(name, MAX_NAME));
+}
+
+fn bound_instance(instance: &mut InstanceReport) {
+    let InstanceReport {
+        workload_name,
+        namespace,
+        instance_id,
+        container_id,
+        image_id,
+        state,
+        exit_code: _,
+        health_status: _,
+        restarts: _,
+        phase: _,
+        reason,
+        message,
+        since,
+        template_hash,
+        memory: _,
+        cpu: _,
+        conditions,
+        containers,
+    } = instance;
+    words([
+        workload_name,
+        namespace,
+        instance_id,
+        container_id,
+        image_id,
+        state,
+        reason,
+        since,
+        template_hash,
+    ]);
+    cut(message, MAX_SENTENCE);
+    conditions.truncate(MAX_OF_INSTANCE);
+    conditions.iter_mut().for_each(bound_condition);
+    containers.truncate(MAX_OF_INSTANCE);
+    for container in containers {
+        let ContainerStatus {
+            name,
+            kind,
+            state,
+            restarts: _,
+            exit_code: _,
+            image,
+            unit,
+        } = container;
+        words([name, kind, state]);
+        cut(image, MAX_NAME);
+        cut(unit, MAX_NAME);
+    }
+}
+
+fn bound_condition(condition: &mut Condition) {
+    let Condition {
+        kind,
+        status: _,
+        reason,
+        message,
+        since,
+    } = condition;
+    words([kind, reason, since]);
+    cut(message, MAX_SENTENCE);
+}
+
+fn words<'t>(texts: impl IntoIterator<Item = &'t mut String>) {
+    texts.into_iter().for_each(|text| cut(text, MAX_WORD));
+}
+
+/// Keeps the first entries whose lengths have so many bytes together.
+fn keep<T>(list: &mut Vec<T>, limit: usize, length: impl Fn(&T) -> usize) {
+    let mut bytes = 0;
+    let fitting = list.iter().take_while(|entry| {
+        // Quotes and a comma.
+        bytes += length(entry) + 3;
+        bytes <= limit
+    });
+    let count = fitting.count();
+    list.truncate(count);
+}
+
+/// Keeps the first `limit` bytes or a little less, so that no character is cut in two, and replaces control
+/// characters: as JSON one has six bytes, and on a terminal it is a command.
+pub fn cut(text: &mut String, limit: usize) {
+    if text.len() > limit {
+        text.truncate(text.floor_char_boundary(limit));
+    }
+    if text.contains(is_replaced) {
+        *text = printable(text);
+        text.truncate(text.floor_char_boundary(limit));
+    }
+}
+
+/// The text with every control character but the end of a line replaced.
+pub fn printable(text: &str) -> String {
+    let letters = text.chars();
+    letters
+        .map(|letter| match letter {
+            '\t' => ' ',
+            letter if is_replaced(letter) => char::REPLACEMENT_CHARACTER,
+            letter => letter,
+        })
+        .collect()
+}
+
+fn is_replaced(letter: char) -> bool {
+    letter.is_control() && letter != '\n'
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A report in which every list is long and every text is long, by its schema.
+    fn endless(schema: &Value, whole: &Value, depth: usize) -> Value {
+        if let Some(target) = schema["$ref"].as_str() {
+            let name = target.rsplit('/').next().unwrap();
+            return endless(&whole["$defs"][name], whole, depth);
+        }
+        for choice in ["anyOf", "oneOf"] {
+            if let Some(choices) = schema[choice].as_array() {
+                return endless(&choices[0], whole, depth);
+            }
+        }
+        if let Some(word) = schema["const"].as_str() {
+            return json!(word);
+        }
+        if let Some(words) = schema["enum"].as_array() {
+            return words[0].clone();
+        }
+        let kind = match &schema["type"] {
+            Value::Array(kinds) => kinds[0].as_str().unwrap(),
+            kind => kind.as_str().unwrap_or("string"),
+        };
+        match kind {
+            "object" => {
+                let fields = schema["properties"].as_object().into_iter().flatten();
+                let fields = fields.map(|(name, field)| {
+                    let value = match name.as_str() {
+                        "advertise" => json!(vec!["192.0.2.1"; 1500]),
+                        "cpu" | "memory" | "storage"
+                            if field["type"] != json!(["integer", "null"]) =>
+                        {
+                            json!("18446744073709551")
+                        }
+                        _ => endless(field, whole, depth + 1),
+                    };
+                    (name.clone(), value)
+                });
+                Value::Object(fields.collect())
+            }
+            "array" => {
+                let count = if depth > 1 { 60 } else { 1500 };
+                json!(vec![endless(&schema["items"], whole, depth + 1); count])
+            }
+            "integer" | "number" => json!(4_000_000),
+            "boolean" => json!(true),
+            _ => json!("\u{1}x".repeat(600)),
+        }
+    }
+
+    fn longest(value: &Value) -> (usize, usize) {
+        match value {
+            Value::String(text) => (text.len(), 0),
+            Value::Array(list) => list.iter().map(longest).fold((0, list.len()), |all, one| {
+                (all.0.max(one.0), all.1.max(one.1))
+            }),
+            Value::Object(fields) => fields
+                .values()
+                .map(longest)
+                .fold((0, 0), |all, one| (all.0.max(one.0), all.1.max(one.1))),
+            _ => (0, 0),
+        }
+    }
+
+    #[test]
+    fn every_list_and_every_text_of_a_report_has_a_bound() {
+        let schema = serde_json::to_value(schemars::schema_for!(NodeReport)).unwrap();
+        let endless = endless(&schema, &schema, 0);
+        let mut report: NodeReport = serde_json::from_value(endless).unwrap();
+        let before = serde_json::to_string(&report).unwrap().len();
+        assert!(before > 20_000_000, "{before}");
+        assert_eq!(report.keep_bounds(), Ok(()));
+        let text = serde_json::to_string(&report).unwrap();
+        assert!(!text.contains("\\u00"), "control characters are replaced");
+        let (letters, entries) = longest(&serde_json::to_value(&report).unwrap());
+        assert!(letters <= MAX_SENTENCE && entries <= MAX_ENTRIES);
+        report.workload_instances.truncate(250);
+        let size = serde_json::to_string(&report).unwrap().len();
+        assert!(size < 4 << 20, "{size}: a report of 250 instances is taken");
+    }
+
+    #[test]
+    fn capacity_has_a_bound_and_no_more_is_allocatable() {
+        let mut report = NodeReport::default();
+        report.resources.capacity.cpu = Some(MilliCpu(4000));
+        report.resources.allocatable.cpu = Some(MilliCpu(9000));
+        report.resources.allocatable.memory = Some(Bytes(u64::MAX));
+        report.resources.capacity.memory = Some(Bytes(u64::MAX));
+        assert_eq!(report.keep_bounds(), Ok(()));
+        assert_eq!(report.resources.allocatable.cpu, Some(MilliCpu(4000)));
+        assert_eq!(report.resources.capacity.memory, Some(Bytes(MAX_MEMORY)));
+    }
+
+    #[test]
+    fn sentences_are_cut_before_conditions_are_left_out() {
+        let condition = Condition {
+            message: "m".repeat(4000),
+            ..Condition::default()
+        };
+        let mut report = NodeReport {
+            workload_instances: vec![
+                InstanceReport {
+                    message: "m".repeat(4000),
+                    conditions: vec![condition; 4],
+                    ..InstanceReport::default()
+                };
+                250
+            ],
+            ..NodeReport::default()
+        };
+        assert_eq!(report.keep_bounds(), Ok(()));
+        let first = &report.workload_instances[0];
+        assert_eq!((first.message.len(), first.conditions.len()), (256, 4));
+    }
+
+    #[test]
+    fn control_characters_are_replaced() {
+        let mut text = "a\u{1b}[2Jb\tc\nd".to_owned();
+        cut(&mut text, 100);
+        assert_eq!(text, "a\u{fffd}[2Jb c\nd");
+    }
+}

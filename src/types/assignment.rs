@@ -1,0 +1,260 @@
+//! The assignment: one instance's complete desired state on one machine.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+mod bound_paths;
+mod units;
+mod words;
+
+pub use bound_paths::*;
+pub use units::main_unit;
+pub use words::*;
+
+use crate::resource::{
+    Container, HealthCheck, OnPartition, Port, RestartPolicy, Volume, WorkloadType,
+};
+use crate::secrets::AssignedSecrets;
+
+/// Everything an agent needs to run one instance; it reads no other key for it.
+///
+/// Stored as JSON under `/kat/nodes/desired/{node}/instances/{instance}` (ARCHITECTURE.md, Keys in
+/// etcd). Readers ignore fields that they do not know; of words that they do not know see
+/// [`Self::not_understood`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", remote = "Self")]
+pub struct Assignment {
+    /// Lowest version of this object's schema that one must know to run it rightly: see
+    /// [`needed_schema`].
+    pub schema: u32,
+    /// `<workload>-<5 base32>`, never used again.
+    pub instance: String,
+    /// Namespace of the workload.
+    pub namespace: String,
+    /// Name of the workload.
+    pub workload: String,
+    /// Identity of the workload: a new one after it was deleted and created again.
+    pub workload_uid: String,
+    /// Type of the workload.
+    pub workload_type: WorkloadType,
+    /// Labels of the workload.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Place among the replicas, from 0.
+    pub slot: u32,
+    /// Generation of the workload's files that this came from.
+    pub generation: u64,
+    /// Hash of what decides about the units; the same hash needs no replacement.
+    pub template_hash: String,
+    /// The user that runs it.
+    pub user: WorkloadUser,
+    /// Its address on the overlay.
+    pub address: Ipv4Addr,
+    /// The image, pinned where a digest is known.
+    pub image: String,
+    /// What runs.
+    pub container: Container,
+    /// What runs before that, in this order, each with its image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<Container>,
+    /// What runs beside it, each with its image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sidecars: Vec<Container>,
+    /// Ports that the workload declares.
+    #[serde(default)]
+    pub ports: Vec<Port>,
+    /// When it counts as healthy; while it runs, where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+    /// What systemd does when the program ends.
+    pub restart_policy: RestartPolicy,
+    /// When it was placed.
+    #[serde(default)]
+    pub created: Option<Timestamp>,
+    /// What its machine does with it while it reaches no leader.
+    #[serde(default, skip_serializing_if = "runs_on")]
+    pub on_partition: OnPartition,
+    /// The volumes that its container mounts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<AssignedVolume>,
+    /// The files of the workload's folder that its volumes mount, as one text: a tar.gz in base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub carried: Option<Arc<str>>,
+    /// The values that its container uses of secrets, sealed for its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub secrets: Option<AssignedSecrets>,
+    /// Credentials that the pulls of its images need, by the keys of Podman's file, sealed for its machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logins: Option<AssignedSecrets>,
+    /// Run or stop.
+    #[serde(default)]
+    pub wanted: Wanted,
+    /// Why this version does not understand it, where a newer one wrote it: it is left as it is,
+    /// and can be stopped. What could not be read has its default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_understood: Option<String>,
+}
+
+fn runs_on(on_partition: &OnPartition) -> bool {
+    *on_partition == OnPartition::Keep
+}
+
+/// A volume as an instance has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedVolume {
+    /// As `workload.kat` says.
+    pub definition: Volume,
+    /// Of simple cluster storage: its folder below the machine's volume base path,
+    /// `<namespace>/<workload>/<volume>`, and `.<slot>` where each replica has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
+    /// Its data has been there: nothing empty must take its place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub made: bool,
+}
+
+/// Whether an instance is to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wanted {
+    /// It runs.
+    #[default]
+    Running,
+    /// It is stopped and confirmed as stopped; then the leader deletes the entry.
+    Stopped,
+}
+
+/// The host user of a workload, the same on every machine (ARCHITECTURE.md, Files).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadUser {
+    /// The workload's index in the whole cluster.
+    pub index: u32,
+    /// Login name, at most 31 characters.
+    pub name: String,
+    /// Uid, and gid of the group of the same name.
+    pub uid: u32,
+    /// First subordinate uid and gid.
+    pub subordinate_start: u32,
+    /// Number of subordinate ids.
+    pub subordinate_count: u32,
+}
+
+/// First uid of workload users (ARCHITECTURE.md, Files).
+pub const USER_BASE: u32 = 20_000;
+/// First subordinate id of workload users.
+pub const SUBORDINATE_BASE: u32 = 1_879_048_192;
+/// Subordinate ids of each workload user.
+pub const SUBORDINATE_COUNT: u32 = 65_536;
+/// Number of indexes, so that ids keep clear of systemd's ranges.
+pub const INDEX_LIMIT: u32 = 4094;
+
+impl WorkloadUser {
+    /// The user that follows from an index; `None` past the last index.
+    ///
+    /// The login name is `kat-NAMESPACE-WORKLOAD` where that fits in 31 characters, else a
+    /// shortened form with the index, which keeps it unique: no name of a namespace or a workload
+    /// has an underscore.
+    pub fn from_index(index: u32, namespace: &str, workload: &str) -> Option<Self> {
+        if index >= INDEX_LIMIT {
+            return None;
+        }
+        let full = format!("kat-{namespace}-{workload}");
+        let clash_free = !namespace.contains('-');
+        let name = if full.len() <= 31 && clash_free {
+            full
+        } else {
+            let head: String = workload.chars().take(18).collect();
+            format!("kat-{}_i{index}", head.trim_end_matches('-'))
+        };
+        Some(Self {
+            index,
+            name,
+            uid: USER_BASE + index,
+            subordinate_start: SUBORDINATE_BASE + SUBORDINATE_COUNT * index,
+            subordinate_count: SUBORDINATE_COUNT,
+        })
+    }
+}
+
+impl Assignment {
+    /// Name of the quadlet's service, `kat-<namespace>-<instance>.service`.
+    pub fn unit(&self) -> String {
+        unit_name(&self.namespace, &self.instance)
+    }
+
+    /// For so long it is out of names and service addresses before its stop signal. Nobody is sent
+    /// to a Job.
+    pub fn drain(&self) -> Duration {
+        let seconds = match self.workload_type {
+            WorkloadType::Service | WorkloadType::DaemonService => self.container.drain_seconds,
+            WorkloadType::Job => 0,
+        };
+        Duration::from_secs(seconds.into())
+    }
+
+    /// It may change data that outlives it, so no other instance may have that meanwhile, and its machine asks
+    /// before it starts it (ARCHITECTURE.md, invariant 11).
+    pub fn writes_data(&self) -> bool {
+        let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
+        volumes.any(|volume| volume.keeps_data() && self.together().writes_to(&volume.name))
+    }
+
+    /// It ends before its successor starts.
+    pub fn stops_first(&self) -> bool {
+        self.writes_data() || self.together().has_machine_things()
+    }
+
+    /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have
+    /// what is the machine's: paths that it mounts, devices, groups, the network, less confinement.
+    pub fn asks_first(&self) -> bool {
+        let mut volumes = self.volumes.iter();
+        self.stops_first()
+            || volumes.any(|volume| volume.definition.host_mount.is_some())
+            || !self.security_wants().is_empty()
+    }
+
+    /// What its containers ask for beyond Podman's own confinement: see [`Container::security_wants`].
+    pub fn security_wants(&self) -> BTreeSet<String> {
+        let others = self.others().map(|(_, one)| one);
+        let all = std::iter::once(&self.container).chain(others);
+        all.flat_map(Container::security_wants).collect()
+    }
+
+    /// Names what it carries: 32 hexadecimal digits, the same for the same text alone.
+    pub fn carried_digest(&self) -> Option<String> {
+        let digest = Sha256::digest(self.carried.as_ref()?.as_bytes());
+        let (name, _) = digest.split_at(16);
+        Some(hex::encode(name))
+    }
+
+    /// It is to run here, and this version knows how.
+    pub fn is_run(&self) -> bool {
+        self.wanted == Wanted::Running && self.not_understood.is_none()
+    }
+}
+
+/// Name of the service that runs an instance.
+pub fn unit_name(namespace: &str, instance: &str) -> String {
+    format!("kat-{namespace}-{instance}.service")
+}
+
+/// `/kat/nodes/desired/{node}/meta`: confirms a list of assignments, an empty one too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DesiredMeta {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Counts every change of the list.
+    pub revision: u64,
+    /// Number of assignments in the list.
+    pub count: usize,
+}

@@ -1,0 +1,175 @@
+//! Reads assignments that a newer version wrote: one that is not understood must not hide the others of its list.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
+use serde_json::{Map, Value, json};
+
+use super::{AssignedVolume, Assignment, Wanted};
+use crate::resource::{
+    Container, HealthCheck, OnPartition, Port, RestartPolicy, WorkloadSpec, WorkloadType,
+};
+use crate::secrets::{AssignedSecrets, secrets_of};
+
+/// Highest schema of an assignment that this version understands.
+pub const ASSIGNMENT_SCHEMA: u32 = 6;
+
+/// The lowest schema of an assignment that says all that a workload asks of its agent, so that
+/// agents of before run what they can: 6 with init containers, sidecars or credentials for registries (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
+    if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
+        return 6;
+    }
+    let carries = spec.volumes.iter().any(|volume| volume.files.is_some());
+    if carries || spec.container.has_machine_things() || !secrets_of(spec).is_empty() {
+        return 5;
+    }
+    if !spec.container.volume_mounts.is_empty() || !spec.container.quadlet.is_empty() {
+        return 4;
+    }
+    match (health_check, spec.on_partition) {
+        (Some(_), _) => 3,
+        (None, OnPartition::Stop) => 2,
+        (None, OnPartition::Keep) => 1,
+    }
+}
+
+impl Serialize for Assignment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Self::serialize(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Assignment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut value = Value::deserialize(deserializer)?;
+        let mut assignment = match Self::deserialize(&value) {
+            Ok(assignment) => assignment,
+            Err(error) => {
+                let Some(fields) = value.as_object_mut() else {
+                    return Err(D::Error::custom(error));
+                };
+                // What it is, whose, and where must be read; how it runs may be said in newer words.
+                replace::<WorkloadType>(fields, "workloadType", &json!("Service"));
+                replace::<Container>(fields, "container", &json!({}));
+                replace::<Vec<Container>>(fields, "initContainers", &json!([]));
+                replace::<Vec<Container>>(fields, "sidecars", &json!([]));
+                replace::<Vec<Port>>(fields, "ports", &json!([]));
+                replace::<RestartPolicy>(fields, "restartPolicy", &json!({"condition": "Always"}));
+                replace::<OnPartition>(fields, "onPartition", &json!("keep"));
+                replace::<Option<HealthCheck>>(fields, "healthCheck", &Value::Null);
+                replace::<Vec<AssignedVolume>>(fields, "volumes", &json!([]));
+                replace::<Option<AssignedSecrets>>(fields, "secrets", &Value::Null);
+                replace::<Option<AssignedSecrets>>(fields, "logins", &Value::Null);
+                replace::<Wanted>(fields, "wanted", &json!("Running"));
+                let mut rest = Self::deserialize(&value).map_err(D::Error::custom)?;
+                rest.not_understood = Some(error.to_string());
+                rest
+            }
+        };
+        let schema = assignment.schema;
+        if schema > ASSIGNMENT_SCHEMA && assignment.not_understood.is_none() {
+            assignment.not_understood = Some(format!(
+                "its schema is {schema}, and this version understands {ASSIGNMENT_SCHEMA} at most"
+            ));
+        }
+        Ok(assignment)
+    }
+}
+
+fn replace<T: DeserializeOwned>(fields: &mut Map<String, Value>, name: &str, other: &Value) {
+    let readable = fields
+        .get(name)
+        .is_none_or(|value| T::deserialize(value).is_ok());
+    if !readable {
+        fields.insert(name.to_owned(), other.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assignment::WorkloadUser;
+
+    fn stored() -> Value {
+        json!({
+            "schema": 1, "instance": "web-aaaaa", "namespace": "default", "workload": "web",
+            "workloadUid": "u", "workloadType": "Service", "slot": 2, "generation": 3,
+            "templateHash": "h", "user": WorkloadUser::from_index(1, "default", "web"),
+            "address": "10.100.0.2", "image": "example/web:1",
+            "container": {"imagePullPolicy": "Always"},
+            "ports": [{"name": "web", "containerPort": 80}],
+            "restartPolicy": {"condition": "Never"},
+            "healthCheck": {"tcp": {"port": "web"}},
+            "volumes": [{"definition": {"name": "data", "simpleClusterStorage": {}}}],
+        })
+    }
+
+    fn read(value: &Value) -> Assignment {
+        serde_json::from_value(value.clone()).unwrap()
+    }
+
+    #[test]
+    fn what_this_version_wrote_it_reads() {
+        let read = read(&stored());
+        assert_eq!(read.not_understood, None);
+        assert!(read.is_run());
+        let again: Assignment =
+            serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
+        assert_eq!(again, read);
+    }
+
+    #[test]
+    fn a_newer_word_leaves_the_rest_readable() {
+        let plain = read(&stored());
+        for (pointer, word) in [
+            ("/workloadType", json!("Function")),
+            ("/container/imagePullPolicy", json!("Monthly")),
+            ("/ports/0/protocol", json!("QUIC")),
+            ("/restartPolicy/condition", json!("OnTuesdays")),
+            ("/wanted", json!("Hibernating")),
+            ("/onPartition", json!("ask")),
+            ("/healthCheck/periodSeconds", json!("seldom")),
+            ("/volumes/0/definition/reclaim", json!("Archive")),
+        ] {
+            let mut newer = stored();
+            let (parent, name) = pointer.rsplit_once('/').unwrap();
+            let parent = newer.pointer_mut(parent).unwrap();
+            parent
+                .as_object_mut()
+                .unwrap()
+                .insert(name.to_owned(), word.clone());
+            newer["fromLater"] = json!({"a": [1]});
+            let read = read(&newer);
+            let why = read.not_understood.clone().unwrap();
+            assert!(why.contains(word.as_str().unwrap()), "{pointer}: {why}");
+            assert!(!read.is_run(), "{pointer}");
+            assert_eq!(
+                (read.slot, read.address, &read.user, read.unit()),
+                (plain.slot, plain.address, &plain.user, plain.unit())
+            );
+            // Kept on the disk it stays what it is.
+            let kept: Assignment =
+                serde_json::from_str(&serde_json::to_string(&read).unwrap()).unwrap();
+            assert_eq!(kept, read, "{pointer}");
+        }
+    }
+
+    #[test]
+    fn a_higher_schema_is_not_run() {
+        let mut newer = stored();
+        newer["schema"] = json!(ASSIGNMENT_SCHEMA + 1);
+        let why = read(&newer).not_understood.unwrap();
+        assert!(why.contains("its schema is 7"), "{why}");
+    }
+
+    #[test]
+    fn what_it_is_and_where_must_be_readable() {
+        for field in ["instance", "user", "address", "slot", "templateHash"] {
+            let mut broken = stored();
+            broken.as_object_mut().unwrap().remove(field);
+            assert!(
+                serde_json::from_value::<Assignment>(broken).is_err(),
+                "{field}"
+            );
+        }
+    }
+}

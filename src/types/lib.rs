@@ -1,0 +1,36 @@
+//! The vocabulary: what users write, what is stored and what is sent. Data only.
+//!
+//! Every other crate may use this one, and it uses none of them: no input or output, no clock, no decisions.
+//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10).
+//!
+//! - [`resource`]: the kinds of `*.kat` files and `agent.yaml`.
+//! - [`api`]: what goes over the API, and what agents report.
+//! - [`assignment`]: one instance's complete desired state; [`volumes`], [`secrets`], [`records`]: what the leader
+//!   stores beside it; [`keys`]: where; [`transaction`]: how it is written.
+//! - [`reason`]: the words of conditions, statuses and events.
+//! - [`registry`]: names of images and of registries.
+
+#![warn(missing_docs)]
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
+pub mod api;
+pub mod assignment;
+pub mod backoff;
+pub mod frames;
+pub mod json;
+pub mod keys;
+pub mod network;
+pub mod plain;
+pub mod reason;
+pub mod records;
+pub mod registry;
+pub mod resource;
+pub mod root;
+pub mod secrets;
+pub mod stored;
+pub mod top_level_domains;
+pub mod transaction;
+pub mod volumes;
+
+/// The version of the program, as `katcall version` and the node's status print it.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

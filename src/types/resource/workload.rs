@@ -1,0 +1,319 @@
+//! `workload.kat` (RFC001-KAT 3.2).
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Container, Volume};
+
+/// A workload: its identity and its specification.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    /// Name, namespace and labels.
+    pub metadata: WorkloadMetadata,
+    /// What is wanted.
+    pub spec: WorkloadSpec,
+}
+
+/// Identity of a workload.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadMetadata {
+    /// DNS-1123 label of at most 40 characters.
+    pub name: String,
+    /// The namespace, `default` unless written.
+    #[serde(default = "default_namespace")]
+    pub namespace: String,
+    /// Free labels.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The namespace of a workload that names none.
+pub fn default_namespace() -> String {
+    "default".to_owned()
+}
+
+/// What a workload is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadSpec {
+    /// Service, Job or DaemonService.
+    #[serde(rename = "type")]
+    pub kind: WorkloadType,
+    /// Where the image comes from.
+    pub source: Source,
+    /// Wanted instances of a Service; ignored otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<u32>,
+    /// How instances are replaced.
+    #[serde(default)]
+    pub update_strategy: UpdateStrategy,
+    /// What systemd does when the program ends.
+    pub restart_policy: RestartPolicy,
+    /// What happens to an instance whose machine is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_node_loss: Option<OnNodeLoss>,
+    /// What a machine that is cut off does with a running instance.
+    #[serde(default)]
+    pub on_partition: OnPartition,
+    /// Spreading of instances over a label of the machines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spread: Option<Spread>,
+    /// Workloads that must not share a machine with this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub anti_affinity: Vec<String>,
+    /// Workloads that must share a machine with this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub affinity: Vec<String>,
+    /// Labels that a machine must have.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Taints that are tolerated.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+    /// The main container.
+    pub container: Container,
+    /// Containers that run in order before the main one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub init_containers: Vec<Container>,
+    /// Containers that share the main one's network.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sidecars: Vec<Container>,
+    /// Volumes that the containers mount.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
+}
+
+/// The three kinds of workload (RFC001-KAT 1.5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum WorkloadType {
+    /// Runs for good, `replicas` times.
+    Service,
+    /// Runs to completion.
+    Job,
+    /// Runs once on every eligible machine.
+    DaemonService,
+}
+
+/// Exactly one of `image` and `git`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Source {
+    /// An image reference.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// A git repository to build.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub git: Option<GitSource>,
+    /// An image tried before a build; only with `git`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_image: Option<String>,
+}
+
+/// A git repository and what to check out of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GitSource {
+    /// URL of the repository.
+    pub repository: String,
+    /// Branch; the repository's default unless written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub branch: Option<String>,
+    /// Tag; wins over `branch`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tag: Option<String>,
+    /// Commit; wins over `tag`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<String>,
+}
+
+/// How a changed workload replaces its instances (RFC001-KAT 4.5).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct UpdateStrategy {
+    /// Rolling unless written.
+    #[serde(rename = "type", default)]
+    pub kind: UpdateStrategyType,
+    /// Settings of a rolling update.
+    #[serde(default)]
+    pub rolling: RollingUpdate,
+    /// Seconds without progress after which a rollout is Stalled.
+    #[serde(default = "default_progress_deadline")]
+    pub progress_deadline_seconds: u32,
+    /// Go back to the last good generation when a rollout stalls.
+    #[serde(default)]
+    pub auto_rollback: bool,
+}
+
+fn default_progress_deadline() -> u32 {
+    600
+}
+
+impl Default for UpdateStrategy {
+    fn default() -> Self {
+        Self {
+            kind: UpdateStrategyType::default(),
+            rolling: RollingUpdate::default(),
+            progress_deadline_seconds: default_progress_deadline(),
+            auto_rollback: false,
+        }
+    }
+}
+
+/// Rolling or Simultaneous.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum UpdateStrategyType {
+    /// One after another, new ones first.
+    #[default]
+    Rolling,
+    /// All old ones are stopped before new ones start.
+    Simultaneous,
+}
+
+/// Settings of a rolling update.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RollingUpdate {
+    /// Instances beyond `replicas` during an update.
+    #[serde(default)]
+    pub max_surge: MaxSurge,
+}
+
+/// A number or a percentage of the replicas, rounded up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(untagged)]
+pub enum MaxSurge {
+    /// So many instances.
+    Count(u32),
+    /// Written `"25%"`.
+    #[serde(with = "percent")]
+    #[schemars(with = "String")]
+    Percent(u32),
+}
+
+impl Default for MaxSurge {
+    fn default() -> Self {
+        Self::Count(1)
+    }
+}
+
+mod percent {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(value: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{value}%"))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.strip_suffix('%')
+            .and_then(|number| number.parse().ok())
+            .ok_or_else(|| D::Error::custom(format!("`{text}` is not a percentage such as `25%`")))
+    }
+}
+
+/// What happens when the program ends (RFC001-KAT 4.6.4).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RestartPolicy {
+    /// Never, MaxCount or Always.
+    pub condition: RestartCondition,
+    /// Restarts within `resetSeconds` before giving up; MaxCount only.
+    #[serde(default = "default_max_restarts")]
+    pub max_restarts: u32,
+    /// The window in which restarts are counted; MaxCount only.
+    #[serde(default = "default_reset_seconds")]
+    pub reset_seconds: u32,
+}
+
+fn default_max_restarts() -> u32 {
+    5
+}
+
+fn default_reset_seconds() -> u32 {
+    3600
+}
+
+/// When systemd restarts the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum RestartCondition {
+    /// Not at all.
+    Never,
+    /// After a failure, so many times.
+    MaxCount,
+    /// Always, with a growing delay.
+    Always,
+}
+
+/// What happens to an instance whose machine is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum OnNodeLoss {
+    /// It is replaced elsewhere.
+    Move,
+    /// It waits for its machine.
+    Keep,
+}
+
+/// What a machine that is cut off does with a running instance.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum OnPartition {
+    /// It runs on.
+    #[default]
+    Keep,
+    /// It is stopped before the leader replaces it.
+    Stop,
+}
+
+/// Spreading over a label of the machines.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Spread {
+    /// The label whose values are spread over.
+    pub topology_key: String,
+    /// Refuse a place that would make the spread uneven.
+    #[serde(default)]
+    pub required: bool,
+}
+
+/// A taint that a workload tolerates (RFC001-KAT 3.2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Toleration {
+    /// Key of the taint.
+    pub key: String,
+    /// Exists unless written.
+    #[serde(default)]
+    pub operator: TolerationOperator,
+    /// Needed with Equal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// Nothing means every effect.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effect: Option<TaintEffect>,
+}
+
+/// How a toleration is compared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum TolerationOperator {
+    /// Any value of the key.
+    #[default]
+    Exists,
+    /// The same value.
+    Equal,
+}
+
+/// What a taint does to workloads that do not tolerate it.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+pub enum TaintEffect {
+    /// Nothing new is placed there.
+    NoSchedule,
+    /// Placed there only when nothing else fits.
+    PreferNoSchedule,
+}
