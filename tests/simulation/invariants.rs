@@ -13,6 +13,7 @@ use kat_types::{
     reason::Reason,
     records::{NodeStatusRecord, VolumeRecord, WorkloadMeta, WorkloadStatusRecord},
     transaction::KeyValue,
+    volumes::VolumeKey,
 };
 use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
@@ -372,7 +373,13 @@ impl World {
             conditions.iter().any(|one| {
                 // As the reason, beside the path of the very volume; or within a sentence that names none.
                 let named = one.reason == Reason::VolumeMissing && one.message.contains(volume);
-                named || one.message.contains(Reason::VolumeMissing.word())
+                // Its removal waits for the forger as for a missing disk: it was never made, or the forger says no word.
+                let name = VolumeKey::parse(volume).map(|key| key.name().to_owned());
+                let removed = name.is_some_and(|name| {
+                    let said = format!("volume {name} is being removed from {}", forger::NAME);
+                    one.message.contains(&said)
+                });
+                named || removed || one.message.contains(Reason::VolumeMissing.word())
             })
         })
     }
@@ -444,7 +451,12 @@ impl World {
         let mut desired = self.store.peek(keys::NODE_DESIRED).items;
         desired.retain(|item| {
             let removal = item.key.split_once("/removals/");
-            !waits(&item.key) && !removal.is_some_and(|(_, volume)| forged(volume))
+            // The forger alone confirms that its own data is gone.
+            let own = format!("{}{}", keys::NODE_DESIRED, forger::NAME);
+            let in_its_hands = removal.is_some_and(|(node, volume)| {
+                forged(volume) || node == own && self.in_its_hands.contains(volume)
+            });
+            !waits(&item.key) && !in_its_hands
         });
         let (images, desired): (Vec<_>, Vec<_>) = desired
             .iter()
