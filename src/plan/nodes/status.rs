@@ -56,6 +56,7 @@ pub(crate) fn plan_nodes(
                 ..before.clone()
             },
         };
+        keep_assigned(draft, name, &mut status);
         if heard.report.is_some() {
             let taken = endpoints::address_condition(draft.snapshot, all_heard, name);
             status.conditions.extend(taken);
@@ -195,11 +196,7 @@ fn keep_unsaid(
             status.instances.insert(id.clone(), earlier.clone());
         }
     }
-    // A machine speaks of its own instances alone.
-    status.instances.retain(|id, _| {
-        let assigned = draft.snapshot.instances.get(id);
-        assigned.is_some_and(|entry| entry.node == name)
-    });
+    keep_assigned(draft, name, &mut status);
     let (mut users, unexplained): (BTreeSet<u32>, BTreeSet<u32>) = status
         .user_indexes
         .iter()
@@ -216,6 +213,14 @@ fn keep_unsaid(
     });
     shorten_words(words.collect(), STATUS_WORDS);
     status
+}
+
+/// A machine speaks of its own instances alone, and while it is silent its status forgets those that it has no more.
+fn keep_assigned(draft: &Draft<'_>, name: &str, status: &mut NodeStatusRecord) {
+    status.instances.retain(|id, _| {
+        let assigned = draft.snapshot.instances.get(id);
+        assigned.is_some_and(|entry| entry.node == name)
+    });
 }
 
 /// The machine has, or had, an instance or data of the user.

@@ -457,3 +457,27 @@ fn what_finds_no_place_waits_and_says_why() {
     world.settle();
     assert_eq!(world.status("web").phase, WorkloadPhase::Running);
 }
+
+#[test]
+fn the_status_of_a_silent_machine_forgets_an_instance_that_it_has_no_more() {
+    let mut world = spread(2);
+    let (own, _) = on(&mut world, "n2");
+    let (mut snapshot, mut observed) = (world.snapshot(), world.observed());
+    let node = snapshot.nodes.get_mut("n2").unwrap();
+    let status = &mut node.status.as_mut().unwrap().value;
+    let record = status.instances[&own].clone();
+    status.instances.insert("web-zzzzz".to_owned(), record);
+    // Another leader begins, to whom it has said nothing yet.
+    observed.reports.remove("n2");
+    let planned = plan(&snapshot, &observed, world.now, 1);
+    let operations = planned.changes.iter().flat_map(|one| &one.operations);
+    let written = operations.filter_map(|operation| match operation {
+        Operation::Put(key, value) if *key == kat_types::keys::node_status("n2") => Some(value),
+        _ => None,
+    });
+    let written: Vec<NodeStatusRecord> = written
+        .map(|value| serde_json::from_slice(value).unwrap())
+        .collect();
+    let kept: Vec<&String> = written[0].instances.keys().collect();
+    assert_eq!(kept, [&own]);
+}
