@@ -12,8 +12,21 @@ n1 systemctl stop kat-etcd.service
 lab reboot n1
 refused n1 systemctl is-active kat-agent.service
 wait_for 40 both_answer
+pid_of() { as "$user" podman inspect --format '{{.State.Pid}}' "$1"; }
+# Another process runs in a container than the one that was there. The end of the network's holder
+# ends the others a moment later: until then they still answer.
+is_new() {
+    local pid
+    pid=$(pid_of "$1") && ((pid > 0 && pid != $2))
+}
 for container in "$stem" "${stem}_side-proxy" "${stem}_net"; do
-    n1 kill -KILL "$(as "$user" podman inspect --format '{{.State.Pid}}' "$container")"
+    killed=$(pid_of "$container") main=$(pid_of "$stem") side=$(pid_of "${stem}_side-proxy")
+    n1 kill -KILL "$killed"
+    wait_for 40 is_new "$container" "$killed"
+    if [[ $container == *_net ]]; then
+        wait_for 40 is_new "$stem" "$main"
+        wait_for 40 is_new "${stem}_side-proxy" "$side"
+    fi
     wait_for 40 both_answer
 done
 first=$(as "$user" systemctl --user show --property=SubState --value "${stem}_init-first.service")

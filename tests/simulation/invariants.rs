@@ -196,7 +196,7 @@ impl World {
         let mut crowded = BTreeMap::new();
         let decides = self.leader_can_write();
         for ((workload, slot), units) in slots {
-            if units.len() <= 2 {
+            if units.len() <= 2 || self.is_frozen(units[0], assigned) {
                 continue;
             }
             let key = (workload.to_owned(), slot);
@@ -225,6 +225,13 @@ impl World {
                 ));
             }
         }
+    }
+
+    /// An instance of the workload that cannot be written: nothing of it is stopped until it can be.
+    fn is_frozen(&self, unit: &str, assigned: &BTreeMap<String, (String, Assignment)>) -> bool {
+        let grown = self.large.as_ref();
+        let grown = grown.filter(|large| large.is_grown(&self.store));
+        grown.is_some_and(|large| assigned[unit].1.workload == large.workload)
     }
 
     /// Machines that the leader calls NotReady.
