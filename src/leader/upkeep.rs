@@ -87,6 +87,19 @@ pub(super) struct Upkeep {
     /// The alarm was taken back, and was raised again since.
     stuck: bool,
     warned: bool,
+    /// What was done and is not written down yet: the step itself may have kept the store from it.
+    untold: Vec<Told>,
+}
+
+/// Most events that wait to be written: the steps of five members.
+const MOST_UNTOLD: usize = 8;
+
+/// An event about a machine.
+struct Told {
+    kind: EventKind,
+    reason: EventReason,
+    node: String,
+    message: String,
 }
 
 impl Upkeep {
@@ -113,6 +126,10 @@ impl Upkeep {
         self.stuck &= look.alarms.is_full();
         let trouble = store_trouble(&look.seen, &weight, &look.alarms, self.stuck);
         self.show(handle, look, weight, trouble.clone());
+        // What can't be written now stops no step.
+        if let Err(error) = self.tell(handle, config, leadership).await {
+            tracing::debug!("an event is not written yet: {error:#}");
+        }
         let leads = (config.node.as_str(), look.raft_leader);
         let done = self.done_or_held(look);
         let step = next_upkeep(&look.seen, &weight, &look.alarms, leads, &done);
@@ -150,7 +167,10 @@ impl Upkeep {
         self.since = Some(Instant::now());
         self.note(config, &step, &taken);
         taken?;
-        self.tell(handle, config, leadership, look, &step).await?;
+        self.untold.extend(told(look, &step));
+        let excess = self.untold.len().saturating_sub(MOST_UNTOLD);
+        self.untold.drain(..excess);
+        self.tell(handle, config, leadership).await?;
         Ok(true)
     }
 
@@ -232,46 +252,19 @@ impl Upkeep {
         Ok(())
     }
 
-    /// The event after the alarm was taken back is the write that shows whether there is room.
+    /// Writes the events that wait for it. The one after the alarm was taken back is the write that shows
+    /// whether there is room.
     async fn tell(
-        &self,
+        &mut self,
         handle: &LeaderHandle,
         config: &MembersConfig,
         leadership: Option<&Leadership>,
-        look: &Look,
-        step: &UpkeepStep,
     ) -> Result<(), StoreError> {
-        let (kind, reason, node, message) = match step {
-            UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
-                let store = look.seen.iter().find(|one| one.id == *id);
-                let store = store.and_then(|one| one.store).unwrap_or_default();
-                let (file, used) = (Bytes(store.file).rounded(), Bytes(store.used).rounded());
-                let message = format!(
-                    "etcd's file of machine {node} was made smaller: of {file}, {used} were in use"
-                );
-                (
-                    EventKind::Normal,
-                    EventReason::StoreDefragmented,
-                    node.as_str(),
-                    message,
-                )
-            }
-            UpkeepStep::Disarm => {
-                let full = look.alarms.full.first();
-                let member = look.seen.iter().find(|one| Some(&one.id) == full);
-                let node = member.and_then(|member| member.node.as_deref());
-                let message = "the store was full and took no writes; its history was cut and its files were made smaller";
-                let node = node.unwrap_or_default();
-                (
-                    EventKind::Warning,
-                    EventReason::StoreWasFull,
-                    node,
-                    message.to_owned(),
-                )
-            }
-            _ => return Ok(()),
-        };
-        write_event(handle, config, leadership, (kind, reason, node), message).await
+        while let Some(event) = self.untold.first() {
+            write_event(handle, config, leadership, event).await?;
+            self.untold.remove(0);
+        }
+        Ok(())
     }
 
     /// Says that the store will be full soon, once for each time that it comes to that.
@@ -293,14 +286,46 @@ impl Upkeep {
         let stores = look.seen.iter().filter(|member| member.store.is_some());
         let fullest = stores.max_by_key(|member| member.store.map(|store| store.used));
         let node = fullest.and_then(|member| member.node.as_deref());
-        let what = (
-            EventKind::Warning,
-            EventReason::StoreNearlyFull,
-            node.unwrap_or_default(),
-        );
-        write_event(handle, config, leadership, what, trouble).await?;
+        let event = Told {
+            kind: EventKind::Warning,
+            reason: EventReason::StoreNearlyFull,
+            node: node.unwrap_or_default().to_owned(),
+            message: trouble,
+        };
+        write_event(handle, config, leadership, &event).await?;
         self.warned = true;
         Ok(())
+    }
+}
+
+/// What people are told of a step.
+fn told(look: &Look, step: &UpkeepStep) -> Option<Told> {
+    match step {
+        UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {
+            let store = look.seen.iter().find(|one| one.id == *id);
+            let store = store.and_then(|one| one.store).unwrap_or_default();
+            let (file, used) = (Bytes(store.file).rounded(), Bytes(store.used).rounded());
+            Some(Told {
+                kind: EventKind::Normal,
+                reason: EventReason::StoreDefragmented,
+                node: node.clone(),
+                message: format!(
+                    "etcd's file of machine {node} was made smaller: of {file}, {used} were in use"
+                ),
+            })
+        }
+        UpkeepStep::Disarm => {
+            let full = look.alarms.full.first();
+            let member = look.seen.iter().find(|one| Some(&one.id) == full);
+            let node = member.and_then(|member| member.node.clone());
+            Some(Told {
+                kind: EventKind::Warning,
+                reason: EventReason::StoreWasFull,
+                node: node.unwrap_or_default(),
+                message: "the store was full and took no writes; its history was cut and its files were made smaller".to_owned(),
+            })
+        }
+        _ => None,
     }
 }
 
@@ -308,15 +333,15 @@ async fn write_event(
     handle: &LeaderHandle,
     config: &MembersConfig,
     leadership: Option<&Leadership>,
-    (kind, reason, node): (EventKind, EventReason, &str),
-    message: String,
+    event: &Told,
 ) -> Result<(), StoreError> {
     let snapshot: Option<Arc<Snapshot>> = handle.snapshot.borrow().clone();
     let (Some(leadership), Some(snapshot)) = (leadership, snapshot) else {
         return Ok(());
     };
     let mut log = EventLog::new(&snapshot.events, (config.clock)());
-    let operations = log.record(kind, reason, object(&snapshot, node), message);
+    let object = object(&snapshot, &event.node);
+    let operations = log.record(event.kind, event.reason, object, event.message.clone());
     let fence = [leadership.fence()];
     handle.store.transact(&fence, &operations).await.map(drop)
 }

@@ -13,9 +13,10 @@ use crate::{EtcdMembers, Reports};
 use kat_daemon::watchdog::Pulses;
 use kat_plan::{SeenMember, StoreAlarms};
 use kat_store::{
-    MemoryStore,
+    MemoryStore, StateStore,
     etcd_admin::{EtcdMember, EtcdStatus},
 };
+use kat_types::keys;
 
 const RETRY: Duration = Duration::from_secs(60);
 
@@ -28,6 +29,8 @@ struct Members {
     refuses: AtomicBool,
     /// The alarm was taken back.
     disarmed: AtomicBool,
+    /// The store that refuses what comes next once a file was made smaller.
+    breaks: Mutex<Option<MemoryStore>>,
 }
 
 impl Members {
@@ -54,6 +57,9 @@ impl EtcdUpkeep for Members {
     async fn defragment(&self, url: &str) -> Result<(), StoreError> {
         let tried = (Instant::now(), url.to_owned());
         self.tried.lock().push(tried);
+        if let Some(store) = self.breaks.lock().take() {
+            store.refuse_calls(1);
+        }
         match url == "n1" && self.refuses.load(Ordering::Relaxed) {
             true => Err(StoreError::Unavailable("no space left".into())),
             false => Ok(()),
@@ -219,4 +225,34 @@ async fn steps_that_take_longer_than_what_is_kept_of_them_come_to_an_end() {
     let tried: Vec<_> = tried.iter().map(|(_, url)| url.as_str()).collect();
     assert_eq!(tried, ["n1", "n2"]);
     assert!(keeper.members.disarmed.load(Ordering::Relaxed));
+}
+
+/// A step may keep the store from taking its event: raft's leader was handed on, say.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_store_does_not_take_is_written_in_the_next_round() {
+    let mut keeper = Keeper::new();
+    let store = MemoryStore::new();
+    keeper.handle.store = Arc::new(store.clone());
+    let (_snapshot, seen) = watch::channel(Some(Arc::new(Snapshot::default())));
+    keeper.handle.snapshot = seen;
+    let lease = Duration::from_secs(5);
+    let leadership = store.campaign("n3", lease).await.expect("it leads");
+    *keeper.members.breaks.lock() = Some(store.clone());
+    let (handle, config) = (&keeper.handle, &keeper.config);
+    let larger = look([1000, 100, 100]);
+    let round = keeper
+        .upkeep
+        .round(handle, config, Some(&leadership), &larger);
+    assert!(round.await.is_err());
+    assert_eq!(keeper.members.tried().len(), 1);
+    assert!(store.peek(keys::EVENTS).items.is_empty());
+    let small = look([100; 3]);
+    let round = keeper
+        .upkeep
+        .round(handle, config, Some(&leadership), &small);
+    assert!(!round.await.expect("a round"));
+    let told = store.peek(keys::EVENTS).items;
+    assert_eq!(told.len(), 1);
+    let told = String::from_utf8_lossy(&told[0].value).into_owned();
+    assert!(told.contains("StoreDefragmented"), "{told}");
 }
