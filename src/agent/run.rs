@@ -419,7 +419,7 @@ mod tests {
 
     use super::*;
     use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
-    use kat_store::MemoryStore;
+    use kat_testing::MemoryStore;
 
     #[tokio::test]
     async fn the_agent_ends_with_any_of_its_tasks() {

@@ -167,9 +167,10 @@ mod tests {
     use crate::{PlanningHealth, Reports, StoreHealth};
     use kat_plan::NodeEntry;
     use kat_store::{
-        MemoryStore, StateStore,
+        StateStore,
         etcd_admin::{EtcdMember, EtcdStatus},
     };
+    use kat_testing::MemoryStore;
     use kat_types::{assignment::DesiredMeta, keys, records::NodeRegistration, stored::Stored};
 
     /// An etcd of which only the own member's status is asked: who leads raft.

@@ -21,16 +21,16 @@ use kat_types::{backoff::Backoff, keys};
 
 /// A granted lease.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lease {
+pub struct Lease {
     /// Its id.
-    pub(crate) id: i64,
+    pub id: i64,
     /// How long it lives after each renewal.
-    pub(crate) ttl: Duration,
+    pub ttl: Duration,
 }
 
 /// What an election needs beside the [`StateStore`].
 #[async_trait]
-pub(crate) trait Leases: StateStore + Clone {
+pub trait Leases: StateStore + Clone {
     /// A new lease of about `ttl`.
     async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError>;
     /// Renews it; `false` means that it is gone.
@@ -54,7 +54,7 @@ fn lease_of(key: &str) -> Option<i64> {
 }
 
 /// [`StateStore::campaign`] for a store with leases.
-pub(crate) async fn campaign<S: Leases>(
+pub async fn campaign<S: Leases>(
     store: &S,
     candidate: &str,
     ttl: Duration,
@@ -276,10 +276,7 @@ impl<S: Leases> Keeper<S> {
 }
 
 /// [`StateStore::resign`] for a store with leases.
-pub(crate) async fn resign<S: Leases>(
-    store: &S,
-    leadership: &Leadership,
-) -> Result<(), StoreError> {
+pub async fn resign<S: Leases>(store: &S, leadership: &Leadership) -> Result<(), StoreError> {
     let lease = lease_of(&leadership.key)
         .ok_or_else(|| StoreError::Invalid(format!("{} is not an election key", leadership.key)))?;
     // First: nothing may be decided any more once the next candidate can win.
@@ -288,7 +285,7 @@ pub(crate) async fn resign<S: Leases>(
 }
 
 /// [`StateStore::leader`] for a store with leases.
-pub(crate) async fn leader<S: Leases>(store: &S) -> Result<Option<String>, StoreError> {
+pub async fn leader<S: Leases>(store: &S) -> Result<Option<String>, StoreError> {
     let listing = store.list(keys::ELECTION).await?;
     let first = listing
         .items
@@ -298,4 +295,14 @@ pub(crate) async fn leader<S: Leases>(store: &S) -> Result<Option<String>, Store
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::{election_key, lease_of};
+
+    #[test]
+    fn keys_carry_the_lease() {
+        assert_eq!(election_key(0x1f), "/kat/leader_election/1f");
+        assert_eq!(lease_of("/kat/leader_election/1f"), Some(0x1f));
+        assert_eq!(lease_of(&election_key(-2)), Some(-2));
+        assert_eq!(lease_of("/kat/other/1f"), None);
+    }
+}

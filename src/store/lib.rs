@@ -1,12 +1,11 @@
-//! The state store: RFC001-KAT 5.1's interface, etcd and memory behind it.
+//! The state store: RFC001-KAT 5.1's interface, and etcd behind it.
 
 #![warn(missing_docs)]
 
-mod election;
+pub mod election;
 pub mod etcd;
 pub mod fenced;
-mod limits;
-pub mod memory;
+pub mod limits;
 pub mod mirror;
 
 use std::{pin::Pin, time::Duration};
@@ -19,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::{
     etcd::{EtcdOptions, EtcdStore, EtcdTls, admin as etcd_admin, maintenance as etcd_maintenance},
-    memory::MemoryStore,
     mirror::{Mirror, MirrorState},
 };
 

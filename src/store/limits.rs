@@ -12,7 +12,7 @@ use kat_types::transaction::{
 ///
 /// # Errors
 /// [`StoreError::Invalid`], which names the key or the number.
-pub(crate) fn check(conditions: &[Compare], operations: &[Operation]) -> Result<(), StoreError> {
+pub fn check(conditions: &[Compare], operations: &[Operation]) -> Result<(), StoreError> {
     let size = TransactionSize::of(conditions, operations);
     for (count, what) in [
         (size.conditions, "conditions"),

@@ -263,4 +263,35 @@ impl Follower {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use kat_types::transaction::KeyValue;
+
+    #[test]
+    fn what_is_older_than_the_list_changes_nothing() {
+        let mut state = MirrorState::default();
+        let item = |value: &str, revision| KeyValue {
+            key: "/t/a".into(),
+            value: value.into(),
+            mod_revision: revision,
+            create_revision: 1,
+        };
+        state.replace(Listing {
+            items: vec![item("new", 7)],
+            revision: 9,
+        });
+        let batch = |revision, events| WatchBatch { revision, events };
+        state.apply(batch(7, vec![WatchEvent::Put(item("old", 7))]));
+        state.apply(batch(3, Vec::new()));
+        assert_eq!(
+            (
+                state.revision,
+                state.get("/t/a").expect("there").value.as_slice()
+            ),
+            (9, b"new".as_slice())
+        );
+        // A progress note moves the revision on.
+        state.apply(batch(12, Vec::new()));
+        assert_eq!(state.revision, 12);
+    }
+}

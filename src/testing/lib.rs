@@ -1,5 +1,9 @@
-//! What tests and measurements stand on: fakes, suites that a fake and the real part both pass, and the generators of
-//! the documents in `contrib/schema` and `contrib/proto`. No program links it.
+//! What tests and measurements stand on: fakes, suites that a fake and the real part both pass, and the schema of
+//! `*.kat` files. No program links it.
 
-pub mod schemas;
+mod kat_files;
+mod memory;
 pub mod systemd;
+
+pub use kat_files::json_schema;
+pub use memory::{CALL_TIMEOUT, MemoryStore, WATCH_TIMEOUT};

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{
     api::{
         Condition, Health, InstancePhase, InstanceReport, MemberKeys, NodeReport, OverlayPeer,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use kat_plan::{ParsedWorkload, Plan, Snapshot};
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{
     keys,
     records::WorkloadMeta,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use parking_lot::{Mutex, MutexGuard};
 
 use kat_plan::{Plan, Snapshot};
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{
     api::NodePhase,
     assignment::Assignment,

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
 use kat_bundle::{SourceFile, pack};
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{keys, records::WorkloadMeta};
 use parking_lot::Mutex;
 use serde_json::json;

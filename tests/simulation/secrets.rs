@@ -13,7 +13,7 @@ use kat_leader::SnapshotBuilder;
 use kat_network::overlay::wireguard::PrivateKey;
 use kat_pki::recovery_key::RecoveryKey;
 use kat_plan::{Sealing, SecretKey, Snapshot};
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{keys, secrets::SealingKeyRecord, transaction::Operation};
 use parking_lot::Mutex;
 use serde_json::json;

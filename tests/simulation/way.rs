@@ -3,10 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use kat_store::{
-    Committed, Leadership, Listing, MemoryStore, StateStore, StoreError, WatchStream,
-    memory::CALL_TIMEOUT,
-};
+use kat_store::{Committed, Leadership, Listing, StateStore, StoreError, WatchStream};
+use kat_testing::{CALL_TIMEOUT, MemoryStore};
 use kat_types::{
     keys,
     transaction::{Compare, KeyValue, Operation},

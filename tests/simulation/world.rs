@@ -17,7 +17,7 @@ use kat_leader::Planner;
 use kat_plan as plan;
 use kat_plan::{Observed, Snapshot};
 use kat_render::Renderer;
-use kat_store::MemoryStore;
+use kat_testing::MemoryStore;
 use kat_types::{keys, records::NodeRegistration};
 use tokio::time::Instant;
 

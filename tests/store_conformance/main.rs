@@ -20,7 +20,8 @@ mod suite;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kat_store::{MemoryStore, StateStore};
+use kat_store::StateStore;
+use kat_testing::MemoryStore;
 
 use self::{etcd::EtcdServer, suite::Backend};
 

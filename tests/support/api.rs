@@ -23,7 +23,8 @@ use kat_pki::{
 };
 use kat_plan::Sealing;
 use kat_registry::ImageSource;
-use kat_store::{Leadership, MemoryStore, Mirror, StateStore};
+use kat_store::{Leadership, Mirror, StateStore};
+use kat_testing::MemoryStore;
 use kat_types::{
     api::{MemberKeys, Scope},
     keys,

@@ -7,8 +7,9 @@ use super::*;
 use crate::desired;
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{LeaderConfig, LeaderHandle, start};
-use kat_store::{MemoryStore, StateStore, fenced, mirror::Entries};
+use kat_store::{StateStore, fenced, mirror::Entries};
 use kat_systemd::UnitManager;
+use kat_testing::MemoryStore;
 use kat_types::{
     api::{NodeReport, NodeResources, WorkloadPhase},
     assignment::DesiredMeta,

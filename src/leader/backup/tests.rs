@@ -8,7 +8,8 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::{LeaderConfig, start};
 use kat_daemon::watchdog::Pulses;
-use kat_store::{MemoryStore, StateStore};
+use kat_store::StateStore;
+use kat_testing::MemoryStore;
 
 /// What was done to the folder, and what lies in it.
 #[derive(Default)]

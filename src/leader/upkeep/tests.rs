@@ -13,9 +13,10 @@ use crate::{EtcdMembers, Reports};
 use kat_daemon::watchdog::Pulses;
 use kat_plan::{SeenMember, StoreAlarms};
 use kat_store::{
-    MemoryStore, StateStore,
+    StateStore,
     etcd_admin::{EtcdMember, EtcdStatus},
 };
+use kat_testing::MemoryStore;
 use kat_types::keys;
 
 const RETRY: Duration = Duration::from_secs(60);

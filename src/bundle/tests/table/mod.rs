@@ -14,7 +14,7 @@ use kat_bundle::{
     fields::{self, Field, FieldType, Status},
     yaml::json_of,
 };
-use kat_testing::schemas::json_schema;
+use kat_testing::json_schema;
 
 /// The paths of all properties of a schema.
 fn walk(schema: &Value, path: &str, paths: &mut BTreeSet<String>) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Access, MemoryStore, core::Core};
-use crate::StoreError;
+use kat_store::StoreError;
 
 /// The faults of one client.
 #[derive(Debug, Default)]

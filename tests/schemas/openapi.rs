@@ -15,7 +15,7 @@ use kat_types::api::CONTENT_TYPE;
 use kat_types::api::ErrorBody;
 
 /// Makes the document.
-pub fn document() -> Value {
+pub(crate) fn document() -> Value {
     let mut document = described();
     rename(&mut document);
     document
@@ -240,7 +240,7 @@ fn security(access: Access) -> Value {
 ///
 /// # Errors
 /// [`ApiError::Internal`] if it can't be written.
-pub fn text() -> Result<String, ApiError> {
+pub(crate) fn text() -> Result<String, ApiError> {
     let text = kat_types::json::pretty_text("the OpenAPI document", &document());
     text.map(|text| text + "\n")
         .map_err(|error| ApiError::Internal(error.to_string()))
@@ -254,7 +254,7 @@ mod tests {
     fn the_kept_document_is_the_present_one() {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../contrib/schema/openapi.json"
+            "/../contrib/schema/openapi.json"
         );
         let made = text().unwrap();
         if std::env::var_os("UPDATE_SCHEMA").is_some() {

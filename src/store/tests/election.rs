@@ -1,10 +1,11 @@
 //! The election in virtual time, with faults.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
-use super::*;
-use crate::{Committed, MemoryStore};
-use kat_types::transaction::Operation;
+use kat_store::{Committed, Leadership, StateStore};
+use kat_testing::MemoryStore;
+use kat_types::{keys, transaction::Operation};
+use tokio::time::{Instant, sleep, timeout};
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -13,14 +14,6 @@ async fn elected(store: &MemoryStore, name: &str) -> Leadership {
         .await
         .expect("within a minute")
         .expect("elected")
-}
-
-#[test]
-fn keys_carry_the_lease() {
-    assert_eq!(election_key(0x1f), "/kat/leader_election/1f");
-    assert_eq!(lease_of("/kat/leader_election/1f"), Some(0x1f));
-    assert_eq!(lease_of(&election_key(-2)), Some(-2));
-    assert_eq!(lease_of("/kat/other/1f"), None);
 }
 
 #[tokio::test(start_paused = true)]

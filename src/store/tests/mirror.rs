@@ -1,8 +1,12 @@
 //! The copy in virtual time, with faults.
 
-use super::*;
-use crate::MemoryStore;
+use std::{sync::Arc, time::Duration};
+
+use kat_store::{Mirror, MirrorState, StateStore, mirror::MirrorError};
+use kat_testing::MemoryStore;
 use kat_types::transaction::Operation;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -184,32 +188,4 @@ async fn follows_under_every_fault_and_never_shows_half_a_transaction() {
         .expect("caught up");
     assert_eq!(state.entries.len(), 2);
     checker.await.expect("consistent");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_older_than_the_list_changes_nothing() {
-    let mut state = MirrorState::default();
-    let item = |value: &str, revision| KeyValue {
-        key: "/t/a".into(),
-        value: value.into(),
-        mod_revision: revision,
-        create_revision: 1,
-    };
-    state.replace(Listing {
-        items: vec![item("new", 7)],
-        revision: 9,
-    });
-    let batch = |revision, events| WatchBatch { revision, events };
-    state.apply(batch(7, vec![WatchEvent::Put(item("old", 7))]));
-    state.apply(batch(3, Vec::new()));
-    assert_eq!(
-        (
-            state.revision,
-            state.get("/t/a").expect("there").value.as_slice()
-        ),
-        (9, b"new".as_slice())
-    );
-    // A progress note moves the revision on.
-    state.apply(batch(12, Vec::new()));
-    assert_eq!(state.revision, 12);
 }

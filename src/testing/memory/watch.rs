@@ -6,7 +6,7 @@ use futures_util::stream;
 use tokio::time::{Instant, sleep_until};
 
 use super::{MemoryStore, WATCH_TIMEOUT};
-use crate::{StoreError, WatchBatch, WatchStream};
+use kat_store::{StoreError, WatchBatch, WatchStream};
 
 struct Watcher {
     store: MemoryStore,

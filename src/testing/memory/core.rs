@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{Committed, Listing, StoreError, WatchBatch, WatchEvent};
+use kat_store::{Committed, Listing, StoreError, WatchBatch, WatchEvent};
 use kat_types::transaction::{Compare, KeyValue, Operation};
 
 /// A lease and when it runs out.
@@ -64,7 +64,7 @@ impl Core {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Applies a transaction that [`crate::limits::check`] let through.
+    /// Applies a transaction that [`kat_store::limits::check`] let through.
     pub(super) fn transact(
         &mut self,
         conditions: &[Compare],

@@ -23,18 +23,18 @@ use tokio::{
 };
 
 use self::{core::Core, faults::State};
-use super::{
+use kat_store::{
     Committed, Leadership, Listing, StateStore, StoreError, WatchStream,
     election::{self, Lease, Leases},
     limits,
 };
 use kat_types::transaction::{Compare, KeyValue, Operation};
 
-/// How long a call of a client that is cut off waits for its answer, as [`super::EtcdStore`] does.
+/// How long a call of a client that is cut off waits for its answer, as [`kat_store::EtcdStore`] does.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a watch of a client that is cut off stays silent before it fails: HTTP/2 keepalive as
-/// [`super::EtcdStore`] sets it.
+/// [`kat_store::EtcdStore`] sets it.
 pub const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// What all handles share.

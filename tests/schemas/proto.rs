@@ -42,7 +42,7 @@ import \"google/protobuf/struct.proto\";
 ";
 
 /// Makes the file from the OpenAPI document; numbers are taken over from `kept`.
-pub fn text(document: &Value, kept: &str) -> String {
+pub(crate) fn text(document: &Value, kept: &str) -> String {
     let mut numbers = read_numbers(kept);
     let schemas = document
         .pointer("/components/schemas")
@@ -329,13 +329,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::schemas::openapi::document;
+    use crate::openapi::document;
 
     #[test]
     fn the_kept_file_is_the_present_one() {
         let path = concat!(
             env!("CARGO_MANIFEST_DIR"),
-            "/../../contrib/proto/kat/v1alpha1.proto"
+            "/../contrib/proto/kat/v1alpha1.proto"
         );
         let kept = std::fs::read_to_string(path).unwrap_or_default();
         let made = text(&document(), &kept);
@@ -352,7 +352,7 @@ mod tests {
     /// protoc is needed to build this program, so it is there; its own messages may not be.
     #[test]
     fn protoc_accepts_the_file() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/proto");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../contrib/proto");
         let temporary = tempfile::tempdir().unwrap();
         let google = temporary.path().join("google/protobuf");
         std::fs::create_dir_all(&google).unwrap();

@@ -1,0 +1,14 @@
+//! The election, the copies and fenced transactions, against the store in memory.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    reason = "tests fail by panicking"
+)]
+
+mod election;
+mod fenced;
+mod mirror;
