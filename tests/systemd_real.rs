@@ -21,8 +21,8 @@ use futures_util::StreamExt;
 
 use kat_host::{check, users::Users};
 use kat_systemd::{
-    Connector, JobResult, Journal, LogQuery, LogSource, LogStream, Logind, ManagerSource, Managers,
-    SystemBus, UnitManager, UserSessions,
+    ActiveState, Connector, JobResult, Journal, LogQuery, LogSource, LogStream, Logind,
+    ManagerSource, Managers, SystemBus, UnitManager, UserSessions,
     path::unit_path,
     proxies::{LOGIND, SYSTEMD},
 };
@@ -251,7 +251,10 @@ async fn user_manager_conforms_and_lingers() {
     assert_eq!(manager.list("kat-many-*").await.unwrap().len(), 24);
     let begin = std::time::Instant::now();
     for name in &names {
-        assert_eq!(manager.status(name).await.unwrap().active_state, "active");
+        assert_eq!(
+            manager.status(name).await.unwrap().active_state,
+            ActiveState::Active
+        );
     }
     println!("24 units read one by one in {:?}", begin.elapsed());
 

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, ops::Bound, path::Path};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use kat_host::files::{self, Access, FileError};
-use kat_plan::KeptImages;
 use kat_store::mirror::Entries;
+use kat_types::images::KeptImages;
 use kat_types::{
     assignment::{Assignment, DesiredMeta},
     keys,

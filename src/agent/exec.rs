@@ -37,7 +37,7 @@ use kat_api::{
 };
 use kat_plan::InstanceEntry;
 use kat_systemd::{
-    Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager,
+    ActiveState, Ended, JobResult, ManagerSource, Streams, SystemdError, TransientUnit, UnitManager,
 };
 use kat_types::api::{InstanceUsage, NodeUsage};
 use kat_types::{
@@ -112,7 +112,7 @@ impl LocalSessions {
                 return None;
             }
         };
-        if status.active_state != "active" {
+        if status.active_state != ActiveState::Active {
             return None;
         }
         let mut usage = InstanceUsage {

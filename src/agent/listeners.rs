@@ -24,8 +24,9 @@ use kat_leader::LeaderHandle;
 use kat_network::overlay::local_addresses::{self as local, Local};
 use kat_pki as pki;
 use kat_pki::{PeerCertificate, PeerIdentity};
-use kat_plan::{ClusterEndpoints, InstanceEntry};
+use kat_plan::InstanceEntry;
 use kat_store::Leadership;
+use kat_types::cluster::ClusterEndpoints;
 use kat_types::{assignment::Assignment, stored::Stored};
 
 /// The machine that leads while this one does not.

@@ -10,12 +10,12 @@ use crate::worker::machine_options::MachineOptions;
 use kat_host::files::{self, Access, FileError};
 use kat_network::state::{
     DNS_FILE, DnsRecords, Gate, HOST_PORTS_FILE, HostPortNetwork, HostPortParts, INSTANCES_FILE,
-    InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Part, Peer, Peers,
-    SERVICES_FILE, ServiceNetwork, ServicePort, Services, Transport,
+    InstanceNetwork, Instances, NODE_FILE, NodeNetwork, PEERS_FILE, Peer, Peers, SERVICES_FILE,
+    ServiceNetwork, ServicePort, Services, Transport,
 };
-use kat_plan as plan;
-use kat_plan::{ServiceAddress, ServiceBalance, host_port_statuses};
+use kat_plan::host_port_statuses;
 use kat_store::mirror::Entries;
+use kat_types::services::{ServiceAddress, ServiceBalance};
 use kat_types::{
     api::{JoinPeer, Reach},
     keys,
@@ -169,7 +169,7 @@ pub(crate) fn services(entries: &Entries) -> Services {
         let ports = ports.into_iter().map(|port| ServicePort {
             port: port.port,
             protocol: transport(port.protocol),
-            instances: port.instances.into_iter().map(of_a_part).collect(),
+            instances: port.instances.into_iter().collect(),
         });
         let ports = ports.collect();
         services.insert(name.to_owned(), ServiceNetwork { address, ports });
@@ -186,7 +186,7 @@ pub(crate) fn host_port_parts(entries: &Entries, subnet: Ipv4Net) -> HostPortPar
     let ports = balances
         .filter_map(|(_, entry)| read::<ServiceBalance>(entry))
         .flat_map(|balance| balance.ports);
-    let parts = ports.flat_map(|port| port.instances).map(of_a_part);
+    let parts = ports.flat_map(|port| port.instances);
     HostPortParts {
         schema: 1,
         parts: parts
@@ -201,15 +201,6 @@ pub(crate) fn transport(protocol: Protocol) -> Transport {
         Protocol::Tcp => Transport::Tcp,
         Protocol::Udp => Transport::Udp,
     }
-}
-
-fn of_a_part((address, part): (Ipv4Addr, plan::Part)) -> (Ipv4Addr, Part) {
-    let part = match part {
-        plan::Part::Serving => Part::Serving,
-        plan::Part::Leaving => Part::Leaving,
-        plan::Part::Held => Part::Held,
-    };
-    (address, part)
 }
 
 /// The keys below a prefix, with the rest of their names.
@@ -286,6 +277,7 @@ pub(crate) fn peers_of(own: &Reach, others: &BTreeMap<String, JoinPeer>) -> Peer
 
 #[cfg(test)]
 mod tests {
+    use kat_types::services::BackendState;
     use std::sync::Arc;
 
     use super::*;
@@ -334,8 +326,15 @@ mod tests {
         assert_eq!(services["default/early"].ports, []);
         let web = &services["default/web"];
         assert_eq!(web.address, Ipv4Addr::new(10, 200, 0, 5));
-        let parts: Vec<Part> = web.ports[0].instances.values().copied().collect();
-        assert_eq!(parts, [Part::Serving, Part::Leaving, Part::Held]);
+        let parts: Vec<BackendState> = web.ports[0].instances.values().copied().collect();
+        assert_eq!(
+            parts,
+            [
+                BackendState::Serving,
+                BackendState::Leaving,
+                BackendState::Held
+            ]
+        );
     }
 
     #[test]

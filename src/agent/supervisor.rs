@@ -25,7 +25,7 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_network::state::{INSTANCES_FILE, Instances};
-use kat_plan::KeptOfUser;
+use kat_types::images::KeptOfUser;
 use kat_types::{
     api::{Health, InstancePhase, InstanceReport},
     assignment::{Assignment, USER_BASE, WorkloadUser},

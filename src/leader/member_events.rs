@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::members::object;
-use kat_plan::{ClusterMembers, EventKind, EventLog, MemberRecord, Snapshot};
+use kat_plan::{EventKind, EventLog, Snapshot};
+use kat_types::cluster::{ClusterMembers, MemberRecord};
 use kat_types::reason::EventReason;
 use kat_types::transaction::Operation;
 

@@ -5,6 +5,7 @@
 //! key is read again, and each step starts from what etcd says now: a deposed leader is stopped but
 //! for the moment between the two, and a step that two leaders take is the same.
 
+use kat_plan::cluster_members;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -20,8 +21,7 @@ use super::{
 use crate::etcd_status::{Look, Memory, look, note_lost_data};
 use kat_daemon::watchdog::Pulses;
 use kat_plan::{
-    ClusterMembers, MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address,
-    wanted_members,
+    MemberStep, SeenMember, Snapshot, lost_members, next_step, node_address, wanted_members,
 };
 use kat_store::{
     Committed, Leadership, StoreError,
@@ -297,7 +297,7 @@ async fn write_down(
     let mut conditions = vec![leadership.fence()];
     let mut operations = Vec::new();
     let stored = snapshot.members.as_ref();
-    let members = ClusterMembers::of(seen, stored.map(|stored| &stored.value));
+    let members = cluster_members(seen, stored.map(|stored| &stored.value));
     if stored.is_none_or(|stored| stored.value != members) {
         let revision = stored.map_or(0, |stored| stored.revision);
         conditions.push(Compare::ModRevision(keys::MEMBERS.to_owned(), revision));

@@ -9,10 +9,11 @@ use serde::de::DeserializeOwned;
 use kat_bundle as bundle;
 use kat_bundle::{Mode, SourceFile};
 use kat_plan::{
-    Archived, ClusterEndpoints, ClusterMembers, EarlierVersion, InstanceEntry, NodeEntry,
-    ParsedWorkload, Sealing, Snapshot, Standing, WorkloadEntry,
+    Archived, EarlierVersion, InstanceEntry, NodeEntry, ParsedWorkload, Sealing, Snapshot,
+    Standing, WorkloadEntry,
 };
 use kat_store::mirror::Entries;
+use kat_types::cluster::{ClusterEndpoints, ClusterMembers};
 use kat_types::{
     api::{Event, StoreEpoch},
     assignment::{Assignment, DesiredMeta},

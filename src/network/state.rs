@@ -3,6 +3,7 @@
 //! `kat-net` runs from these files alone: it comes up before etcd and without anyone. Each file is
 //! replaced atomically, is JSON, and its readers ignore fields that they do not know.
 
+use kat_types::services::BackendState;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -187,7 +188,7 @@ pub struct HostPortParts {
     /// Version of this object's schema, now 1.
     pub schema: u32,
     /// By their addresses.
-    pub parts: BTreeMap<Ipv4Addr, Part>,
+    pub parts: BTreeMap<Ipv4Addr, BackendState>,
 }
 
 /// Ports of the machine that its own programs have, or had not long ago.
@@ -258,7 +259,7 @@ pub struct ServicePort {
     /// Its transport.
     pub protocol: Transport,
     /// Instances that have it, by their addresses.
-    pub instances: BTreeMap<Ipv4Addr, Part>,
+    pub instances: BTreeMap<Ipv4Addr, BackendState>,
 }
 
 /// Transport protocol of a port.
@@ -279,19 +280,6 @@ impl Transport {
             Self::Udp => "udp",
         }
     }
-}
-
-/// What an instance is to those who call its service.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Part {
-    /// It takes what comes.
-    Serving,
-    /// It ends what it has begun, and takes nothing new.
-    Leaving,
-    /// It may be there, and nobody is sent to it; also where a newer version says something else.
-    #[serde(other)]
-    Held,
 }
 
 /// One line of JSON that the hook sends to [`HOOK_SOCKET`].

@@ -1,8 +1,8 @@
 //! Images that machines keep beside those of their instances, and what becomes of machines' disks.
 
+use kat_types::images::KeptImages;
+use kat_types::images::KeptOfUser;
 use std::collections::{BTreeMap, BTreeSet};
-
-use serde::{Deserialize, Serialize};
 
 use super::{
     EventKind, WorkloadEntry,
@@ -21,31 +21,6 @@ use kat_types::{records::NodeStatusRecord, stored::Stored};
 const MOST_BYTES: usize = 1 << 20;
 /// What a user and an image cost besides their names.
 const BESIDES: usize = 64;
-
-/// `/kat/nodes/desired/{node}/images`: for each workload that has a user on the machine, what it may run next.
-///
-/// It takes nothing from a list of assignments and adds nothing to it: without it a machine keeps what its
-/// instances use, and removes the users of workloads that have left it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct KeptImages {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// By index of the workload's user. Workloads that are being deleted are not among them.
-    pub users: BTreeMap<u32, KeptOfUser>,
-}
-
-/// The images of one workload.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct KeptOfUser {
-    /// Those of the present version, of the last good one, and of the last good one of another content, as
-    /// assignments name them; sorted.
-    pub images: Vec<String>,
-    /// Not all of them are known: none of the workload's images is to go.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub unknown: bool,
-}
 
 /// Tells each machine what it is to keep; writes where that changed.
 pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {

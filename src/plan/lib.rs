@@ -35,14 +35,10 @@ pub use crate::nodes::admission::*;
 pub use crate::nodes::endpoints::*;
 pub use crate::nodes::node_loss::fence_after;
 pub use crate::nodes::status::reported_status;
-pub use crate::scheduling::host_ports::{
-    HOST_PORT_DATA_PATH, HostPortNumber, HostPortNumbers, host_port_statuses, reserved_ports,
-};
+pub use crate::scheduling::host_ports::{HOST_PORT_DATA_PATH, host_port_statuses, reserved_ports};
 pub use crate::scheduling::schedule::*;
-pub use crate::services::service_addresses::{
-    BALANCING_DATA_PATH, ServiceAddress, ServiceBalance, ServiceEntry, ServicePort,
-};
-pub use crate::services::serving::{Part, Parts};
+pub use crate::services::service_addresses::{BALANCING_DATA_PATH, ServiceEntry};
+
 pub use crate::volumes::moves::{
     is_assigned, is_used_meanwhile, moves_together, stays_moved, stopped_move, taker_says,
     why_it_does_not_fit,
@@ -50,13 +46,13 @@ pub use crate::volumes::moves::{
 pub use draft::{Change, Plan};
 pub use event::*;
 pub use frozen::{NotWritable, NotWritableCause, WrittenObject};
-pub use images::{KeptByMachine, KeptImages, KeptOfUser};
-pub use logins::{LoginRecord, logins_for, open_logins};
+pub use images::KeptByMachine;
+pub use logins::{logins_for, open_logins};
 pub use quota::*;
 pub use rollout::in_words as rollout_in_words;
 pub use secrets::{
-    Purpose, Sealing, SealingError, SecretKey, behind_secret, lacks_secret, open_assigned,
-    seal_for, users_of_secret,
+    Purpose, Sealing, SealingError, behind_secret, lacks_secret, open_assigned, seal_for,
+    users_of_secret,
 };
 pub use snapshot::*;
 pub use volumes::{Held, users_of};

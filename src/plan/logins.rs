@@ -4,10 +4,8 @@
 //! They are stored for a namespace and a registry, or a part of one, sealed as secrets are. An assignment has what its
 //! images need, and follows what is stored: they are no part of a version, so that another password replaces nothing.
 
-use std::{collections::BTreeMap, fmt};
-
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use kat_types::registry::LoginRecord;
+use std::collections::BTreeMap;
 
 use super::{
     Snapshot,
@@ -36,39 +34,6 @@ const MOST_BYTES: usize = 64 << 10;
 const USERNAME: &str = "username";
 const PASSWORD: &str = "password";
 
-/// `/kat/registries/{ns}/{registry}`: a name and a password for a registry, or for what is below a path of it.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct LoginRecord {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// Generated when it is first written.
-    pub uid: String,
-    /// Counts changes, from 1.
-    pub version: u64,
-    /// When it was first written.
-    pub created: Timestamp,
-    /// When it was last changed.
-    pub updated: Timestamp,
-    /// The name, which may be shown to who may change it.
-    pub username: String,
-    /// Number of the data key that sealed it.
-    pub key_id: u64,
-    /// Name and password, sealed, in base64.
-    pub sealed: String,
-}
-
-impl fmt::Debug for LoginRecord {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("LoginRecord")
-            .field("uid", &self.uid)
-            .field("version", &self.version)
-            .field("key_id", &self.key_id)
-            .finish_non_exhaustive()
-    }
-}
-
 /// What is sealed for one version of one registry's credentials of a namespace opens in no other place.
 fn context(namespace: &str, place: &LoginPlace, record: &LoginRecord) -> Vec<u8> {
     let (place, version) = (place.to_string(), record.version.to_string());
@@ -78,15 +43,6 @@ fn context(namespace: &str, place: &LoginPlace, record: &LoginRecord) -> Vec<u8>
 
 fn name(namespace: &str, place: &LoginPlace) -> String {
     format!("the credentials for {place} in namespace {namespace}")
-}
-
-impl LoginRecord {
-    fn version(&self) -> SecretVersion {
-        SecretVersion {
-            uid: self.uid.clone(),
-            version: self.version,
-        }
-    }
 }
 
 impl Sealing {
@@ -180,7 +136,7 @@ pub fn logins_for(
 fn versions(found: &BTreeMap<String, Found<'_>>) -> BTreeMap<String, SecretVersion> {
     let found = found.iter();
     found
-        .map(|(key, (_, stored))| (key.clone(), stored.value.version()))
+        .map(|(key, (_, stored))| (key.clone(), stored.value.secret_version()))
         .collect()
 }
 

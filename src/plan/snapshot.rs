@@ -9,11 +9,7 @@ use std::{
 
 use ipnet::Ipv4Net;
 
-use super::{
-    ClusterEndpoints, ClusterMembers, LoginRecord, ServiceEntry,
-    images::KeptByMachine,
-    secrets::{Sealing, SecretKey},
-};
+use super::{ServiceEntry, images::KeptByMachine, secrets::Sealing};
 use kat_types::stored::{Stored, WorkloadKey};
 use kat_types::volumes::{MoveRecord, RemovalRecord, VolumeKey};
 use kat_types::{
@@ -31,6 +27,11 @@ use kat_types::{
         WorkloadMeta, WorkloadStatusRecord,
     },
     secrets::{SealingKeyRecord, SecretRecord},
+};
+use kat_types::{
+    cluster::{ClusterEndpoints, ClusterMembers},
+    registry::LoginRecord,
+    secrets::SecretKey,
 };
 
 /// A workload as stored.

@@ -10,7 +10,7 @@ use tokio::{
 use zbus::{Connection, fdo::DBusProxy, names::BusName, proxy::CacheProperties};
 
 use super::{
-    JobResult, SystemdError, UnitManager,
+    ActiveState, JobResult, SystemdError, UnitManager,
     connect::{Connector, SystemBus, UserBus},
     error,
     proxies::{LoginManagerProxy, SYSTEMD},
@@ -185,14 +185,16 @@ impl UserSessions for Logind {
     async fn user_runs(&self, uid: u32) -> Result<bool, SystemdError> {
         let unit = user_unit(uid);
         let state = self.system.status(&unit).await?.active_state;
-        Ok(!matches!(state.as_str(), "inactive" | "failed" | ""))
+        Ok(!state.is_down() && state != ActiveState::Unknown)
     }
 
     async fn start_user(&self, uid: u32, limit: Duration) -> Result<(), SystemdError> {
         let unit = user_unit(uid);
         // A job for one that is on its way down waits for its end.
         let state = self.system.status(&unit).await?.active_state;
-        if !matches!(state.as_str(), "inactive" | "failed" | "deactivating" | "") {
+        let may_start =
+            state.is_down() || matches!(state, ActiveState::Deactivating | ActiveState::Unknown);
+        if !may_start {
             return Ok(());
         }
         // One that ended often is refused otherwise; who calls leaves pauses between the tries.
@@ -230,7 +232,7 @@ impl UserSessions for Logind {
         let mut polls = POLLS.pauses();
         loop {
             let state = self.system.status(&unit).await?.active_state;
-            if matches!(state.as_str(), "inactive" | "failed") {
+            if state.is_down() {
                 return Ok(());
             }
             let poll = polls.next_pause();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zbus::{Connection, Variant};
 
 use super::{
-    UnitStatus,
+    ActiveState, UnitStatus,
     path::unit_path,
     proxies::{SYSTEMD, SYSTEMD_SERVICE, SYSTEMD_UNIT},
 };
@@ -77,7 +77,9 @@ async fn get_all(
 fn take(status: &mut UnitStatus, name: &str, value: &Variant<'_>) {
     match (name, value) {
         ("LoadState", Variant::Str(text)) => status.load_state = text.to_string(),
-        ("ActiveState", Variant::Str(text)) => status.active_state = text.to_string(),
+        ("ActiveState", Variant::Str(text)) => {
+            status.active_state = ActiveState::from_word(text);
+        }
         ("SubState", Variant::Str(text)) => status.sub_state = text.to_string(),
         ("Result", Variant::Str(text)) => status.result = text.to_string(),
         ("ControlGroup", Variant::Str(text)) => status.control_group = text.to_string(),

@@ -1,6 +1,6 @@
 //! What KAT asks of a systemd manager, the system's or a user's.
 
-use std::{os::fd::OwnedFd, pin::Pin, time::Duration};
+use std::{fmt, os::fd::OwnedFd, pin::Pin, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::Stream;
@@ -36,6 +36,73 @@ impl JobResult {
             "skipped" => Self::Skipped,
             _ => Self::Other,
         }
+    }
+}
+
+/// A unit's `ActiveState` (org.freedesktop.systemd1(5)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ActiveState {
+    /// `active`.
+    Active,
+    /// `reloading`: it runs and reads its configuration again.
+    Reloading,
+    /// `refreshing`: it runs and gets newer extension images (systemd 257).
+    Refreshing,
+    /// `activating`: it starts, or waits for its automatic restart.
+    Activating,
+    /// `deactivating`.
+    Deactivating,
+    /// `inactive`.
+    Inactive,
+    /// `failed`.
+    Failed,
+    /// `maintenance`.
+    Maintenance,
+    /// A word of a newer systemd, or none.
+    #[default]
+    Unknown,
+}
+
+impl ActiveState {
+    /// The state that systemd's word stands for.
+    pub fn from_word(word: &str) -> Self {
+        match word {
+            "active" => Self::Active,
+            "reloading" => Self::Reloading,
+            "refreshing" => Self::Refreshing,
+            "activating" => Self::Activating,
+            "deactivating" => Self::Deactivating,
+            "inactive" => Self::Inactive,
+            "failed" => Self::Failed,
+            "maintenance" => Self::Maintenance,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The unit has started: its main process runs, or has ended as a oneshot unit's may.
+    pub fn is_up(self) -> bool {
+        matches!(self, Self::Active | Self::Reloading | Self::Refreshing)
+    }
+
+    /// Nothing of the unit runs, and systemd does not start it again by itself.
+    pub fn is_down(self) -> bool {
+        matches!(self, Self::Inactive | Self::Failed)
+    }
+}
+
+impl fmt::Display for ActiveState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Active => "active",
+            Self::Reloading => "reloading",
+            Self::Refreshing => "refreshing",
+            Self::Activating => "activating",
+            Self::Deactivating => "deactivating",
+            Self::Inactive => "inactive",
+            Self::Failed => "failed",
+            Self::Maintenance => "maintenance",
+            Self::Unknown => "in a state that KAT does not know",
+        })
     }
 }
 
@@ -100,8 +167,8 @@ pub enum Ended {
 pub struct UnitStatus {
     /// `loaded`, `not-found`, `bad-setting`, `masked` ...
     pub load_state: String,
-    /// `active`, `activating`, `deactivating`, `inactive`, `failed`, `reloading`.
-    pub active_state: String,
+    /// `ActiveState`.
+    pub active_state: ActiveState,
     /// `running`, `start`, `auto-restart`, `exited`, `dead` ...
     pub sub_state: String,
     /// `success`, `exit-code`, `signal`, `timeout`, `oom-kill`, `start-limit-hit` ...

@@ -16,7 +16,9 @@
 pub mod api;
 pub mod assignment;
 pub mod backoff;
+pub mod cluster;
 pub mod frames;
+pub mod images;
 pub mod json;
 pub mod keys;
 pub mod network;
@@ -27,6 +29,7 @@ pub mod registry;
 pub mod resource;
 pub mod root;
 pub mod secrets;
+pub mod services;
 pub mod stored;
 pub mod top_level_domains;
 pub mod transaction;

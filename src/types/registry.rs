@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use logins::{LoginPlace, Logins, login_host, needed};
+pub use logins::{LoginPlace, LoginRecord, Logins, login_host, needed};
 pub use reference::Reference;
 
 /// `/kat/config/registries`: how registries are reached, by their hosts (`registry.example`, `registry.lab:5000`).

@@ -7,6 +7,38 @@ use serde::{Deserialize, Serialize};
 
 use crate::resource::{Container, Volume, WorkloadSpec};
 
+/// Namespace and name of a secret.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SecretKey {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl SecretKey {
+    /// Joins both.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Reads what [`fmt::Display`] writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (namespace, name) = text.split_once('/')?;
+        let whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
+        whole.then(|| Self::new(namespace, name))
+    }
+}
+
+impl fmt::Display for SecretKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// `/kat/secrets/{ns}/{name}`: a secret, its values sealed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kat_api::Limits;
-use kat_plan::LoginRecord;
 use kat_registry::{ImageSource, LoginAnswer, RegistryError, Resolved};
+use kat_types::registry::LoginRecord;
 use kat_types::{
     keys,
     records::WorkloadMeta,

@@ -15,8 +15,8 @@ use kat_leader::{
     keep_members, start, watch_over,
 };
 use kat_pki::{Authority, AuthorityKind, Identity, LeafKind};
-use kat_plan::ClusterMembers;
 use kat_store::{Committed, EtcdOptions, EtcdStore, EtcdTls, StateStore, StoreError, etcd_admin};
+use kat_types::cluster::ClusterMembers;
 use kat_types::{
     api::{Condition, NodeReport},
     keys,

@@ -11,13 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network::state::{
-    Gate, NodeNetwork, Part, ServiceNetwork, ServicePort, Services, Transport,
-};
+use kat_network::state::{Gate, NodeNetwork, ServiceNetwork, ServicePort, Services, Transport};
 use kat_network::{
     containers::namespaces::NetworkNamespace,
     nftables::service_addresses::{self as balance, Balancer},
 };
+use kat_types::services::BackendState;
 
 use super::{
     firewall::Outside,
@@ -61,7 +60,7 @@ impl Site {
     }
 
     /// Puts these instances behind the service.
-    async fn serve(&mut self, instances: &[(u8, Part)]) {
+    async fn serve(&mut self, instances: &[(u8, BackendState)]) {
         let services = Arc::new(services(instances));
         let services = Some(&services);
         self.balancer.ensure(&self.node, services).await.unwrap();
@@ -72,7 +71,7 @@ impl Site {
     }
 }
 
-fn services(instances: &[(u8, Part)]) -> Services {
+fn services(instances: &[(u8, BackendState)]) -> Services {
     let port = |port, protocol| ServicePort {
         port,
         protocol,
@@ -161,7 +160,7 @@ fn sixty() -> BTreeSet<(u8, String)> {
     tcp
 }
 
-use Part::{Held, Leaving, Serving};
+use BackendState::{Held, Leaving, Serving};
 
 #[test]
 fn new_connections_are_spread_over_those_that_serve() {

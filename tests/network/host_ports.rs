@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kat_network::state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Part, Transport};
+use kat_network::state::{Gate, HostPortNetwork, HostPortParts, NodeNetwork, Transport};
 use kat_network::{
     containers::namespaces::NetworkNamespace,
     nftables::{
@@ -22,6 +22,7 @@ use kat_network::{
     },
     state_files::Snapshot,
 };
+use kat_types::services::BackendState;
 
 use super::{
     balance::{answer, ask, ask_udp},
@@ -34,7 +35,7 @@ const LIMIT: Duration = Duration::from_secs(5);
 const MACHINE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const NEIGHBOUR: &str = "192.0.2.2";
 
-use Part::{Held, Leaving, Serving};
+use BackendState::{Held, Leaving, Serving};
 
 /// A machine with containers that have ports of it, but for the last one, and a neighbour.
 struct Site {
@@ -87,7 +88,7 @@ impl Site {
     }
 
     /// These instances are what they are to callers; the others have gone.
-    async fn serve(&mut self, parts: &[(u8, Part)]) {
+    async fn serve(&mut self, parts: &[(u8, BackendState)]) {
         let mut instances = self.machine.instances.clone();
         instances.instances.retain(|_, instance| {
             let last = instance.address.octets()[3];

@@ -11,8 +11,9 @@ use kat_network as network;
 use kat_network::overlay::wireguard::{Device, WireGuard};
 use kat_network::{
     links::{address_change, removal},
-    state::{NodeNetwork, Part, Peer, ServiceNetwork, ServicePort, Services, Transport},
+    state::{NodeNetwork, Peer, ServiceNetwork, ServicePort, Services, Transport},
 };
+use kat_types::services::BackendState;
 
 use super::{
     hosts::{Host, UID, block_on, cable, pair},
@@ -28,7 +29,7 @@ fn balanced(service: Ipv4Addr, instance: Ipv4Addr) -> Services {
     let port = ServicePort {
         port: 80,
         protocol: Transport::Tcp,
-        instances: [(instance, Part::Serving)].into(),
+        instances: [(instance, BackendState::Serving)].into(),
     };
     let web = ServiceNetwork {
         address: service,

@@ -11,8 +11,8 @@ use async_trait::async_trait;
 use kat_agent::worker::accounts::UserAccounts;
 use kat_host::users::UserError;
 use kat_systemd::{
-    Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams, SystemdError,
-    TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
+    ActiveState, Ended, JobResult, LogEntries, LogQuery, LogSource, ManagerSource, Streams,
+    SystemdError, TransientEnd, TransientUnit, UnitEvents, UnitManager, UnitStatus, UserSessions,
 };
 use kat_testing::systemd::fake::{Behaviour, FakeMachine, FakeManager};
 use kat_types::assignment::WorkloadUser;
@@ -136,7 +136,7 @@ impl Boot {
         let managers: Vec<_> = self.managers.lock().values().cloned().collect();
         for manager in managers {
             let status = manager.fake.status(unit).await;
-            if status.is_ok_and(|status| status.active_state == "active") {
+            if status.is_ok_and(|status| status.active_state == ActiveState::Active) {
                 manager.fake.exits(unit, 1);
             }
         }

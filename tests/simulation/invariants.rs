@@ -5,7 +5,6 @@ use std::{
     net::Ipv4Addr,
 };
 
-use kat_plan::{ClusterMembers, KeptImages};
 use kat_types::{
     api::{Condition, NodePhase, WorkloadPhase},
     assignment::{Assignment, DesiredMeta, Wanted},
@@ -15,6 +14,7 @@ use kat_types::{
     transaction::KeyValue,
     volumes::VolumeKey,
 };
+use kat_types::{cluster::ClusterMembers, images::KeptImages};
 use serde::de::DeserializeOwned;
 use tokio::time::{Duration, Instant};
 

@@ -13,8 +13,8 @@ use super::identity::Identity;
 use crate::paths;
 use kat_host::files::{self, Access, FileError};
 use kat_leader::leader_name;
-use kat_plan::{ClusterEndpoints, ClusterMembers, MemberRecord};
 use kat_store::mirror::Entries;
+use kat_types::cluster::{ClusterEndpoints, ClusterMembers, MemberRecord};
 use kat_types::{api::StoreEpoch, keys};
 
 /// Largest file.

@@ -36,7 +36,7 @@ use kat_network::{
     links::address_change,
     state::{OVERLAY_FILE, OverlayState},
 };
-use kat_systemd::{ManagerSource, UnitManager};
+use kat_systemd::{ActiveState, ManagerSource, UnitManager};
 use kat_types::{
     api::{
         Condition, DATA_LOST_CONDITION, MemberKeys, MembershipAnswer, NodeReport, NodeResources,
@@ -210,8 +210,8 @@ impl MachineFacts for ThisMachine {
 
     async fn overlay(&self) -> OverlayReport {
         let status = self.system.status("kat-net.service").await;
-        let word = match status.as_ref().map(|status| status.active_state.as_str()) {
-            Ok("active") => "connected",
+        let word = match status.as_ref().map(|status| status.active_state) {
+            Ok(ActiveState::Active) => "connected",
             Ok(_) => "down",
             Err(_) => "unknown",
         };

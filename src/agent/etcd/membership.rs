@@ -21,9 +21,9 @@ use crate::{
 };
 use kat_daemon::watchdog::Pulses;
 use kat_host::files::{self, Access};
-use kat_plan::MemberRecord;
 use kat_render::ETCD_FOLDER;
 use kat_systemd::{ManagerSource, SystemdError, UnitManager};
+use kat_types::cluster::MemberRecord;
 use kat_types::json;
 
 /// Pause after a change that failed.
@@ -243,7 +243,7 @@ fn empty_data() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kat_plan::ClusterMembers;
+    use kat_types::cluster::ClusterMembers;
 
     #[test]
     fn the_role_follows_what_the_leader_wrote() {

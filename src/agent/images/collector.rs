@@ -20,9 +20,9 @@ use crate::{
     worker::Tools,
 };
 use kat_daemon::watchdog::Pulses;
-use kat_plan::KeptOfUser;
 use kat_systemd::{JobResult, TransientUnit};
 use kat_types::assignment::WorkloadUser;
+use kat_types::images::KeptOfUser;
 
 /// Between two rounds.
 const EVERY: Duration = Duration::from_secs(60);

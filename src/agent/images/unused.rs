@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{images::pull as image, paths};
 use kat_host::files;
-use kat_plan::KeptOfUser;
+use kat_types::images::KeptOfUser;
 use kat_types::{api::ImagesRemoved, assignment::WorkloadUser, resource::AgentConfig, root::Root};
 
 /// Rounds after which the file is written when nothing but time went by.

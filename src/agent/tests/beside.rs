@@ -1,7 +1,7 @@
 //! Containers beside the main one: their files and units come and go with the instance.
 
 use super::*;
-use kat_systemd::UnitManager;
+use kat_systemd::{ActiveState, UnitManager};
 use kat_types::api::Health;
 
 /// `web` with an init container and a sidecar of another image.
@@ -33,7 +33,7 @@ async fn they_come_and_go_with_their_instance() {
     // systemd would have started the sidecar with the main one; here only the agent does.
     assert_eq!(bench.said(&web.instance).0, InstancePhase::Running);
     let status = manager.status(&unit(&web, "side-proxy")).await.unwrap();
-    assert_eq!(status.active_state, "active");
+    assert_eq!(status.active_state, ActiveState::Active);
     let report = bench.report(&web.instance).unwrap();
     let told: Vec<(&str, &str)> = report
         .containers

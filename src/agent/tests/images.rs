@@ -6,7 +6,7 @@ use crate::{
     images::{collector::Collector, unused::ImageCare},
 };
 use kat_daemon::watchdog::Pulses;
-use kat_plan::{KeptImages, KeptOfUser};
+use kat_types::images::{KeptImages, KeptOfUser};
 use kat_types::resource::AgentConfig;
 
 const HOUR: Duration = Duration::from_secs(3600);

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::worker::judge::{Action, Circumstances, Fault, judge};
-use kat_systemd::UnitStatus;
+use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::reason::Reason;
 
 fn status(active: &str, sub: &str, result: &str, restarts: u32) -> UnitStatus {
     UnitStatus {
         load_state: "loaded".to_owned(),
-        active_state: active.to_owned(),
+        active_state: ActiveState::from_word(active),
         sub_state: sub.to_owned(),
         result: result.to_owned(),
         restarts,

@@ -5,7 +5,7 @@ use crate::{
     paths::UserFolders,
     worker::unit_files::{UnitFolder, remove_every_users},
 };
-use kat_systemd::{UnitManager, UnitStatus, UserSessions};
+use kat_systemd::{ActiveState, UnitManager, UnitStatus, UserSessions};
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_said_of_what_is_gone() {
@@ -55,7 +55,7 @@ async fn a_list_that_is_not_confirmed_removes_nothing() {
     assert_eq!(bench.calls(&web, "stop"), 0);
     assert!(bench.accounts.find(web.user.uid).is_some());
     let status = bench.manager(&web).status(&web.unit()).await.unwrap();
-    assert_eq!(status.active_state, "active");
+    assert_eq!(status.active_state, ActiveState::Active);
     bench.list(true, &[]);
     bench.soon().await;
     assert_eq!(bench.calls(&web, "stop"), 1);
@@ -70,7 +70,7 @@ fn a_unit_without_its_file_is_stopped_too() {
     let folder = UnitFolder::new(UserFolders::new(Path::new("/nowhere"), 20_000), 20_000);
     let status = |load: &str, active: &str| UnitStatus {
         load_state: load.to_owned(),
-        active_state: active.to_owned(),
+        active_state: ActiveState::from_word(active),
         ..UnitStatus::default()
     };
     assert!(!folder.is_over(&status("not-found", "active")));
@@ -96,7 +96,7 @@ async fn files_without_the_mark_are_left_alone() {
     bench.list(true, &[stopped(&web)]);
     bench.soon().await;
     let status = bench.manager(&web).status("own.service").await.unwrap();
-    assert_eq!(status.active_state, "active");
+    assert_eq!(status.active_state, ActiveState::Active);
     bench.list(true, &[]);
     bench.soon().await;
     assert!(own.exists());

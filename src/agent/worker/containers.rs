@@ -19,7 +19,7 @@ use crate::{
         sidecars::{Beside, Other},
     },
 };
-use kat_systemd::{JobResult, SystemdError, UnitManager, UnitStatus};
+use kat_systemd::{ActiveState, JobResult, SystemdError, UnitManager, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, resource::OtherKind};
 
 /// What a container said before its last end.
@@ -48,7 +48,10 @@ impl Worker {
         for (kind, container) in assignment.others() {
             let unit = assignment.other_unit(kind, container);
             let status = self.manager.status(&unit).await?;
-            let is_well = matches!(status.active_state.as_str(), "active" | "inactive");
+            let is_well = matches!(
+                status.active_state,
+                ActiveState::Active | ActiveState::Inactive
+            );
             let words = match is_well {
                 true => Words::default(),
                 false => self.last_words(assignment, &unit, &status, false).await,
@@ -66,7 +69,7 @@ impl Worker {
         if let Some(unit) = assignment.network_unit() {
             let status = self.manager.status(&unit).await?;
             let failed = !matches!(status.result.as_str(), "" | "success");
-            let words = match failed && main.active_state != "active" {
+            let words = match failed && main.active_state != ActiveState::Active {
                 true => self.last_words(assignment, &unit, &status, true).await.text,
                 false => String::new(),
             };
@@ -170,7 +173,8 @@ impl Worker {
         );
         if over && verdict.action == Action::Leave {
             let network = beside.network.as_ref();
-            let lives = network.is_some_and(|(status, _)| status.active_state == "active")
+            let lives = network
+                .is_some_and(|(status, _)| status.active_state == ActiveState::Active)
                 || beside.others.iter().any(|one| !one.is_down());
             if lives {
                 let key = JobKey::Instance(assignment.instance.clone());

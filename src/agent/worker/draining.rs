@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::Worker;
-use kat_systemd::UnitStatus;
+use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{api::InstancePhase, assignment::Assignment, reason::Reason};
 
 impl Worker {
@@ -19,7 +19,7 @@ impl Worker {
         let told = memory.and_then(|memory| memory.serves);
         let serves =
             told.unwrap_or(assignment.health_check.is_none() || note.health.health.serves());
-        if status.active_state != "active" || !serves {
+        if status.active_state != ActiveState::Active || !serves {
             return false;
         }
         let since = *note.drains_since.get_or_insert(now);

@@ -24,10 +24,7 @@ impl Worker {
         let Some(check) = &assignment.health_check else {
             return;
         };
-        let runs = matches!(
-            status.active_state.as_str(),
-            "active" | "reloading" | "refreshing"
-        );
+        let runs = status.active_state.is_up();
         let target = Target::of(assignment).ok().filter(|_| runs);
         let Some(target) = target else {
             self.probes.end(instance);

@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use kat_systemd::UnitStatus;
+use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{
     api::InstancePhase, assignment::Assignment, reason::Reason, resource::RestartCondition,
 };
@@ -119,7 +119,7 @@ pub fn judge(
     // It has none where it never ran.
     let exit_code = exit_code(status).filter(|_| !not_started);
     let policy = &assignment.restart_policy;
-    let gave_up = status.active_state == "failed"
+    let gave_up = status.active_state == ActiveState::Failed
         && policy.condition == RestartCondition::MaxCount
         && !circumstances.fault.is_some_and(Fault::is_excused);
     let restarts = circumstances.restarts.saturating_sub(u32::from(gave_up));
@@ -146,23 +146,24 @@ pub fn judge(
         true => (Reason::CannotStart, String::new()),
         false => (Reason::CrashLoop, ended(status, exit_code)),
     };
+    use ActiveState::{Activating, Active, Deactivating, Failed, Inactive, Refreshing, Reloading};
     match (
-        status.active_state.as_str(),
+        status.active_state,
         status.sub_state.as_str(),
         circumstances.fault.filter(|fault| fault.is_excused()),
     ) {
-        ("active" | "reloading" | "refreshing", ..) => running(status, circumstances, verdict),
-        ("activating", _, Some(fault)) => excused(fault, Action::Leave),
-        ("activating", "auto-restart" | "auto-restart-queued", None) => {
+        (Active | Reloading | Refreshing, ..) => running(status, circumstances, verdict),
+        (Activating, _, Some(fault)) => excused(fault, Action::Leave),
+        (Activating, "auto-restart" | "auto-restart-queued", None) => {
             verdict(InstancePhase::Restarting, Some(loops), words, Action::Leave)
         }
-        ("activating", ..) if status.restarts > 0 => {
+        (Activating, ..) if status.restarts > 0 => {
             verdict(InstancePhase::Restarting, Some(loops), words, Action::Leave)
         }
-        ("activating", ..) => verdict(InstancePhase::Starting, None, String::new(), Action::Leave),
-        ("deactivating", ..) => verdict(InstancePhase::Restarting, None, String::new(), Action::Leave),
-        ("failed", _, Some(fault)) => excused(fault, Action::StartUncounted),
-        ("failed", ..) => {
+        (Activating, ..) => verdict(InstancePhase::Starting, None, String::new(), Action::Leave),
+        (Deactivating, ..) => verdict(InstancePhase::Restarting, None, String::new(), Action::Leave),
+        (Failed, _, Some(fault)) => excused(fault, Action::StartUncounted),
+        (Failed, ..) => {
             let reason = match policy.condition {
                 RestartCondition::MaxCount => Reason::RestartsExhausted,
                 RestartCondition::Never | RestartCondition::Always if not_started => Reason::CannotStart,
@@ -175,7 +176,7 @@ pub fn judge(
             };
             verdict(InstancePhase::Failed, Some(reason), words, action)
         }
-        ("inactive", ..) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
+        (Inactive, ..) if status.result == CONDITION && !assignment.container.devices.is_empty() => verdict(
             InstancePhase::Starting,
             Some(Reason::DeviceNotOpen),
             format!(
@@ -184,7 +185,7 @@ pub fn judge(
             ),
             Action::Start,
         ),
-        ("inactive", ..) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
+        (Inactive, ..) if status.result == CONDITION && !assignment.volumes.is_empty() => verdict(
             InstancePhase::Starting,
             Some(Reason::MountsNotReachable),
             format!(
@@ -193,7 +194,7 @@ pub fn judge(
             ),
             Action::Start,
         ),
-        ("inactive", ..) if status.result == CONDITION => verdict(
+        (Inactive, ..) if status.result == CONDITION => verdict(
             InstancePhase::Starting,
             Some(Reason::NetworkFilesMissing),
             "a file of KAT's that the container's network needs is missing; the agent puts it back when it starts"

@@ -66,9 +66,9 @@ use crate::{
 };
 use kat_daemon::watchdog::{Pulse, Pulses};
 use kat_host::{files::FileError, users::UserError};
-use kat_plan::KeptOfUser;
 use kat_render::{RenderError, RenderSettings, Renderer};
 use kat_systemd::{LogSource, ManagerSource, SystemdError, UnitEvents, UnitManager, UserSessions};
+use kat_types::images::KeptOfUser;
 use kat_types::{
     api::ContainerStatus,
     assignment::{Assignment, Wanted, WorkloadUser},

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::judge::{Action, CONDITION, OFTEN, SETTLE, Verdict, ended, exit_code};
-use kat_systemd::UnitStatus;
+use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{
     api::{ContainerStatus, InstancePhase},
     assignment::Assignment,
@@ -54,7 +54,7 @@ impl Other {
 
     /// Nothing of it runs, and systemd does not start it again.
     pub(crate) fn is_down(&self) -> bool {
-        matches!(self.status.active_state.as_str(), "inactive" | "failed")
+        self.status.active_state.is_down()
     }
 
     /// Time that a sidecar which has failed still has to run until it counts: longer where it fails often.
@@ -70,22 +70,21 @@ impl Other {
     }
 
     fn state(&self) -> &'static str {
-        let UnitStatus {
-            active_state,
-            sub_state,
-            ..
-        } = &self.status;
-        match (active_state.as_str(), sub_state.as_str()) {
-            ("active" | "reloading" | "refreshing", "exited") => "Ended",
-            ("active" | "reloading" | "refreshing", _) => "Running",
-            ("activating", "auto-restart" | "auto-restart-queued") | ("deactivating", _) => {
+        use ActiveState::{
+            Activating, Active, Deactivating, Failed, Inactive, Maintenance, Refreshing, Reloading,
+            Unknown,
+        };
+        match (self.status.active_state, self.status.sub_state.as_str()) {
+            (Active | Reloading | Refreshing, "exited") => "Ended",
+            (Active | Reloading | Refreshing, _) => "Running",
+            (Activating, "auto-restart" | "auto-restart-queued") | (Deactivating, _) => {
                 "Restarting"
             }
             // An init container is what systemd calls starting for as long as it runs.
-            ("activating", _) if self.kind == OtherKind::Init => "Running",
-            ("activating", _) => "Starting",
-            ("failed", _) => "Failed",
-            _ => "Waiting",
+            (Activating, _) if self.kind == OtherKind::Init => "Running",
+            (Activating, _) => "Starting",
+            (Failed, _) => "Failed",
+            (Inactive | Maintenance | Unknown, _) => "Waiting",
         }
     }
 
@@ -125,10 +124,7 @@ impl Other {
 }
 
 fn is_active(status: &UnitStatus) -> bool {
-    matches!(
-        status.active_state.as_str(),
-        "active" | "reloading" | "refreshing"
-    )
+    status.active_state.is_up()
 }
 
 impl Beside {

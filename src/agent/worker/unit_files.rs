@@ -96,7 +96,7 @@ impl UnitFolder {
     /// The unit's state says that nothing of it runs and systemd will not start it again.
     pub(crate) fn is_over(&self, status: &UnitStatus) -> bool {
         // A unit whose file is gone is `not-found`, and runs on all the same.
-        matches!(status.active_state.as_str(), "inactive" | "failed")
+        status.active_state.is_down()
     }
 
     /// Writes what differs, links it, and, with `tidy`, removes files of images that no instance

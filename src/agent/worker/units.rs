@@ -21,7 +21,7 @@ use crate::{
 };
 use kat_host::bound_paths::Bind;
 use kat_render::UnitFile;
-use kat_systemd::UnitStatus;
+use kat_systemd::{ActiveState, UnitStatus};
 use kat_types::{
     api::InstancePhase,
     assignment::{Assignment, Wanted},
@@ -69,7 +69,7 @@ impl Worker {
                 if starting {
                     continue;
                 }
-                if status.active_state == "failed" {
+                if status.active_state == ActiveState::Failed {
                     ignore_missing(self.manager.reset_failed(&unit).await)?;
                 }
                 for other in self.folder.others(&unit)? {
@@ -191,10 +191,10 @@ impl Worker {
                 continue;
             }
             let status = self.manager.status(&assignment.unit()).await?;
-            let phase = match status.active_state.as_str() {
-                "active" | "reloading" | "refreshing" => InstancePhase::Running,
-                "activating" => InstancePhase::Starting,
-                "failed" => InstancePhase::Failed,
+            let phase = match status.active_state {
+                state if state.is_up() => InstancePhase::Running,
+                ActiveState::Activating => InstancePhase::Starting,
+                ActiveState::Failed => InstancePhase::Failed,
                 _ => InstancePhase::Scheduled,
             };
             let message = format!("this machine's KAT is too old for it: {why}");
@@ -475,7 +475,7 @@ impl Worker {
         unit: &str,
         status: &UnitStatus,
     ) -> Result<(), WorkerError> {
-        if status.active_state == "deactivating" {
+        if status.active_state == ActiveState::Deactivating {
             // What follows the end is not decided yet.
             return Ok(());
         }
@@ -527,7 +527,8 @@ impl Worker {
         }
         if has_ended {
             memory.judged_exit = Some(ended);
-            memory.ended = status.active_state == "inactive" && status.result == "success";
+            memory.ended =
+                status.active_state == ActiveState::Inactive && status.result == "success";
             memory.fault = fault;
             memory.trouble = match fault {
                 // What the program said meanwhile is no reason.
@@ -556,7 +557,7 @@ impl Worker {
         if self.folder.write(&files, false)? {
             self.manager.reload().await?;
         }
-        if status.active_state == "failed" {
+        if status.active_state == ActiveState::Failed {
             // The start that follows makes systemd forget.
             return Ok(());
         }

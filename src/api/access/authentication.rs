@@ -319,7 +319,8 @@ mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
-    use kat_plan::{ClusterMembers, NodeEntry};
+    use kat_plan::NodeEntry;
+    use kat_types::cluster::ClusterMembers;
     use kat_types::stored::Stored;
 
     const SECRET: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8";

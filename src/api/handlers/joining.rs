@@ -4,6 +4,7 @@
 //! machine's user of etcd comes before its registration: a user without a certificate opens
 //! nothing, and a registered machine must be able to read its list.
 
+use kat_plan::cluster_endpoints;
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
@@ -27,8 +28,7 @@ use crate::{
 use kat_pki as pki;
 use kat_pki::{Authorities, CertificateRequest, MachineCertificates, PkiError};
 use kat_plan::{
-    Admission, Applicant, ClusterEndpoints, NodeEntry, NotAdmitted, Snapshot, may_lose_member,
-    node_address,
+    Admission, Applicant, NodeEntry, NotAdmitted, Snapshot, may_lose_member, node_address,
 };
 use kat_store::StoreError;
 use kat_types::api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest};
@@ -460,6 +460,6 @@ fn answer(
         known: admission.known,
         certificates: wire(certificates),
         peers: peers.collect(),
-        machines: ClusterEndpoints::of(snapshot).machines,
+        machines: cluster_endpoints(snapshot).machines,
     }
 }

@@ -29,12 +29,13 @@ use crate::{
     server::limits::{check_content_type, read_body},
 };
 use kat_bundle as bundle;
-use kat_plan::{EventKind, EventLog, LoginRecord, SealingError, Snapshot};
+use kat_plan::{EventKind, EventLog, SealingError, Snapshot};
 use kat_registry::{LoginAnswer, RegistryError};
 use kat_types::api::{
     List, ListMetadata, ObjectReference, RegistryLoginRequest, RegistryLoginResult,
     RegistryLoginView,
 };
+use kat_types::registry::LoginRecord;
 use kat_types::{
     keys,
     reason::EventReason,

@@ -28,10 +28,9 @@ use crate::{
     view::{View, secret_metadata, stored_secret_metadata},
     watch::{ListQuery, answer},
 };
-use kat_plan::{
-    EventKind, EventLog, SealingError, SecretKey, Snapshot, check_growth, users_of_secret,
-};
+use kat_plan::{EventKind, EventLog, SealingError, Snapshot, check_growth, users_of_secret};
 use kat_types::api::{ObjectReference, SecretRequest};
+use kat_types::secrets::SecretKey;
 use kat_types::{
     keys,
     reason::EventReason,

@@ -1,7 +1,8 @@
 //! Secrets as users see them: no values.
 
 use super::View;
-use kat_plan::{SecretKey, behind_secret, users_of_secret};
+use kat_plan::{behind_secret, users_of_secret};
+use kat_types::secrets::SecretKey;
 use kat_types::{
     api::{Item, Metadata, SecretItem, SecretKeyView, SecretSpec, SecretStatus},
     secrets::SecretRecord,

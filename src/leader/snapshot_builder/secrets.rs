@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{SnapshotBuilder, below};
-use kat_plan::{LoginRecord, SecretKey, Snapshot};
+use kat_plan::Snapshot;
 use kat_store::mirror::Entries;
 use kat_types::{
     keys,
@@ -11,6 +11,7 @@ use kat_types::{
     secrets::{SealingKeyRecord, SecretRecord},
     stored::Stored,
 };
+use kat_types::{registry::LoginRecord, secrets::SecretKey};
 
 impl SnapshotBuilder {
     pub(crate) fn read_secrets(&mut self, entries: &Entries, snapshot: &mut Snapshot) {

@@ -30,10 +30,11 @@ use crate::{
     run_file,
     state::{
         HostPortNetwork, HostPortParts, Instances, MACHINE_PORTS_FILE, MachinePorts, NodeNetwork,
-        Part, Transport,
+        Transport,
     },
     state_files::Snapshot,
 };
+use kat_types::services::BackendState;
 
 /// Name of the table.
 pub const TABLE: &str = "kat-host-ports";
@@ -65,7 +66,7 @@ type HostPort = (Transport, u16);
 
 /// The instances that a port leads to, by their addresses: the port of the container, and what they are to callers;
 /// nothing of one that has not begun to run.
-type Behind = BTreeMap<Ipv4Addr, (u16, Option<Part>)>;
+type Behind = BTreeMap<Ipv4Addr, (u16, Option<BackendState>)>;
 
 /// Keeps the table, and what the kernel remembers, as the agent's files say.
 #[derive(Debug)]
@@ -287,8 +288,8 @@ impl HostPortKeeper {
             .get(&port)
             .and_then(|behind| behind.get(&flow.answers));
         match instance {
-            Some((_, Some(Part::Serving | Part::Leaving))) => false,
-            Some((_, Some(Part::Held) | None)) => port.0 == Transport::Udp,
+            Some((_, Some(BackendState::Serving | BackendState::Leaving))) => false,
+            Some((_, Some(BackendState::Held) | None)) => port.0 == Transport::Udp,
             None => true,
         }
     }
@@ -342,7 +343,7 @@ fn led_from_loopback(instances: &Instances) -> BTreeSet<HostPort> {
 fn serving(behind: &Behind) -> impl Iterator<Item = Target> {
     let serving = behind
         .iter()
-        .filter(|(_, (_, part))| *part == Some(Part::Serving));
+        .filter(|(_, (_, part))| *part == Some(BackendState::Serving));
     serving.map(|(address, (port, _))| Target {
         address: *address,
         port: *port,

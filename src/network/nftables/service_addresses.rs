@@ -25,10 +25,11 @@ use super::{
     table::{self, Table},
 };
 use crate::{
-    state::{NodeNetwork, Part, ServicePort, Services, Transport},
+    state::{NodeNetwork, ServicePort, Services, Transport},
     state_files::Snapshot,
 };
 use kat_daemon::watchdog::Pulse;
+use kat_types::services::BackendState;
 
 /// Name of the table.
 pub const TABLE: &str = "kat-services";
@@ -280,12 +281,12 @@ fn serving(port: &ServicePort) -> impl Iterator<Item = Ipv4Addr> {
     let serving = port
         .instances
         .iter()
-        .filter(|(_, part)| **part == Part::Serving);
+        .filter(|(_, part)| **part == BackendState::Serving);
     serving.map(|(address, _)| *address)
 }
 
 /// Address, transport and port at which a service is called, to its instances.
-type PartsByPort<'a> = BTreeMap<(Ipv4Addr, Transport, u16), &'a BTreeMap<Ipv4Addr, Part>>;
+type PartsByPort<'a> = BTreeMap<(Ipv4Addr, Transport, u16), &'a BTreeMap<Ipv4Addr, BackendState>>;
 
 fn parts(services: &Services) -> PartsByPort<'_> {
     let services = services.services.values();
@@ -309,8 +310,8 @@ fn is_stale(flow: &Flow, network: Ipv4Net, parts: &PartsByPort<'_>) -> bool {
     };
     let parts = parts.get(&(flow.called, transport, flow.port));
     match parts.and_then(|parts| parts.get(&flow.answers)) {
-        Some(Part::Serving | Part::Leaving) => false,
-        Some(Part::Held) => transport == Transport::Udp,
+        Some(BackendState::Serving | BackendState::Leaving) => false,
+        Some(BackendState::Held) => transport == Transport::Udp,
         None => true,
     }
 }

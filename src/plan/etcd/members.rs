@@ -3,14 +3,11 @@
 //! One member, three or five, as many as there are machines for. Each step is safe alone and starts
 //! from what etcd says of itself, so a step that failed halfway is decided anew.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
-    time::Duration,
-};
+use kat_types::cluster::ClusterMembers;
+use kat_types::cluster::MemberRecord;
+use std::{collections::BTreeSet, net::Ipv4Addr, time::Duration};
 
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 
 use crate::{NodeEntry, SeenStore, Snapshot, node_address};
 use kat_types::api::NodePhase;
@@ -20,29 +17,6 @@ use kat_types::api::NodePhase;
 const REPLACED_AFTER: u32 = 5;
 /// One that has no vote yet has at least so long to start for the first time.
 const FIRST_START: Duration = Duration::from_secs(60);
-
-/// `/kat/config/members`: etcd's members as the leader last saw them. Every machine may read it:
-/// one that finds itself in it starts its etcd.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClusterMembers {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// By machine.
-    pub members: BTreeMap<String, MemberRecord>,
-}
-
-/// One member within [`ClusterMembers`].
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct MemberRecord {
-    /// etcd's id of it, hexadecimal. A machine that was removed and added again has another one.
-    pub id: String,
-    /// It has a vote. A member begins without one and gets it when it has caught up.
-    pub voting: bool,
-    /// It answers the leader.
-    pub healthy: bool,
-}
 
 /// A member as etcd lists it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,31 +73,29 @@ pub enum MemberStep {
     },
 }
 
-impl ClusterMembers {
-    /// As etcd lists them. Members whose machine is gone are left out. Of two at one machine, the
-    /// one that was written down `before` counts, else the one that answers: a machine that found
-    /// itself under the other's id would remove its data.
-    pub fn of(seen: &[SeenMember], before: Option<&Self>) -> Self {
-        let same = |member: &SeenMember| {
-            let known = member.node.as_ref().zip(before);
-            let known = known.and_then(|(node, before)| before.members.get(node));
-            known.is_some_and(|record| record.id == format!("{:x}", member.id))
+/// As etcd lists them. Members whose machine is gone are left out. Of two at one machine, the
+/// one that was written down `before` counts, else the one that answers: a machine that found
+/// itself under the other's id would remove its data.
+pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> ClusterMembers {
+    let same = |member: &SeenMember| {
+        let known = member.node.as_ref().zip(before);
+        let known = known.and_then(|(node, before)| before.members.get(node));
+        known.is_some_and(|record| record.id == format!("{:x}", member.id))
+    };
+    let mut seen: Vec<_> = seen.iter().collect();
+    // The last of a machine is kept.
+    seen.sort_by_key(|member| (same(member), member.healthy, member.id));
+    let members = seen.into_iter().filter_map(|member| {
+        let record = MemberRecord {
+            id: format!("{:x}", member.id),
+            voting: member.voting,
+            healthy: member.healthy,
         };
-        let mut seen: Vec<_> = seen.iter().collect();
-        // The last of a machine is kept.
-        seen.sort_by_key(|member| (same(member), member.healthy, member.id));
-        let members = seen.into_iter().filter_map(|member| {
-            let record = MemberRecord {
-                id: format!("{:x}", member.id),
-                voting: member.voting,
-                healthy: member.healthy,
-            };
-            Some((member.node.clone()?, record))
-        });
-        Self {
-            schema: 1,
-            members: members.collect(),
-        }
+        Some((member.node.clone()?, record))
+    });
+    ClusterMembers {
+        schema: 1,
+        members: members.collect(),
     }
 }
 

@@ -1,11 +1,10 @@
 //! Where machines answer: for agents, which read it from the store, and for people's contexts.
 
+use kat_types::cluster::ClusterEndpoints;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
 };
-
-use serde::{Deserialize, Serialize};
 
 use crate::{
     EventKind, NodeEntry, Snapshot,
@@ -21,79 +20,40 @@ use kat_types::{
     transaction::Compare,
 };
 
-/// `/kat/config/endpoints`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClusterEndpoints {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// By machine.
-    pub machines: BTreeMap<String, MachineEndpoints>,
-}
-
-impl ClusterEndpoints {
-    /// As the registrations have it.
-    pub fn of(snapshot: &Snapshot) -> Self {
-        let port = snapshot.cluster.spec.api_port;
-        let machines = snapshot.nodes.iter().map(|(name, node)| {
-            let registration = &node.registration.value;
-            let names = node.reach.names.iter();
-            let names = names.map(|name| format!("{name}:{port}"));
-            let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
-            let overlay = node.subnet.map(node_address);
-            let api = match overlay.filter(|_| node.reach.behind_nat) {
-                // Its name is that of a router, or is known in its own network alone.
-                Some(overlay) => std::iter::once(at(overlay.into())).chain(names).collect(),
-                None => {
-                    let addresses = registration.advertise.iter().copied();
-                    names.chain(addresses.map(at)).collect()
-                }
-            };
-            let endpoints = MachineEndpoints {
-                api,
-                overlay,
-                etcd: registration.etcd,
-                node_key: registration.identity_key.clone(),
-                leader_key: match registration.etcd {
-                    true => registration.member_keys.leader.clone(),
-                    false => String::new(),
-                },
-            };
-            (name.clone(), endpoints)
-        });
-        Self {
-            schema: 1,
-            machines: machines
-                .filter(|(_, machine)| !machine.api.is_empty())
-                .collect(),
-        }
-    }
-
-    /// Where etcd answers: URLs on the overlay.
-    pub fn etcd(&self, port: u16) -> Vec<String> {
-        let members = self.machines.values().filter(|machine| machine.etcd);
-        members
-            .filter_map(|machine| machine.overlay)
-            .map(|address| format!("https://{address}:{port}"))
-            .collect()
-    }
-
-    /// Where the API answers: of the machines that may lead, each first address before any second;
-    /// those that only the cluster's own machines reach come last.
-    pub fn api(&self) -> Vec<String> {
-        let members = self.machines.values().filter(|machine| machine.etcd);
-        let (hidden, open): (Vec<_>, Vec<_>) = members.partition(|machine| machine.is_hidden());
-        let first = |machines: &[&MachineEndpoints]| {
-            let first = machines.iter().filter_map(|machine| machine.api.first());
-            first.cloned().collect::<Vec<_>>()
+/// Where machines answer, as the registrations have it.
+pub fn cluster_endpoints(snapshot: &Snapshot) -> ClusterEndpoints {
+    let port = snapshot.cluster.spec.api_port;
+    let machines = snapshot.nodes.iter().map(|(name, node)| {
+        let registration = &node.registration.value;
+        let names = node.reach.names.iter();
+        let names = names.map(|name| format!("{name}:{port}"));
+        let at = |address: IpAddr| SocketAddr::new(address, port).to_string();
+        let overlay = node.subnet.map(node_address);
+        let api = match overlay.filter(|_| node.reach.behind_nat) {
+            // Its name is that of a router, or is known in its own network alone.
+            Some(overlay) => std::iter::once(at(overlay.into())).chain(names).collect(),
+            None => {
+                let addresses = registration.advertise.iter().copied();
+                names.chain(addresses.map(at)).collect()
+            }
         };
-        let others = |machines: &[&MachineEndpoints]| {
-            let others = machines
-                .iter()
-                .flat_map(|machine| machine.api.iter().skip(1));
-            others.cloned().collect::<Vec<_>>()
+        let endpoints = MachineEndpoints {
+            api,
+            overlay,
+            etcd: registration.etcd,
+            node_key: registration.identity_key.clone(),
+            leader_key: match registration.etcd {
+                true => registration.member_keys.leader.clone(),
+                false => String::new(),
+            },
         };
-        [first(&open), others(&open), first(&hidden), others(&hidden)].concat()
+        (name.clone(), endpoints)
+    });
+    ClusterEndpoints {
+        schema: 1,
+        machines: machines
+            .filter(|(_, machine)| !machine.api.is_empty())
+            .collect(),
     }
 }
 
@@ -101,7 +61,7 @@ impl ClusterEndpoints {
 /// overlay: the leader's, or where that is behind NAT another machine's, since all pass callers on. A
 /// relay goes before others, for it is meant to be reached. Nothing where no such machine is Ready.
 pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
-    let machines = ClusterEndpoints::of(snapshot).machines;
+    let machines = cluster_endpoints(snapshot).machines;
     let leader = snapshot.leader_endpoint.as_ref()?;
     let host = leader.parse::<SocketAddr>().ok().map(|leader| leader.ip());
     let is_leader = |machine: &MachineEndpoints| host == machine.overlay.map(IpAddr::V4);
@@ -385,7 +345,7 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>
 
 /// Writes the list when it is another than the registrations make.
 pub(crate) fn plan_endpoints(draft: &mut Draft<'_>) {
-    let wanted = ClusterEndpoints::of(draft.snapshot);
+    let wanted = cluster_endpoints(draft.snapshot);
     let stored = draft.snapshot.endpoints.as_ref();
     if stored.map_or(wanted.machines.is_empty(), |stored| stored.value == wanted) {
         return;

@@ -4,12 +4,13 @@
 //! version takes over behind it as it does behind a service address. What `auto` is stays with the workload until it
 //! is gone, the same on every machine. Where a number begins to be looked for follows from the workload's name.
 
+use kat_types::services::HostPortNumber;
+use kat_types::services::HostPortNumbers;
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::RangeInclusive,
 };
 
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::{
@@ -31,28 +32,6 @@ const SCHEMA: u32 = 5;
 const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 /// The UDP port on which machines look for each other (`network::announce`).
 const ANNOUNCE_PORT: u16 = 9117;
-
-/// `/kat/network/services/{ns}/{workload}/host_ports`: what `auto` is.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HostPortNumbers {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// Those that a version of the workload had once.
-    pub ports: Vec<HostPortNumber>,
-}
-
-/// What `auto` is for one port of a container.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct HostPortNumber {
-    /// Port of the container.
-    pub container_port: u16,
-    /// Its transport.
-    pub protocol: Protocol,
-    /// Port of each machine that runs it.
-    pub number: u16,
-}
 
 /// Ports that KAT itself needs on machines, with what for.
 pub fn reserved_ports(spec: &ClusterSpec) -> [(u16, Protocol, &'static str); 6] {

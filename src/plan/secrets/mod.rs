@@ -8,6 +8,7 @@
 
 mod sealing;
 
+use kat_types::secrets::SecretKey;
 use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -32,7 +33,7 @@ use kat_types::{
     },
     transaction::Compare,
 };
-pub use sealing::{Purpose, Sealing, SealingError, SecretKey, open_assigned, seal_for};
+pub use sealing::{Purpose, Sealing, SealingError, open_assigned, seal_for};
 pub(super) use sealing::{framed, unframed};
 
 /// What is wrong with the secrets that a workload of a namespace uses; nothing where all are there.

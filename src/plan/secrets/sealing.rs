@@ -1,6 +1,7 @@
 //! What is stored of secrets, and how it is sealed and opened.
 
-use std::{collections::BTreeMap, fmt};
+use kat_types::secrets::SecretKey;
+use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use jiff::Timestamp;
@@ -15,43 +16,11 @@ use kat_types::secrets::{
     AssignedSecrets, SealingKeyRecord, SecretKeyRecord, SecretRecord, SecretVersion,
 };
 
-/// Namespace and name of a secret.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct SecretKey {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl SecretKey {
-    /// Joins both.
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
-    /// Reads what [`fmt::Display`] writes.
-    pub fn parse(text: &str) -> Option<Self> {
-        let (namespace, name) = text.split_once('/')?;
-        let whole = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
-        whole.then(|| Self::new(namespace, name))
-    }
-
-    /// What is sealed for the place of one version of one secret opens nowhere else.
-    fn context(&self, uid: &str, version: u64) -> Vec<u8> {
-        let version = version.to_string();
-        let parts = ["secret", &self.namespace, &self.name, uid, &version];
-        framed(parts.iter().map(|part| part.as_bytes()))
-    }
-}
-
-impl fmt::Display for SecretKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.namespace, self.name)
-    }
+/// What is sealed for the place of one version of one secret opens nowhere else.
+fn secret_context(place: &SecretKey, uid: &str, version: u64) -> Vec<u8> {
+    let version = version.to_string();
+    let parts = ["secret", &place.namespace, &place.name, uid, &version];
+    framed(parts.iter().map(|part| part.as_bytes()))
 }
 
 /// How secrets are opened and sealed by whoever looks at a [`Snapshot`].
@@ -140,7 +109,7 @@ impl Sealing {
         let sealed = self.seal_bytes(
             (number, key),
             &plain,
-            &place.context(&record.uid, record.version),
+            &secret_context(place, &record.uid, record.version),
             &format!("secret {place}"),
         )?;
         let keys = values.0.iter().map(|(key, value)| {
@@ -202,7 +171,7 @@ impl Sealing {
         let plain = self.open_bytes(
             snapshot,
             (record.key_id, &record.sealed),
-            &place.context(&record.uid, record.version),
+            &secret_context(place, &record.uid, record.version),
             &name(),
         )?;
         let parts = unframed(&plain).ok_or_else(|| SealingError::Malformed(name()))?;

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::serving;
 use crate::{
-    Part,
     draft::{Draft, Group},
     node_address,
     services::service_addresses::ServiceAddresses,
 };
 use kat_types::keys;
+use kat_types::services::BackendState;
 use kat_types::{records::NodeStatusRecord, stored::WorkloadKey};
 
 /// Writes the records that are missing and deletes those that should not be.
@@ -40,7 +40,7 @@ pub(crate) fn plan_dns(
         }
     }
     for (id, entry) in &snapshot.instances {
-        if serving::part(draft, statuses, id, entry) != Some(Part::Serving) {
+        if serving::part(draft, statuses, id, entry) != Some(BackendState::Serving) {
             continue;
         }
         let assignment = &entry.assignment.value;

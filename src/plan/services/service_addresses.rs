@@ -5,21 +5,24 @@
 //! for follows from the workload's name, so that one that is deleted and made again mostly has the
 //! same, and another one seldom has that of a workload that has just gone.
 
+use kat_types::services::ServiceAddress;
+use kat_types::services::ServiceBalance;
+use kat_types::services::ServicePort;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::Ipv4Addr,
 };
 
 use ipnet::Ipv4Net;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::serving;
 use crate::{
-    HostPortNumbers, Parts, Snapshot, WorkloadEntry,
+    Snapshot, WorkloadEntry,
     draft::{Draft, Group},
     scheduling::host_ports::has_host_ports,
 };
+use kat_types::services::{Backends, HostPortNumbers};
 use kat_types::{api::NodePhase, keys, resource::Protocol, transaction::Compare};
 use kat_types::{
     records::NodeStatusRecord,
@@ -28,38 +31,6 @@ use kat_types::{
 
 /// Number of `packaging/data-path` from which on `kat-net` balances service addresses.
 pub const BALANCING_DATA_PATH: u32 = 3;
-
-/// `/kat/network/services/{ns}/{workload}/ip`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceAddress {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// The address.
-    pub address: Ipv4Addr,
-}
-
-/// `/kat/network/services/{ns}/{workload}/balance`: what every machine needs to balance a service.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServiceBalance {
-    /// Version of this object's schema, now 1.
-    pub schema: u32,
-    /// Those that the service has, or an instance of another version still has.
-    pub ports: Vec<ServicePort>,
-}
-
-/// A port of a service.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ServicePort {
-    /// Its number, the same at the service's address and in the containers.
-    pub port: u16,
-    /// Its transport.
-    pub protocol: Protocol,
-    /// The instances that have this port.
-    pub instances: Parts,
-}
 
 /// What is stored of a service's address.
 #[derive(Debug, Clone, Default)]
@@ -200,18 +171,18 @@ fn balance(
     entry: &WorkloadEntry,
     stored: Option<&ServiceBalance>,
 ) -> ServiceBalance {
-    let mut ports: BTreeMap<(u16, Protocol), Parts> = BTreeMap::new();
+    let mut ports: BTreeMap<(u16, Protocol), Backends> = BTreeMap::new();
     match &entry.parsed {
         Ok(parsed) => {
             let balancer = parsed.load_balancer.iter();
             for port in balancer.flat_map(|balancer| &balancer.spec.ports) {
-                ports.insert((port.container_port, port.protocol), Parts::new());
+                ports.insert((port.container_port, port.protocol), Backends::new());
             }
         }
         // What can't be read stays as it was.
         Err(_) => {
             for port in stored.iter().flat_map(|stored| &stored.ports) {
-                ports.insert((port.port, port.protocol), Parts::new());
+                ports.insert((port.port, port.protocol), Backends::new());
             }
         }
     }

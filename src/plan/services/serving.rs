@@ -1,8 +1,7 @@
 //! Who serves: the one answer that names and service addresses stand on.
 
-use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
-
-use serde::{Deserialize, Serialize};
+use kat_types::services::BackendState;
+use std::collections::BTreeMap;
 
 use crate::{InstanceEntry, draft::Draft, rollout::has_run};
 use kat_types::{
@@ -14,23 +13,6 @@ use kat_types::{
     records::{InstanceRecord, NodeStatusRecord},
     stored::WorkloadKey,
 };
-
-/// What an instance is to those who call its workload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Part {
-    /// It takes what comes.
-    Serving,
-    /// It is on its way out: it ends what it has begun, and takes nothing new.
-    Leaving,
-    /// It may be there, and nobody is sent to it: it is ill, starts again, or its machine does not
-    /// answer. So is what a newer version says that this one does not know.
-    #[serde(other)]
-    Held,
-}
-
-/// Instances of a service by their addresses.
-pub type Parts = BTreeMap<Ipv4Addr, Part>;
 
 /// It runs, and nothing says that it is ill.
 pub(crate) fn is_healthy(record: &InstanceRecord) -> bool {
@@ -46,7 +28,7 @@ pub(crate) fn part(
     statuses: &BTreeMap<String, NodeStatusRecord>,
     instance: &str,
     entry: &InstanceEntry,
-) -> Option<Part> {
+) -> Option<BackendState> {
     let status = statuses.get(&entry.node)?;
     let record = status.instances.get(instance)?;
     let away = status.phase == NodePhase::NotReady;
@@ -61,13 +43,15 @@ pub(crate) fn part(
         | InstancePhase::Failed
         | InstancePhase::Succeeded => None,
         InstancePhase::Running if record.health == Health::PendingCheck && !stops => None,
-        InstancePhase::Running | InstancePhase::Stopping if away => Some(Part::Held),
-        InstancePhase::Running if is_on_trial(draft, statuses, instance, entry) => Some(Part::Held),
-        InstancePhase::Running if is_healthy(record) && !stops => Some(Part::Serving),
-        InstancePhase::Stopping => Some(Part::Leaving),
-        InstancePhase::Running if stops => Some(Part::Leaving),
+        InstancePhase::Running | InstancePhase::Stopping if away => Some(BackendState::Held),
+        InstancePhase::Running if is_on_trial(draft, statuses, instance, entry) => {
+            Some(BackendState::Held)
+        }
+        InstancePhase::Running if is_healthy(record) && !stops => Some(BackendState::Serving),
+        InstancePhase::Stopping => Some(BackendState::Leaving),
+        InstancePhase::Running if stops => Some(BackendState::Leaving),
         InstancePhase::Running | InstancePhase::Restarting | InstancePhase::Unknown => {
-            Some(Part::Held)
+            Some(BackendState::Held)
         }
     }
 }
@@ -115,14 +99,4 @@ fn is_on_trial(
         .map(|(_, other)| other.assignment.value.template_hash == assignment.template_hash)
         .peekable();
     others.peek().is_some() && !others.any(|same| same)
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Serving => "serving",
-            Self::Leaving => "leaving",
-            Self::Held => "held",
-        })
-    }
 }

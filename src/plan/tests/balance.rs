@@ -1,5 +1,7 @@
 //! Service addresses: who has one, who is behind it, and what names answer with.
 
+use kat_types::services::BackendState;
+use kat_types::services::Backends;
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
@@ -36,7 +38,7 @@ fn address(world: &mut World, name: &str) -> Option<Ipv4Addr> {
 }
 
 /// The instances behind the first port.
-fn parts(world: &mut World, name: &str) -> Parts {
+fn parts(world: &mut World, name: &str) -> Backends {
     let snapshot = world.snapshot();
     let service = &snapshot.services[&WorkloadKey::new(NAMESPACE, name)];
     service.balance.as_ref().unwrap().value.ports[0]
@@ -213,11 +215,15 @@ fn who_serves_follows_what_machines_say() {
     let mut world = World::with_machines(2);
     serve(&mut world, "web", |_| {});
     world.plan_out();
-    assert_eq!(parts(&mut world, "web"), Parts::new(), "it has not begun");
+    assert_eq!(
+        parts(&mut world, "web"),
+        Backends::new(),
+        "it has not begun"
+    );
     world.settle();
     let (id, node, assignment) = world.wanted("web").remove(0);
-    let only = |part| Parts::from([(assignment.address, part)]);
-    assert_eq!(parts(&mut world, "web"), only(Part::Serving));
+    let only = |part| Backends::from([(assignment.address, part)]);
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Serving));
     let ports = |world: &mut World| {
         let snapshot = world.snapshot();
         let balance = snapshot.services[&WorkloadKey::new(NAMESPACE, "web")]
@@ -240,22 +246,22 @@ fn who_serves_follows_what_machines_say() {
         world.plan_out();
     };
     unhealthy(&mut world, Health::Unhealthy);
-    assert_eq!(parts(&mut world, "web"), only(Part::Held));
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Held));
     assert_eq!(
         named(&world, "web").len(),
         1,
         "the address stays, and refuses"
     );
     unhealthy(&mut world, Health::Healthy);
-    assert_eq!(parts(&mut world, "web"), only(Part::Serving));
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Serving));
     // It goes from the address with the plan that stops it, and ends what it has begun.
     world.at(&node).obeys = false;
     world.replicas("web", 0);
     world.plan_out();
-    assert_eq!(parts(&mut world, "web"), only(Part::Leaving));
+    assert_eq!(parts(&mut world, "web"), only(BackendState::Leaving));
     world.at(&node).obeys = true;
     world.settle();
-    assert_eq!(parts(&mut world, "web"), Parts::new());
+    assert_eq!(parts(&mut world, "web"), Backends::new());
 }
 
 #[test]
@@ -268,8 +274,10 @@ fn an_instance_on_a_machine_that_is_away_is_held() {
     world.pass(Duration::from_secs(60));
     world.settle();
     let parts = parts(&mut world, "web");
-    assert_eq!(parts[&assignment.address], Part::Held);
-    let serving = parts.values().filter(|part| **part == Part::Serving);
+    assert_eq!(parts[&assignment.address], BackendState::Held);
+    let serving = parts
+        .values()
+        .filter(|part| **part == BackendState::Serving);
     assert_eq!(serving.count(), 1, "its successor");
 }
 

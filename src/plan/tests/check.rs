@@ -1,6 +1,7 @@
 //! What must hold between any two changes.
 
 use super::*;
+use kat_types::services::BackendState;
 
 impl World {
     pub(super) fn check(&mut self) {
@@ -94,7 +95,8 @@ impl World {
             let balances = snapshot.services.values();
             let balances = balances.filter_map(|service| service.balance.as_ref());
             let mut ports = balances.flat_map(|balance| &balance.value.ports);
-            let called = ports.any(|port| port.instances.get(&address) == Some(&Part::Serving));
+            let called =
+                ports.any(|port| port.instances.get(&address) == Some(&BackendState::Serving));
             assert!(!called, "{id} is to stop, and callers are sent to it");
             let name = format!("{id}={address}");
             let named = snapshot.dns.keys().any(|key| key.ends_with(&name));

@@ -1,7 +1,7 @@
 //! Health checks: who is asked to make them, and what follows from what they say.
 
 use super::*;
-use kat_plan::Part;
+use kat_types::services::BackendState;
 
 impl World {
     /// `web` with a health check, on one machine that knows of them; what runs has this health.
@@ -40,7 +40,7 @@ impl World {
         let names = self.keys("/kat/dns/default/web/A/").into_iter();
         let named = names.filter(|key| key.contains('='));
         (
-            parts.filter(|part| **part == Part::Serving).count(),
+            parts.filter(|part| **part == BackendState::Serving).count(),
             named.count(),
         )
     }

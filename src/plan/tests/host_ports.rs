@@ -1,5 +1,6 @@
 //! Ports of machines: what `auto` is, whose a number is, and who is behind it.
 
+use kat_types::services::BackendState;
 use proptest::prelude::*;
 
 use super::{spreading::candidate, *};
@@ -135,8 +136,8 @@ fn a_version_takes_over_on_the_same_machine_behind_the_same_port() {
     let service = &snapshot.services[&key];
     assert!(service.address.is_none());
     let balance = &service.balance.as_ref().unwrap().value;
-    let parts: Vec<Part> = balance.ports[0].instances.values().copied().collect();
-    assert_eq!(parts, [Part::Serving, Part::Serving]);
+    let parts: Vec<BackendState> = balance.ports[0].instances.values().copied().collect();
+    assert_eq!(parts, [BackendState::Serving, BackendState::Serving]);
     assert!(
         snapshot
             .instances

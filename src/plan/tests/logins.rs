@@ -5,6 +5,7 @@ use super::{
     secrets::{machines, private},
     *,
 };
+use kat_types::registry::LoginRecord;
 use kat_types::registry::{Credentials, LoginPlace, RegistrySetting, RegistrySettings};
 
 fn login(world: &mut World, namespace: &str, registry: &str, password: &str) {

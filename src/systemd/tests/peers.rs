@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 use zbus::{Connection, Guid, connection::Builder};
 
 use super::served::serve;
-use crate::{BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus};
+use crate::{
+    ActiveState, BusManager, Connector, JobResult, SystemdError, UnitEvent, UnitManager, UnitStatus,
+};
 
 const LIMIT: Duration = Duration::from_secs(5);
 
@@ -135,7 +137,7 @@ async fn reads_the_properties_of_a_service() {
     let status = manager.status("kat-ok.service").await.unwrap();
     let expected = UnitStatus {
         load_state: "loaded".to_owned(),
-        active_state: "active".to_owned(),
+        active_state: ActiveState::Active,
         sub_state: "running".to_owned(),
         result: "success".to_owned(),
         main_pid: 4711,

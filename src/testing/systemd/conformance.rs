@@ -14,7 +14,9 @@ use std::{
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
-use kat_systemd::{JobResult, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus};
+use kat_systemd::{
+    ActiveState, JobResult, SystemdError, UnitEvent, UnitEvents, UnitManager, UnitStatus,
+};
 
 const LIMIT: Duration = Duration::from_secs(20);
 const RUN: &str = "kat-conformance-run.service";
@@ -96,7 +98,11 @@ impl Suite<'_> {
     async fn nothing_there(&self) -> Outcome {
         let status = self.status(RUN).await?;
         equal("status of no unit", "not-found", &status.load_state)?;
-        equal("state of no unit", "inactive", &status.active_state)?;
+        equal(
+            "state of no unit",
+            &ActiveState::Inactive,
+            &status.active_state,
+        )?;
         for (step, result) in [
             ("start of no unit", self.manager.start(RUN, LIMIT).await),
             ("stop of no unit", self.manager.stop(RUN, LIMIT).await),
@@ -118,7 +124,7 @@ impl Suite<'_> {
             .await?;
         let status = self.status(RUN).await?;
         equal("a new unit", "loaded", &status.load_state)?;
-        equal("a new unit", "inactive", &status.active_state)?;
+        equal("a new unit", &ActiveState::Inactive, &status.active_state)?;
         equal("a new unit's main process", &0, &status.main_pid)?;
         drain(&mut events).await;
 
@@ -129,7 +135,7 @@ impl Suite<'_> {
         )?;
         heard(&mut events, RUN).await?;
         let first = self.status(RUN).await?;
-        equal("a started unit", "active", &first.active_state)?;
+        equal("a started unit", &ActiveState::Active, &first.active_state)?;
         equal("a started unit", "running", &first.sub_state)?;
         equal("a started unit", "success", &first.result)?;
         equal("its restarts", &0, &first.restarts)?;
@@ -178,7 +184,11 @@ impl Suite<'_> {
         self.job("stop", self.manager.stop(RUN, LIMIT).await, JobResult::Done)?;
         heard(&mut events, RUN).await?;
         let status = self.status(RUN).await?;
-        equal("a stopped unit", "inactive", &status.active_state)?;
+        equal(
+            "a stopped unit",
+            &ActiveState::Inactive,
+            &status.active_state,
+        )?;
         equal("a stopped unit", "success", &status.result)?;
         // systemd forgets an inactive unit that nothing needs, and with it how it ended.
         let end = (status.exec_main_code, status.exec_main_status);
@@ -207,7 +217,11 @@ impl Suite<'_> {
         equal("its last signal", &SIGKILL, &status.exec_main_status)?;
         called("reset_failed", self.manager.reset_failed(RUN).await)?;
         let status = self.status(RUN).await?;
-        equal("after reset_failed", "inactive", &status.active_state)
+        equal(
+            "after reset_failed",
+            &ActiveState::Inactive,
+            &status.active_state,
+        )
     }
 
     async fn fails(&self) -> Outcome {
@@ -288,7 +302,7 @@ impl Suite<'_> {
         called("reload", self.manager.reload().await)?;
         let after = self.status(RUN).await?;
         equal("after a reload", &false, &after.need_daemon_reload)?;
-        equal("after a reload", "active", &after.active_state)
+        equal("after a reload", &ActiveState::Active, &after.active_state)
     }
 
     async fn hangs(&self) -> Outcome {
@@ -303,7 +317,11 @@ impl Suite<'_> {
             return Err(unlike("start of a slow unit", "JobTimeout", &result));
         }
         let status = self.status(SLOW).await?;
-        equal("a slow unit", "activating", &status.active_state)?;
+        equal(
+            "a slow unit",
+            &ActiveState::Activating,
+            &status.active_state,
+        )?;
         self.job(
             "stop",
             self.manager.stop(SLOW, LIMIT).await,
@@ -387,7 +405,7 @@ impl Suite<'_> {
         loop {
             let status = self.status(unit).await?;
             // Between two restarts a unit rests for a moment in other states.
-            if status.active_state == state && status.sub_state == state {
+            if status.active_state == ActiveState::from_word(state) && status.sub_state == state {
                 return Ok(status);
             }
             if Instant::now() >= deadline {

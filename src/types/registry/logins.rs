@@ -2,6 +2,11 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::secrets::SecretVersion;
+
 use super::{
     Credentials, Reference, RegistrySettings,
     reference::{DOCKER, is_local},
@@ -122,6 +127,49 @@ impl Logins {
     /// Those for a repository of a registry, or of a mirror.
     pub fn of(&self, host: &str, repository: &str) -> Option<&Credentials> {
         self.0.get(best(self.0.keys(), host, repository)?)
+    }
+}
+
+/// `/kat/registries/{ns}/{registry}`: a name and a password for a registry, or for what is below a path of it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LoginRecord {
+    /// Version of this object's schema, now 1.
+    pub schema: u32,
+    /// Generated when it is first written.
+    pub uid: String,
+    /// Counts changes, from 1.
+    pub version: u64,
+    /// When it was first written.
+    pub created: Timestamp,
+    /// When it was last changed.
+    pub updated: Timestamp,
+    /// The name, which may be shown to who may change it.
+    pub username: String,
+    /// Number of the data key that sealed it.
+    pub key_id: u64,
+    /// Name and password, sealed, in base64.
+    pub sealed: String,
+}
+
+impl LoginRecord {
+    /// What an assignment names of it.
+    pub fn secret_version(&self) -> SecretVersion {
+        SecretVersion {
+            uid: self.uid.clone(),
+            version: self.version,
+        }
+    }
+}
+
+impl fmt::Debug for LoginRecord {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("LoginRecord")
+            .field("uid", &self.uid)
+            .field("version", &self.version)
+            .field("key_id", &self.key_id)
+            .finish_non_exhaustive()
     }
 }
 

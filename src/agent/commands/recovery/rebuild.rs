@@ -27,10 +27,11 @@ use kat_host::{
     files::{self, Access},
     users::Users,
 };
-use kat_plan::{ClusterEndpoints, EventKind, EventLog};
+use kat_plan::{EventKind, EventLog};
 use kat_render::{ETCD_FOLDER, ETCD_USER, Renderer};
 use kat_store::{Committed, EtcdStore, StateStore, etcd_admin};
 use kat_systemd::UnitManager;
+use kat_types::cluster::ClusterEndpoints;
 use kat_types::{
     api::{ObjectReference, StoreEpoch},
     json, keys,

@@ -45,10 +45,11 @@ use kat_host::{
 };
 use kat_network::state::{self, Peers};
 use kat_pki::recovery_key::RecoveryKey;
-use kat_plan::{ClusterEndpoints, node_address};
+use kat_plan::node_address;
 use kat_render::Renderer;
 use kat_store::{EtcdStore, StateStore};
 use kat_systemd::{ManagerSource, Managers, UnitManager};
+use kat_types::cluster::ClusterEndpoints;
 use kat_types::{
     api::{MembershipAnswer, StoreEpoch},
     json, keys,

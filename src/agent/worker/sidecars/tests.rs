@@ -4,7 +4,7 @@ use crate::worker::judge::{Circumstances, judge};
 fn status(active: &str, sub: &str) -> UnitStatus {
     UnitStatus {
         load_state: "loaded".to_owned(),
-        active_state: active.to_owned(),
+        active_state: ActiveState::from_word(active),
         sub_state: sub.to_owned(),
         result: "success".to_owned(),
         ..UnitStatus::default()

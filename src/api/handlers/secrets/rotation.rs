@@ -19,7 +19,7 @@ use crate::{
     errors::ApiError,
     extract::Parameters,
 };
-use kat_plan::{EventKind, EventLog, LoginRecord, SecretKey, Snapshot};
+use kat_plan::{EventKind, EventLog, Snapshot};
 use kat_types::{
     api::{ObjectReference, SealingRotation},
     keys,
@@ -29,6 +29,7 @@ use kat_types::{
     stored::Stored,
     transaction::{Compare, Operation},
 };
+use kat_types::{registry::LoginRecord, secrets::SecretKey};
 
 /// Secrets, and bytes of them as stored, that are sealed anew in one transaction.
 const PIECE: usize = 32;

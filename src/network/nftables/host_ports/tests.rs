@@ -56,7 +56,7 @@ fn instances() -> Instances {
     }
 }
 
-fn parts(parts: &[(u8, Part)]) -> HostPortParts {
+fn parts(parts: &[(u8, BackendState)]) -> HostPortParts {
     let parts = parts.iter();
     HostPortParts {
         schema: 1,
@@ -69,10 +69,10 @@ fn parts(parts: &[(u8, Part)]) -> HostPortParts {
 #[test]
 fn ports_lead_to_those_that_serve() {
     let parts = parts(&[
-        (2, Part::Serving),
-        (3, Part::Serving),
-        (4, Part::Leaving),
-        (6, Part::Serving),
+        (2, BackendState::Serving),
+        (3, BackendState::Serving),
+        (4, BackendState::Leaving),
+        (6, BackendState::Serving),
     ]);
     let rules = ruleset(TEMPLATE, &node(), &instances(), &parts).unwrap();
     insta::assert_snapshot!(rules);
@@ -89,7 +89,7 @@ fn without_ports_nothing_is_led_anywhere() {
 #[test]
 fn connections_are_forgotten_that_lead_to_what_is_gone() {
     use Transport::{Tcp, Udp};
-    let parts = parts(&[(2, Part::Held), (3, Part::Leaving)]);
+    let parts = parts(&[(2, BackendState::Held), (3, BackendState::Leaving)]);
     let ports = behind(&instances(), &parts);
     let keeper = HostPortKeeper {
         known: ports
@@ -167,7 +167,7 @@ async fn a_port_stays_a_programs_for_ten_minutes_after_it_was_last_seen_there() 
 
 #[test]
 fn nothing_that_calls_the_loopback_is_led_away_unless_the_owner_says_so() {
-    let parts = parts(&[(2, Part::Serving), (5, Part::Held)]);
+    let parts = parts(&[(2, BackendState::Serving), (5, BackendState::Held)]);
     let mut instances = instances();
     let set = |instances: &mut Instances, loopback: bool| {
         let all = instances.instances.values_mut();

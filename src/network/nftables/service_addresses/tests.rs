@@ -19,7 +19,7 @@ fn node() -> NodeNetwork {
     }
 }
 
-fn port(port: u16, protocol: Transport, instances: &[(&str, Part)]) -> ServicePort {
+fn port(port: u16, protocol: Transport, instances: &[(&str, BackendState)]) -> ServicePort {
     let instances = instances.iter();
     ServicePort {
         port,
@@ -38,14 +38,14 @@ fn services() -> Services {
                 80,
                 Transport::Tcp,
                 &[
-                    ("10.100.0.2", Part::Serving),
-                    ("10.100.0.3", Part::Leaving),
-                    ("10.100.2.2", Part::Serving),
-                    ("10.100.4.2", Part::Held),
+                    ("10.100.0.2", BackendState::Serving),
+                    ("10.100.0.3", BackendState::Leaving),
+                    ("10.100.2.2", BackendState::Serving),
+                    ("10.100.4.2", BackendState::Held),
                 ],
             ),
-            port(53, Transport::Udp, &[("10.100.2.2", Part::Serving)]),
-            port(81, Transport::Tcp, &[("10.100.0.2", Part::Held)]),
+            port(53, Transport::Udp, &[("10.100.2.2", BackendState::Serving)]),
+            port(81, Transport::Tcp, &[("10.100.0.2", BackendState::Held)]),
         ],
     };
     let empty = ServiceNetwork {
@@ -54,7 +54,11 @@ fn services() -> Services {
     };
     let hostile = ServiceNetwork {
         address: [10, 200, 0, 7].into(),
-        ports: vec![port(1, Transport::Tcp, &[("10.100.0.9", Part::Serving)])],
+        ports: vec![port(
+            1,
+            Transport::Tcp,
+            &[("10.100.0.9", BackendState::Serving)],
+        )],
     };
     Services {
         schema: 1,
@@ -112,7 +116,7 @@ fn a_connection_stays_with_its_instance_as_long_as_that_may_be_there() {
     assert!(stale(web, 53, Udp, "10.100.0.2"), "it has no such port");
     let mut held = services.clone();
     held.services.get_mut("default/web").unwrap().ports[1] =
-        port(53, Udp, &[("10.100.2.2", Part::Held)]);
+        port(53, Udp, &[("10.100.2.2", BackendState::Held)]);
     let held = super::parts(&held);
     let flow = Flow::example(web.into(), 53, Udp, [10, 100, 2, 2].into());
     assert!(is_stale(&flow, node().service_cidr, &held));

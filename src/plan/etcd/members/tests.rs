@@ -383,12 +383,12 @@ fn of_two_members_at_one_machine_the_known_one_is_written_down() {
         })
     };
     let id = |members: &ClusterMembers| members.members["n1"].id.clone();
-    let known = ClusterMembers::of(&seen(7, 7), None);
+    let known = cluster_members(&seen(7, 7), None);
     for seen in [seen(7, 9), seen(9, 7), seen(7, 3), seen(3, 7)] {
-        assert_eq!(id(&ClusterMembers::of(&seen, Some(&known))), "7");
+        assert_eq!(id(&cluster_members(&seen, Some(&known))), "7");
     }
     // Where none is known, the one that answers.
     let [mut silent, other] = seen(9, 3);
     silent.healthy = false;
-    assert_eq!(id(&ClusterMembers::of(&[silent, other], None)), "3");
+    assert_eq!(id(&cluster_members(&[silent, other], None)), "3");
 }

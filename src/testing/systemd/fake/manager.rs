@@ -12,8 +12,10 @@ impl UnitManager for FakeManager {
                 state.units.retain(|name, unit| {
                     found.contains_key(name)
                         || matches!(
-                            unit.status.active_state.as_str(),
-                            "active" | "activating" | "deactivating"
+                            unit.status.active_state,
+                            ActiveState::Active
+                                | ActiveState::Activating
+                                | ActiveState::Deactivating
                         )
                 });
                 for (name, behaviour) in found {
@@ -126,9 +128,9 @@ impl UnitManager for FakeManager {
                 .ok_or_else(|| SystemdError::NoSuchUnit(unit.to_owned()))?;
             entry.starts = 0;
             entry.status.restarts = 0;
-            if entry.status.active_state == "failed" {
+            if entry.status.active_state == ActiveState::Failed {
                 entry.status.result = "success".to_owned();
-                entry.rest("inactive", "dead", now);
+                entry.rest(ActiveState::Inactive, "dead", now);
             }
             Ok(())
         })?;
@@ -153,7 +155,7 @@ impl UnitManager for FakeManager {
             },
             None => UnitStatus {
                 load_state: "not-found".to_owned(),
-                active_state: "inactive".to_owned(),
+                active_state: ActiveState::Inactive,
                 sub_state: "dead".to_owned(),
                 result: "success".to_owned(),
                 ..UnitStatus::default()

@@ -24,8 +24,8 @@ pub use self::{
     state::Behaviour,
 };
 use kat_systemd::{
-    Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent, UnitEvents,
-    UnitManager, UnitStatus, error, listeners::Listeners,
+    ActiveState, Ended, JobResult, Streams, SystemdError, TransientEnd, TransientUnit, UnitEvent,
+    UnitEvents, UnitManager, UnitStatus, error, listeners::Listeners,
 };
 
 /// Calls that a fake remembers; older ones are forgotten.
@@ -111,7 +111,7 @@ impl FakeManager {
                 entry.status.exec_main_code = 1;
                 entry.status.exec_main_status = code;
                 entry.status.exec_main_exit_monotonic = now;
-                entry.rest("deactivating", "stop-post", now);
+                entry.rest(ActiveState::Deactivating, "stop-post", now);
             }
         });
         self.changed(unit);
@@ -128,8 +128,8 @@ impl FakeManager {
                 entry.status.exec_main_exit_monotonic = now;
                 entry.status.result = "protocol".to_owned();
                 match entry.behaviour.rests {
-                    true => entry.rest("activating", "auto-restart", now),
-                    false => entry.rest("failed", "failed", now),
+                    true => entry.rest(ActiveState::Activating, "auto-restart", now),
+                    false => entry.rest(ActiveState::Failed, "failed", now),
                 }
             }
         });
@@ -208,8 +208,10 @@ impl FakeManager {
     /// anything answers or not.
     pub fn live(&self) -> Vec<String> {
         let lives = |unit: &Unit| {
-            let state = unit.status.active_state.as_str();
-            matches!(state, "active" | "activating" | "deactivating")
+            matches!(
+                unit.status.active_state,
+                ActiveState::Active | ActiveState::Activating | ActiveState::Deactivating
+            )
         };
         self.with(|state| {
             let units = state.units.iter().filter(|(_, unit)| lives(unit));
@@ -258,10 +260,10 @@ impl FakeManager {
             if entry.behaviour.masked {
                 return Err(SystemdError::Masked(unit.to_owned()));
             }
-            if entry.status.active_state == "active" {
+            if entry.status.active_state == ActiveState::Active {
                 return Ok(None);
             }
-            entry.status.active_state = "activating".to_owned();
+            entry.status.active_state = ActiveState::Activating;
             entry.status.sub_state = "start".to_owned();
             Ok(Some(entry.behaviour.clone()))
         })?;
@@ -284,7 +286,7 @@ impl FakeManager {
             let Some(entry) = state.units.get_mut(unit) else {
                 return JobResult::Canceled;
             };
-            if entry.status.active_state != "activating" {
+            if entry.status.active_state != ActiveState::Activating {
                 return JobResult::Canceled;
             }
             entry.run(number, now);
@@ -315,8 +317,8 @@ impl FakeManager {
                 entry.status.exec_main_status = SIGTERM;
                 entry.status.exec_main_exit_monotonic = now;
             }
-            if entry.status.active_state != "failed" {
-                entry.rest("inactive", "dead", now);
+            if entry.status.active_state != ActiveState::Failed {
+                entry.rest(ActiveState::Inactive, "dead", now);
             }
             Ok(JobResult::Done)
         })

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::SIGTERM;
-use kat_systemd::{SystemdError, UnitStatus};
+use kat_systemd::{ActiveState, SystemdError, UnitStatus};
 
 /// What a unit does.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Unit {
     pub(super) fn run(&mut self, number: u32, now: u64) {
         self.starts += 1;
         let status = &mut self.status;
-        status.active_state = "active".to_owned();
+        status.active_state = ActiveState::Active;
         status.sub_state = "running".to_owned();
         status.result = "success".to_owned();
         status.main_pid = 1000 + number;
@@ -67,8 +67,8 @@ impl Unit {
         status.invocation_id = format!("{number:032x}");
     }
 
-    pub(super) fn rest(&mut self, active: &str, sub: &str, now: u64) {
-        self.status.active_state = active.to_owned();
+    pub(super) fn rest(&mut self, active: ActiveState, sub: &str, now: u64) {
+        self.status.active_state = active;
         self.status.sub_state = sub.to_owned();
         self.status.main_pid = 0;
         self.status.state_changed = now;
@@ -79,7 +79,7 @@ impl State {
     pub(super) fn load(&mut self, name: &str, behaviour: Behaviour) {
         let unit = self.units.entry(name.to_owned()).or_insert_with(|| Unit {
             status: UnitStatus {
-                active_state: "inactive".to_owned(),
+                active_state: ActiveState::Inactive,
                 sub_state: "dead".to_owned(),
                 result: "success".to_owned(),
                 ..UnitStatus::default()
@@ -92,13 +92,13 @@ impl State {
 
     /// The unit is being stopped; how long that takes.
     pub(super) fn stopping(&mut self, name: &str) -> Duration {
-        let running = |unit: &&mut Unit| unit.status.active_state == "active";
+        let running = |unit: &&mut Unit| unit.status.active_state == ActiveState::Active;
         let Some(unit) = self.units.get_mut(name).filter(running) else {
             return Duration::ZERO;
         };
         let takes = unit.behaviour.stop_takes;
         if !takes.is_zero() {
-            unit.status.active_state = "deactivating".to_owned();
+            unit.status.active_state = ActiveState::Deactivating;
             unit.status.sub_state = "stop-sigterm".to_owned();
         }
         takes
@@ -113,17 +113,17 @@ impl State {
             let failed = status != 0 && !(code == 2 && status == SIGTERM);
             unit.status.exec_main_code = code;
             unit.status.exec_main_status = status;
-            if unit.status.active_state != "deactivating" {
+            if unit.status.active_state != ActiveState::Deactivating {
                 unit.status.exec_main_exit_monotonic = now;
             }
             if !failed {
-                unit.rest("inactive", "dead", now);
+                unit.rest(ActiveState::Inactive, "dead", now);
                 return;
             }
             unit.status.result = if code == 1 { "exit-code" } else { "signal" }.to_owned();
-            unit.rest("failed", "failed", now);
+            unit.rest(ActiveState::Failed, "failed", now);
             if unit.behaviour.rests {
-                unit.rest("activating", "auto-restart", now);
+                unit.rest(ActiveState::Activating, "auto-restart", now);
                 return;
             }
             let again = unit.behaviour.restarts && unit.behaviour.exits.is_some();
@@ -143,7 +143,7 @@ impl State {
         // systemd counts the start that the limit refuses, too.
         unit.status.restarts += 1;
         if unit.behaviour.start_limit > 0 && unit.starts >= unit.behaviour.start_limit {
-            unit.rest("failed", "failed", now);
+            unit.rest(ActiveState::Failed, "failed", now);
             return false;
         }
         unit.run(number, now);
