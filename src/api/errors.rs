@@ -55,6 +55,7 @@ pub enum ApiError {
     /// The path has no such method.
     #[error("`{method}` is not possible on `{path}`")]
     MethodNotAllowed {
+        /// HTTP method.
         method: String,
         path: String,
     },
