@@ -33,7 +33,7 @@ pub struct Rehearsal {
 pub struct Rehearsed {
     /// The state after all changes.
     pub snapshot: Snapshot,
-    /// True if nothing was left to do; false if there were more plans than [`ROUNDS`].
+    /// True if nothing was left to do; false if there were more plans than `ROUNDS`.
     pub complete: bool,
 }
 
