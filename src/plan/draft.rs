@@ -57,7 +57,8 @@ const SOFT_LIMIT: usize = 96;
 
 /// A group is committed once it has this many bytes: an assignment with secrets can have 350 KiB.
 const SOFT_BYTES: usize = 512 << 10;
-/// Maximum bytes of a group that can be split: a transaction takes 1.4 MiB (`store::limits`).
+/// Maximum bytes of a group that can be split: a transaction takes 1.4 MiB
+/// ([`kat_types::transaction::MAX_BYTES`]).
 const HARD_BYTES: usize = 1400 * 1000;
 
 /// The id of a stored assignment, and the assignment.

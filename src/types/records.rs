@@ -393,8 +393,8 @@ pub fn with_restart(files: &str, restarted: Option<Timestamp>) -> String {
 }
 
 /// `/kat/volumes/{ns}/{workload}/{volume}`: where the data of a volume lies, from its first
-/// placement on and after its workload is deleted (RFC001-KAT 4.7). See [`super::VolumeKey`] for
-/// the last part of the key.
+/// placement on and after its workload is deleted (RFC001-KAT 4.7). See
+/// [`crate::volumes::VolumeKey`] for the last part of the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeRecord {

@@ -32,7 +32,7 @@ pub const HOST_PORT_DATA_PATH: u32 = 4;
 const SCHEMA: u32 = 5;
 /// Range of the numbers assigned for `hostPort: auto`.
 const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
-/// The UDP port of announcements, with which machines find each other (`network::announce`).
+/// The UDP port of announcements, with which machines find each other (`network/overlay/announce`).
 const ANNOUNCE_PORT: u16 = 9117;
 
 /// `/kat/network/services/{ns}/{workload}/host_ports`: the numbers assigned for `auto`.

@@ -233,7 +233,7 @@ pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError
 ///
 /// A member that was removed long ago may reappear after an upgrade to 3.6, if 3.5.26 was not run
 /// before (issue 20967). It answers at no address of its own, and is removed again
-/// ([`kat_plan::lost_members`]).
+/// (`kat_plan::lost_members`).
 ///
 /// # Errors
 /// Errors of etcd.
