@@ -1,4 +1,4 @@
-//! Who calls, what they may call, and the line that is kept of it.
+//! Authentication, authorization, and the audit log of calls.
 
 pub(crate) mod audit;
 pub mod authentication;

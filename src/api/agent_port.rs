@@ -1,9 +1,9 @@
-//! The port of every machine's agent, on its overlay address: reads and streams of its instances that a
-//! person asked the leader for, and nothing that changes the machine (ARCHITECTURE.md, The API).
+//! The agent's port, on every machine's overlay address: reads and streams of its instances that a
+//! user requested from the leader. Nothing here changes the machine (ARCHITECTURE.md, The API).
 //!
-//! It takes machines that may lead, by their certificate `leader:NAME`, and for a volume that is on its way to it
-//! another machine (`api/handlers/volume_copies.rs`). Which instances
-//! there are, and whose they are, the machine takes from its own list: the leader only names one.
+//! It admits machines that may lead, by their certificate `leader:NAME`, and, for a volume that
+//! moves to another machine, that machine (`api/handlers/volume_copies.rs`). The machine takes its
+//! instances and their workloads from its own list: the leader only names one.
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,43 +47,43 @@ use kat_plan::InstanceEntry;
 use kat_types::api::CALLER_HEADER;
 use kat_types::api::NodeUsage;
 
-/// Longest name of a caller.
+/// Maximum characters of a caller's name.
 const MOST_NAME: usize = 256;
 
-/// How often a stream's caller is looked up again.
+/// Interval at which a stream's caller is looked up again.
 const LOOKED_UP_EVERY: Duration = Duration::from_millis(500);
 
-/// Whether a certificate is of a machine of the cluster, or of a leader on one that holds the store, as of
-/// now.
+/// Whether a certificate is at present that of a machine of the cluster, or of a leader on a
+/// machine that holds etcd.
 pub type KnowsPeer = Arc<dyn Fn(&PeerCertificate) -> bool + Send + Sync>;
 
-/// An instance of this machine, by its id.
+/// Finds an instance of this machine by its id.
 pub type FindInstance = Arc<dyn Fn(&str) -> Option<InstanceEntry> + Send + Sync>;
 
-/// All instances of this machine.
+/// Lists all instances of this machine.
 pub type ListInstances = Arc<dyn Fn() -> Vec<InstanceEntry> + Send + Sync>;
 
-/// What the port stands on.
+/// Settings of the agent's port.
 pub struct AgentPort {
-    /// Bound already.
+    /// A bound listener.
     pub listener: TcpListener,
-    /// TLS 1.3, for clients with a leader's or a machine's certificate alone.
+    /// TLS 1.3, only for clients with a certificate of a leader or a machine.
     pub config: TlsSource,
-    /// Who is in the cluster now.
+    /// Whether a peer is in the cluster now.
     pub knows: KnowsPeer,
-    /// This machine's instances.
+    /// Finds an instance of this machine.
     pub find: FindInstance,
-    /// All of them.
+    /// Lists all instances of this machine.
     pub all: ListInstances,
-    /// Their logs.
+    /// Logs of instances.
     pub logs: Arc<dyn InstanceLogs>,
-    /// Sessions with them, and what they take.
+    /// Sessions with instances, and their usage.
     pub sessions: Arc<dyn InstanceSessions>,
-    /// What other machines may take of its volumes.
+    /// Volumes of this machine that other machines may copy.
     pub copies: Arc<dyn VolumeCopies>,
-    /// What one who calls may ask for.
+    /// Limits of calls.
     pub limits: Limits,
-    /// Where the loop that takes connections is seen by the watchdog.
+    /// Reports the accept loop to the watchdog.
     pub pulses: Pulses,
 }
 
@@ -94,12 +94,13 @@ struct Agent {
     logs: Arc<dyn InstanceLogs>,
     sessions: Arc<dyn InstanceSessions>,
     streams: Arc<OpenStreams>,
-    /// For calls that are refused: nothing limits how often a machine's certificate makes them.
+    /// Bounds the lines of refused calls: nothing else limits how often a machine's certificate
+    /// makes them.
     bounded_lines: Arc<BoundedLines>,
     shutdown: CancellationToken,
 }
 
-/// Answers until `cancel`.
+/// Serves the port until `cancel`.
 pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
     let agent = Arc::new(Agent {
         knows: Arc::clone(&port.knows),
@@ -149,7 +150,7 @@ pub async fn serve_agent(port: AgentPort, cancel: CancellationToken) {
     server.end().await;
 }
 
-/// One line for each call, whoever it comes from.
+/// Admits only leaders, and writes one line for each call of any caller.
 async fn only_leaders(
     State(agent): State<Arc<Agent>>,
     mut request: Request,
@@ -189,7 +190,7 @@ async fn only_leaders(
     response
 }
 
-/// As the leader names its caller.
+/// The name of the leader's caller, from [`CALLER_HEADER`].
 fn for_whom(headers: &HeaderMap) -> Option<String> {
     let name = headers.get(CALLER_HEADER)?.to_str().ok()?;
     let name: String = name.chars().take(MOST_NAME).collect();
@@ -197,7 +198,7 @@ fn for_whom(headers: &HeaderMap) -> Option<String> {
 }
 
 impl Agent {
-    /// An instance of this machine under its own workload's name.
+    /// An instance of this machine, if it is of this workload.
     fn instance(
         &self,
         namespace: &str,
@@ -211,13 +212,13 @@ impl Agent {
         found.ok_or_else(|| ApiError::not_found("instance", id))
     }
 
-    /// Ends with the agent, and when the leader's machine is out of the cluster.
+    /// Ends when the agent stops, or when the leader's machine has left the cluster.
     fn over(&self, leader: PeerCertificate) -> impl Future<Output = ()> + use<> {
         over(self.shutdown.clone(), Arc::clone(&self.knows), leader)
     }
 }
 
-/// Ends with `shutdown`, and when the other end of a stream is not known any more.
+/// Ends with `shutdown`, or when the peer of a stream is no longer known.
 pub(super) async fn over(shutdown: CancellationToken, knows: KnowsPeer, peer: PeerCertificate) {
     let unknown = async {
         while knows(&peer) {
@@ -273,7 +274,7 @@ async fn begin(
     Ok(answer(outputs))
 }
 
-/// The certificate says which machine this is; the path only is the API's.
+/// The certificate identifies this machine; the path is only the API's.
 async fn usage(
     State(agent): State<Arc<Agent>>,
     At(node): At<String>,

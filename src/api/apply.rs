@@ -32,14 +32,14 @@ use kat_types::{
     transaction::{Compare, MAX_OPERATIONS, Operation},
 };
 
-/// Most bytes of all files of a workload: they are stored twice in one transaction, which etcd takes up to 1.5 MiB.
-/// Files for its volumes count as they are stored, packed and as text.
+/// Maximum bytes of all files of a workload: they are stored twice in one transaction, which etcd
+/// takes up to 1.5 MiB. Files for its volumes count as they are stored, packed and as text.
 const MAX_FILES: usize = 700 * 1024;
 
-/// A workload that is to be created or changed.
+/// A request to create or change a workload.
 pub(super) struct Apply<'a> {
     pub(super) submission: Submission,
-    /// POST: what exists with other content is a conflict.
+    /// POST: a workload that exists with other content is a conflict.
     pub(super) only_create: bool,
     pub(super) precondition: Precondition,
     pub(super) caller: &'a Caller,
@@ -47,25 +47,25 @@ pub(super) struct Apply<'a> {
     pub(super) uid: String,
     pub(super) now: Timestamp,
     pub(super) cause: Cause,
-    /// What the registry said of its image, where it was asked.
+    /// What the registry answered about its image, if it was queried.
     pub(super) looked: Option<ImageRecord>,
 }
 
-/// What somebody asked for.
+/// The kind of request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// These files.
+    /// An apply of these files.
     Applied,
-    /// The files of this generation, with its restart.
+    /// A rollback to the files of generation `of`, with its restart.
     RolledBack {
         of: u64,
         restarted: Option<Timestamp>,
     },
-    /// The same files with so many replicas.
+    /// The same files with another number of replicas.
     Scaled { to: u32 },
     /// The same files with another image.
     ImageSet,
-    /// The same files, and instances that begin anew.
+    /// The same files, with new instances.
     Restarted { at: Timestamp },
 }
 
@@ -80,7 +80,7 @@ impl Cause {
         }
     }
 
-    /// Reason and message of the event.
+    /// Reason and message of the request's event.
     fn event(self, new: bool, generation: u64, caller: &Caller) -> (EventReason, String) {
         match self {
             Self::Applied if new => (
@@ -112,7 +112,7 @@ impl Cause {
 }
 
 impl Apply<'_> {
-    /// What to write. The same content writes nothing and keeps its generation.
+    /// Decides what to write. The same content writes nothing and keeps its generation.
     pub(super) fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
         let submission = &self.submission;
         let key = WorkloadKey::new(&submission.namespace, &submission.name);
@@ -133,7 +133,7 @@ impl Apply<'_> {
                 limit: MAX_FILES,
             });
         }
-        // What is stored already is not refused: it meets the bounds of the planner.
+        // A specification that is stored already is not refused here: the planner checks its size.
         let is_new = snapshot
             .workloads
             .get(&key)
@@ -236,7 +236,7 @@ impl Apply<'_> {
         key: &WorkloadKey,
         conditions: &mut Vec<Compare>,
     ) -> Result<Decided, ApiError> {
-        // What an earlier workload of this name left belongs to that one's user.
+        // Volumes left by an earlier workload of this name belong to that workload's user.
         let kept = snapshot
             .volumes
             .iter()
@@ -254,8 +254,8 @@ impl Apply<'_> {
             workload: key.name.clone(),
             workload_uid: self.uid.clone(),
         };
-        // Enough for `last` too: applies that go by the same one choose the same index, and only one
-        // of them is let through.
+        // This condition is enough for the last index too: applies that start from the same one
+        // choose the same index, and only one of them succeeds.
         let revision = snapshot
             .indexes
             .get(&index)
@@ -286,8 +286,8 @@ impl Apply<'_> {
         })
     }
 
-    /// Nothing when the content is the same. Where only comments or layout differ, the texts are
-    /// kept as they are now, and the generation stays.
+    /// `None` if the content is the same. If only comments or layout differ, the new texts are
+    /// stored, and the generation stays.
     fn update(
         &self,
         key: &WorkloadKey,
@@ -321,7 +321,7 @@ impl Apply<'_> {
             _ if meta.template_hash == template_hash => meta.image.clone(),
             _ => image_pins::still_meant(self.looked.as_ref(), &self.submission),
         };
-        // The same files may have run another image, if their tag meant another one then.
+        // The same files may have run another image, if their tag pointed to another one then.
         let returns = matches!(self.cause, Cause::RolledBack { .. })
             && image.pins() != meta.image.pins()
             && template_hash != meta.template_hash;
@@ -366,7 +366,7 @@ impl Apply<'_> {
         }))
     }
 
-    /// How the generation came to be.
+    /// The record of how the generation came to be.
     fn record(&self, meta: &WorkloadMeta) -> GenerationRecord {
         GenerationRecord {
             schema: 1,
@@ -385,7 +385,7 @@ impl Apply<'_> {
         }
     }
 
-    /// Writes the files that changed, deletes those that are no longer there, keeps a copy of all.
+    /// Writes the files that changed, deletes those that no longer exist, and archives all of them.
     fn files(
         &self,
         key: &WorkloadKey,
@@ -456,7 +456,7 @@ pub(super) fn record(
     EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
 }
 
-/// The quotas that hold for this caller where a namespace has none.
+/// The quotas that apply to this caller in a namespace without quotas.
 pub(super) fn quota_defaults(caller: &Caller) -> Amounts {
     match caller {
         Caller::Token {
@@ -467,7 +467,7 @@ pub(super) fn quota_defaults(caller: &Caller) -> Amounts {
     }
 }
 
-/// Quota, what is used and what was asked for.
+/// The error of an exceeded quota.
 pub(super) fn exceeded(error: QuotaExceeded) -> ApiError {
     let (namespace, quota) = (&error.namespace, error.counted.word());
     ApiError::conflict(
@@ -478,7 +478,7 @@ pub(super) fn exceeded(error: QuotaExceeded) -> ApiError {
     )
 }
 
-/// Writes an object as JSON.
+/// The write of an object as JSON.
 pub(super) fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, ApiError> {
     match json::bytes(&key, value) {
         Ok(text) => Ok(Operation::Put(key, text)),

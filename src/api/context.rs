@@ -1,4 +1,4 @@
-//! What every handler has at hand: the leader's state, the right to write, limits and counters.
+//! State shared by all handlers: the leader's state, the right to write, limits and counters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -29,25 +29,25 @@ use kat_registry::ImageSource;
 use kat_store::{Committed, Leadership};
 use kat_types::transaction::{Compare, Operation};
 
-/// Most namespaces in which something that quotas count is written at once.
+/// Maximum number of namespaces with a write that counts against quotas at the same time.
 const GROWTH_AT_ONCE: usize = 1024;
-/// How often a write is tried again after others changed the same keys.
+/// Maximum tries of a write when others change the same keys.
 const WRITE_ATTEMPTS: usize = 6;
-/// How long a write waits for its own effect, or for the change that it collided with.
+/// Longest wait of a write for its own effect, or for the change that it collided with.
 const SHOWN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The time of day.
+/// The wall clock.
 pub type WallClock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Makes an identity.
+/// Generates an identity.
 pub type NewUid = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// A random identity (RFC 9562, version 4).
+/// Generates a random identity (RFC 9562, version 4).
 pub fn random_uid() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// What the API stands on.
+/// Settings and dependencies of the API.
 #[derive(Clone)]
 pub struct ApiConfig {
     /// The leader's state and reports, and the store.
@@ -56,25 +56,24 @@ pub struct ApiConfig {
     pub logs: Arc<dyn InstanceLogs>,
     /// Sessions with instances.
     pub sessions: Arc<dyn InstanceSessions>,
-    /// The time of day.
+    /// The wall clock.
     pub clock: WallClock,
-    /// Makes identities of new objects, none of them twice.
+    /// Generates unique identities of new objects.
     pub new_uid: NewUid,
     /// Name of this machine.
     pub node_name: String,
-    /// What callers may ask for.
+    /// Limits of calls.
     pub limits: Limits,
-    /// Where the loops that take connections are seen by the watchdog.
+    /// Reports the accept loops to the watchdog.
     pub pulses: Pulses,
-    /// What lets machines join; only machines that hold the authorities' keys have it.
+    /// State for joining machines; only on machines that hold the authorities' keys.
     pub joining: Option<Joining>,
-    /// Who knows what images are; without it none is asked for.
+    /// Queries registries for images; without it none is queried.
     pub images: Option<Arc<dyn ImageSource>>,
 }
 
-/// Shared by all handlers.
+/// Shared state of all handlers.
 pub struct Api {
-    /// As handed in.
     pub(super) config: ApiConfig,
     pub(super) rates: RateLimits,
     pub(super) counters: Counters,
@@ -82,18 +81,19 @@ pub struct Api {
     pub(super) history: History,
     pub(super) streams: Arc<OpenStreams>,
     pub(super) turns: Turns,
-    /// For writes that quotas count: by namespace, so that each is decided on what the one before it wrote.
+    /// By namespace, one turn at a time for writes that count against quotas, so that each is
+    /// decided on the result of the one before it.
     pub(super) growth: SharedTurns,
     /// Ends every stream.
     pub(super) shutdown: CancellationToken,
     started: Instant,
 }
 
-/// What a write decided on one snapshot.
+/// The decision of a write on one snapshot.
 pub(super) enum Decision<T> {
-    /// Nothing is to be written.
+    /// Nothing has to be written.
     Done(T),
-    /// This is to be written, if the conditions hold.
+    /// These operations have to be written if the conditions hold.
     Write {
         conditions: Vec<Compare>,
         operations: Vec<Operation>,
@@ -110,7 +110,7 @@ impl<T> Decision<T> {
 }
 
 impl Api {
-    /// Ready to answer; streams end with `shutdown`.
+    /// Creates the state; streams end with `shutdown`.
     pub fn new(config: ApiConfig, shutdown: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             rates: RateLimits::new(&config.limits),
@@ -126,7 +126,7 @@ impl Api {
         })
     }
 
-    /// What lets machines join.
+    /// The state for joining machines.
     pub(super) fn joining(&self) -> Result<&Joining, ApiError> {
         self.config.joining.as_ref().ok_or_else(|| {
             ApiError::Unavailable("this machine does not hold the cluster's authorities".to_owned())
@@ -137,22 +137,21 @@ impl Api {
         (self.config.clock)()
     }
 
-    /// One more stream of this caller's.
+    /// Opens one more stream of this caller.
     pub(super) fn stream(&self, caller: &Caller) -> Result<Held, ApiError> {
         Ok(self.streams.open(Some(&caller.to_string()))?)
     }
 
-    /// The newest snapshot, if there is one.
+    /// The newest snapshot; `None` before the first one.
     pub(super) fn newest(&self) -> Option<Arc<Snapshot>> {
         self.config.handle.snapshot.borrow().clone()
     }
 
-    /// The newest snapshot.
+    /// The newest snapshot; an error before the first one.
     pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>, ApiError> {
         self.newest().ok_or_else(not_ready)
     }
 
-    /// Whether this machine leads now.
     pub(super) fn leads(&self) -> bool {
         let leadership = self.config.handle.leadership.borrow();
         leadership
@@ -160,7 +159,7 @@ impl Api {
             .is_some_and(|leadership| !leadership.lost.is_cancelled())
     }
 
-    /// The right to write.
+    /// The present leadership, which writes are fenced with.
     pub(super) fn leadership(&self) -> Result<Leadership, ApiError> {
         let leadership = self.config.handle.leadership.borrow().clone();
         leadership
@@ -168,7 +167,8 @@ impl Api {
             .ok_or_else(|| self.not_leader())
     }
 
-    /// Others that hold the store pass callers on to the leader while they reach it.
+    /// The error of a machine that does not lead. Machines that hold etcd forward callers to the
+    /// leader while they reach it, so there it means that no leader is known.
     fn not_leader(&self) -> ApiError {
         let snapshot = self.newest();
         let members = self.members(snapshot.as_deref());
@@ -179,7 +179,7 @@ impl Api {
         ApiError::NotLeader { leader }
     }
 
-    /// How many machines hold the store, if this is one of them.
+    /// Number of machines that hold etcd, if this is one of them; else 0.
     fn members(&self, snapshot: Option<&Snapshot>) -> usize {
         let stored = snapshot.and_then(|snapshot| snapshot.members.as_ref());
         stored
@@ -187,8 +187,8 @@ impl Api {
             .map_or(0, |stored| stored.value.members.len())
     }
 
-    /// What is shown may be old: this machine holds the store, and neither leads nor reaches who
-    /// does. So it is with one member whose etcd is dead.
+    /// Whether the answers of this machine may be old: it holds etcd, and neither leads nor reaches
+    /// the leader. This happens with one member whose etcd is dead.
     pub(super) fn is_stale(&self) -> bool {
         !self.leads() && self.members(self.newest().as_deref()) > 0
     }
@@ -198,17 +198,17 @@ impl Api {
         self.config.handle.reports.observed(self.started.elapsed())
     }
 
-    /// What is known of the store's own upkeep.
+    /// State of the store's upkeep.
     pub(super) fn store_report(&self) -> Option<StoreReport> {
         self.config.handle.store_health.report()
     }
 
-    /// Whether the leader plans and can write that; where this machine leads.
+    /// Whether the leader makes plans and can write them; `None` if another machine leads.
     pub(super) fn planning_report(&self) -> Option<PlanningReport> {
         self.config.handle.planning.report()
     }
 
-    /// What the snapshot looks like from outside.
+    /// The users' view of a snapshot.
     pub(super) fn view<'a>(&'a self, snapshot: &'a Snapshot, observed: &'a Observed) -> View<'a> {
         View {
             snapshot,
@@ -219,10 +219,11 @@ impl Api {
         }
     }
 
-    /// The revision that the store is at, if this machine still leads.
+    /// The store's present revision, if this machine still leads.
     async fn newest_revision(&self, leadership: &Leadership) -> Result<i64, ApiError> {
-        // A transaction without operations is no such question: etcd answers it from what the member
-        // that is asked has, however old that is (`IsTxnSerializable` of its `server/etcdserver/txn`).
+        // A transaction without operations does not return it: etcd answers such a transaction from
+        // the data of the queried member, however old that is (`IsTxnSerializable` of its
+        // `server/etcdserver/txn`).
         let listing = self.config.handle.store.list(&leadership.key).await?;
         let mut keys = listing.items.iter();
         let owned = keys.any(|key| {
@@ -235,11 +236,11 @@ impl Api {
     }
 
     /// Decides on the newest snapshot, commits under the leader's fence, and waits until the
-    /// snapshot shows it, so that the caller reads its own write. Decides again when others were
-    /// quicker. That nothing is to be written, or can be, is said only when the snapshot shows all
-    /// that the store had when that was decided: one that leads anew may have an old copy.
+    /// snapshot shows the write, so that the caller reads its own write. Decides again if another
+    /// write came first. A no-op or a refusal is only returned once the snapshot has caught up with
+    /// the store: a new leader may still hold an old copy.
     ///
-    /// Answers with the outcome and the revision of the write, if something was written.
+    /// Returns the outcome and the revision of the write, if something was written.
     pub(super) async fn write<T>(
         &self,
         mut decide: impl FnMut(&Snapshot) -> Result<Decision<T>, ApiError>,
@@ -255,7 +256,7 @@ impl Api {
                     operations,
                     outcome,
                 }) => (conditions, operations, outcome),
-                // No transaction tells whether that was decided on an old copy.
+                // No transaction shows whether a no-op or a refusal was decided on an old copy.
                 settled => {
                     let revision = match newest {
                         Some(revision) => revision,

@@ -1,4 +1,4 @@
-//! What a call is refused with: one enum, one table of statuses, one body (RFC001-KAT 8.1).
+//! Errors of calls: one enum, one table of statuses, one body (RFC001-KAT 8.1).
 
 use axum::{
     Json,
@@ -10,45 +10,43 @@ use crate::server::open_streams::Full;
 use kat_store::StoreError;
 use kat_types::api::{ErrorBody, MACHINE_AWAY};
 
-/// Seconds after which one who asks for too many streams may ask again.
+/// `Retry-After` in seconds for a caller with too many streams.
 const STREAM_RETRY: u64 = 5;
 
 /// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ApiError {
-    /// What was sent is not what the route takes.
+    /// The request is not what the route takes.
     #[error("{message}")]
     Invalid {
         /// What is wrong, and what was expected.
         message: String,
-        /// Errors of fields, as `bundle` finds them.
+        /// Errors of fields, in the form of `bundle`'s diagnostics.
         details: Vec<serde_json::Value>,
     },
-    /// The caller does not say who it is, or says it wrongly.
+    /// The caller sends no credentials, or wrong ones.
     #[error("{0}")]
     Unauthorized(String),
-    /// The caller is known and may not.
+    /// The caller is known but has no right to do this.
     #[error("{message}")]
     Forbidden {
-        /// What it may not.
+        /// What is not allowed.
         message: String,
-        /// What to try.
+        /// What the caller can try.
         hint: Option<String>,
     },
-    /// The thing does not exist.
+    /// The object does not exist.
     #[error("{kind} `{name}` does not exist")]
     NotFound {
         /// `namespace`, `workload`, `instance`, `volume`, `node`, `file` or `token`.
         kind: &'static str,
-        /// Its name.
         name: String,
     },
     /// The generation is not kept.
     #[error("no generation {generation}: kept are {kept}")]
     NoGeneration {
-        /// Its number.
         generation: u64,
-        /// The numbers that are kept.
+        /// Numbers of the kept generations.
         kept: String,
     },
     /// No route has this path.
@@ -57,61 +55,58 @@ pub enum ApiError {
     /// The path has no such method.
     #[error("`{method}` is not possible on `{path}`")]
     MethodNotAllowed {
-        /// The method.
+        /// HTTP method.
         method: String,
-        /// The path.
         path: String,
     },
     /// The body did not arrive in time, or the answer was not ready in time.
     #[error("the request was not done within {0} s")]
     Timeout(u64),
-    /// It does not fit with what is there.
+    /// The request conflicts with the present state.
     #[error("{message}")]
     Conflict {
-        /// With what it does not fit.
+        /// What it conflicts with.
         message: String,
-        /// What to try.
+        /// What the caller can try.
         hint: Option<String>,
     },
-    /// A watch can't go on from this resourceVersion.
+    /// A watch can't continue from this resourceVersion.
     #[error("resourceVersion {0} is too old to go on from; list again")]
     Gone(i64),
     /// `If-Match` or `If-None-Match` does not hold.
     #[error("{0}")]
     PreconditionFailed(String),
-    /// The body, or what it unpacks to, is too large.
+    /// The body, or its unpacked content, is too large.
     #[error("{what} is larger than {limit} bytes")]
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// Most bytes.
+        /// Limit in bytes.
         limit: usize,
     },
-    /// What the body unpacks to is too large.
+    /// The unpacked content of the body is too large.
     #[error("{message}")]
     Oversize {
         /// What is too large.
         message: String,
-        /// Where, as `bundle` finds it.
+        /// Places, in the form of `bundle`'s diagnostics.
         details: Vec<serde_json::Value>,
     },
-    /// The body's content type is another.
+    /// The body's content type is wrong.
     #[error("the content type is `{found}`, expected `{expected}`")]
     UnsupportedMediaType {
-        /// As sent.
         found: String,
-        /// As it must be.
         expected: &'static str,
     },
-    /// The caller asks too often.
+    /// The caller exceeds its rate; the value is the time to wait in seconds.
     #[error("too many requests; try again in {0} s")]
     TooManyRequests(u64),
-    /// Too many streams are open, of this caller or of all.
+    /// Too many streams are open, of this caller or of all callers.
     #[error("{message}")]
     TooManyStreams {
-        /// Whose, and how many.
+        /// Whose streams, and how many.
         message: String,
-        /// What to do.
+        /// What the caller can try.
         hint: Option<String>,
     },
     /// This machine does not lead.
@@ -120,22 +115,22 @@ pub enum ApiError {
         /// `host:port` of the leader's API, if it is known.
         leader: Option<String>,
     },
-    /// Nobody leads, as far as this machine can see, and it holds the store with others.
+    /// No machine leads, as far as this machine can see, and it holds etcd with others.
     #[error("{}", no_leader(*members))]
     NoLeader {
-        /// How many hold the store.
+        /// Number of machines that hold etcd.
         members: usize,
     },
-    /// It can't be answered now.
+    /// The call can't be answered now.
     #[error("{0}")]
     Unavailable(String),
-    /// The store did not say what became of a write.
+    /// The store did not report the outcome of a write.
     #[error("it is not known whether the change was stored: {0}")]
     UnknownOutcome(String),
-    /// The machine that it is about can't be asked now.
+    /// The machine that the call concerns can't be reached now.
     #[error("{0}")]
     MachineAway(String),
-    /// A mistake of KAT's own.
+    /// A bug of KAT.
     #[error("{0}")]
     Internal(String),
 }
@@ -153,7 +148,7 @@ fn no_leader(members: usize) -> String {
 }
 
 impl ApiError {
-    /// Something sent is wrong.
+    /// An [`ApiError::Invalid`] without details.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),
@@ -161,7 +156,7 @@ impl ApiError {
         }
     }
 
-    /// The thing does not exist.
+    /// An [`ApiError::NotFound`].
     pub fn not_found(kind: &'static str, name: &str) -> Self {
         Self::NotFound {
             kind,
@@ -169,7 +164,7 @@ impl ApiError {
         }
     }
 
-    /// It does not fit with what is there.
+    /// An [`ApiError::Conflict`] with a hint.
     pub fn conflict(message: impl Into<String>, hint: &str) -> Self {
         Self::Conflict {
             message: message.into(),
@@ -177,7 +172,7 @@ impl ApiError {
         }
     }
 
-    /// HTTP status and the one word for programs.
+    /// HTTP status, and the error's word for programs.
     pub fn status(&self) -> (StatusCode, &'static str) {
         match self {
             Self::Invalid { .. } => (StatusCode::BAD_REQUEST, "Invalid"),
@@ -231,7 +226,7 @@ impl ApiError {
         }
     }
 
-    /// The body that goes with the status.
+    /// The response's body.
     pub fn body(&self) -> ErrorBody {
         ErrorBody {
             error: self.status().1.to_owned(),
@@ -255,7 +250,7 @@ impl From<Full> for ApiError {
 }
 
 impl From<StoreError> for ApiError {
-    /// Errors of writes: without an answer the outcome is unknown.
+    /// Converts errors of writes: without an answer the outcome is unknown.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Unavailable(_) => Self::UnknownOutcome(error.to_string()),

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 
 use super::errors::ApiError;
 
-/// The query, read strictly.
+/// The parsed query; unknown parameters are an error.
 pub(super) struct Parameters<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> {
@@ -25,7 +25,7 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Parameters<T> 
     }
 }
 
-/// Names in the path.
+/// The names in the path.
 pub(super) struct At<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
@@ -42,16 +42,16 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for At<T> {
     }
 }
 
-/// What `If-Match` and `If-None-Match` ask for.
+/// Precondition from `If-Match` and `If-None-Match`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Precondition {
-    /// Nothing.
+    /// No precondition.
     Nothing,
-    /// The thing exists.
+    /// The object exists.
     Exists,
-    /// The thing does not exist.
+    /// The object does not exist.
     Absent,
-    /// Nobody has written it since this resourceVersion.
+    /// The object was not written since this resourceVersion.
     Unchanged(i64),
 }
 
@@ -93,10 +93,10 @@ impl Precondition {
         }
     }
 
-    /// Holds it against what is there: the revision of the last write by a user.
+    /// Checks the precondition; `written` is the revision of the last write by a user.
     ///
     /// A resourceVersion that was read after that write is as good as that of the write itself: the
-    /// leader's own notes of the status do not count.
+    /// leader's own writes of the status do not count.
     pub(super) fn check(self, written: Option<i64>) -> Result<(), ApiError> {
         let message = match (self, written) {
             (Self::Nothing, _) | (Self::Exists, Some(_)) | (Self::Absent, None) => return Ok(()),

@@ -1,4 +1,4 @@
-//! What each route does, a file for each kind of object.
+//! Handlers of the routes, one file for each kind of object.
 
 pub(crate) mod config;
 pub(crate) mod events;

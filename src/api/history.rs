@@ -1,4 +1,4 @@
-//! Earlier snapshots, so that a watch can go on from a resourceVersion that a client has seen.
+//! Earlier snapshots, so that a watch can continue from a resourceVersion that a client has seen.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -6,9 +6,9 @@ use parking_lot::Mutex;
 
 use kat_plan::Snapshot;
 
-/// Most snapshots kept.
+/// Maximum number of kept snapshots.
 const MOST: usize = 64;
-/// Most objects in all kept snapshots together, which bounds the memory that they take.
+/// Maximum number of objects in all kept snapshots together, which bounds their memory.
 const MOST_OBJECTS: usize = 100_000;
 
 /// Snapshots by revision. Unchanged objects are shared between them where the snapshot shares them.
@@ -21,7 +21,7 @@ impl History {
     /// Keeps a snapshot, because a client may name its revision, and drops the oldest.
     pub(super) fn remember(&self, snapshot: &Arc<Snapshot>) {
         let mut snapshots = self.snapshots.lock();
-        // A store that was restored from a backup counts from an earlier revision again.
+        // A store that was restored from a backup starts again at an earlier revision.
         snapshots.split_off(&snapshot.revision.saturating_add(1));
         snapshots.insert(snapshot.revision, Arc::clone(snapshot));
         let mut objects: usize = snapshots.values().map(|snapshot| weight(snapshot)).sum();

@@ -1,6 +1,7 @@
-//! The API (RFC001-KAT 8): server, who may call what, wire types and client.
+//! The API (RFC001-KAT 8): HTTP server, authentication, authorization and handlers.
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests encode JSON in places; the build without tests is what keeps `serde_json::to_vec` and its
+// like out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod access;

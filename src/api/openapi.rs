@@ -1,4 +1,5 @@
-//! The OpenAPI document that the API serves. `kat-testing` makes it from the routes and the types.
+//! The OpenAPI document that the API serves. `kat-testing` generates it from the routes and the
+//! types.
 
-/// The document as it is kept.
+/// The stored document.
 pub const TEXT: &str = include_str!("../../contrib/schema/openapi.json");

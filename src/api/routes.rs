@@ -1,5 +1,5 @@
-//! The one table of routes. The router, who may call what, the metrics' names and the OpenAPI
-//! document all come from it.
+//! The one table of routes. The router, authorization, the metrics' names and the OpenAPI document
+//! are all derived from it.
 
 mod handlers;
 mod verb;
@@ -39,14 +39,14 @@ use kat_types::resource::{Amounts, ClusterConfiguration};
 
 pub use verb::Verb;
 
-/// The schema of a type.
+/// Adds a type's schema to a generator.
 pub type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
 fn of<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<T>()
 }
 
-/// A body.
+/// The body of a request or a response.
 #[derive(Clone, Copy)]
 pub enum Payload {
     /// None.
@@ -61,7 +61,8 @@ pub enum Payload {
     Json(SchemaOf),
     /// `application/x-ndjson`.
     Lines(SchemaOf),
-    /// `application/x-kat-frames`: a session's frames (`types/frames.rs`), while it lasts.
+    /// `application/x-kat-frames`: the frames of a session (`types/frames.rs`), for as long as it
+    /// is open.
     Frames,
     /// A list as `application/json`, or its watch as `application/x-ndjson`.
     List(SchemaOf, SchemaOf),
@@ -69,23 +70,22 @@ pub enum Payload {
 
 /// One route.
 pub struct Route {
-    /// Method.
     pub verb: Verb,
     /// Path, with its parameters in braces.
     pub path: &'static str,
-    /// Who may use it.
+    /// Which callers may use it.
     pub access: Access,
-    /// Which handler answers; the OpenAPI document's operationId.
+    /// The handler; also the OpenAPI document's operationId.
     pub operation: Operation,
-    /// A sentence for people.
+    /// One sentence for the OpenAPI document.
     pub summary: &'static str,
-    /// Names of the query's parameters.
+    /// Names of the query parameters.
     pub query: &'static [&'static str],
-    /// What it takes.
+    /// Body of the request.
     pub request: Payload,
-    /// What it answers.
+    /// Body of the response.
     pub response: Payload,
-    /// The statuses of success.
+    /// Status codes of success.
     pub statuses: &'static [u16],
 }
 
@@ -196,7 +196,7 @@ impl Route {
     }
 }
 
-/// Parameters of every list.
+/// Query parameters of every list.
 const LIST: &[&str] = &["watch", "resourceVersion"];
 const APPLIED: Payload = Payload::Json(of::<ApplyResult>);
 
@@ -410,7 +410,7 @@ async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     }
 }
 
-/// Calls that lead nowhere count against their address.
+/// Counts calls without a route against the address's rate.
 async fn limit_unknown(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<Peer>();
     if let Some(Err(error)) = peer.map(|peer| api.rates.check(peer, None)) {
@@ -419,7 +419,7 @@ async fn limit_unknown(State(api): State<Arc<Api>>, request: Request, next: Next
     next.run(request).await
 }
 
-/// Who calls, how often, whether they may, and for how long they may wait.
+/// Authenticates the caller, checks its rate and its right, and sets the time limit.
 async fn gate(
     State((api, route)): State<(Arc<Api>, &'static Route)>,
     params: Result<RawPathParams, RawPathParamsRejection>,
@@ -461,12 +461,12 @@ fn admit(
     let snapshot = api.newest();
     let caller = match identify(peer, request.headers(), snapshot.as_deref(), api.now()) {
         Ok(caller) => caller,
-        // Who was taken out, or is not known yet, is a stranger where strangers are answered.
+        // On an open route, a caller that was removed or is not known yet is treated as anonymous.
         Err(_) if is_open(route) && !request.headers().contains_key(AUTHORIZATION) => {
             Caller::Anonymous
         }
         Err(error) => {
-            // Guesses at tokens count against the address.
+            // Calls with a wrong token count against the address.
             let limited = api.rates.check(peer, None);
             return (Caller::Anonymous, limited.and(Err(error)));
         }
@@ -496,7 +496,7 @@ fn is_open(route: &Route) -> bool {
     matches!(route.access, Access::Anyone | Access::KnownKey)
 }
 
-/// The namespace that the query names, where the route has such a parameter.
+/// The namespace in the query, if the route has such a parameter.
 fn query_namespace(route: &Route, uri: &Uri) -> Option<String> {
     type Pairs = axum::extract::Query<Vec<(String, String)>>;
     if !route.query.contains(&"namespace") {
@@ -505,6 +505,6 @@ fn query_namespace(route: &Route, uri: &Uri) -> Option<String> {
     let Pairs { 0: pairs } = Pairs::try_from_uri(uri).ok()?;
     let mut named = pairs.into_iter().filter(|(name, _)| name == "namespace");
     let first = named.next().map(|(_, value)| value);
-    // Named twice, it is not clear which one is meant; the handler refuses it too.
+    // If it is named twice, it is not clear which one is meant; the handler refuses that too.
     if named.next().is_some() { None } else { first }
 }

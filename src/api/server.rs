@@ -1,8 +1,8 @@
 //! The HTTP server: TLS 1.3 over TCP, and the local socket.
 //!
-//! One task for each connection; handshakes never queue behind one another. Everything that waits
-//! for a client has a deadline, and connections are counted, so that a client can hold up nobody
-//! but itself (ARCHITECTURE.md, invariant 8).
+//! One task for each connection, so handshakes do not queue behind one another. Every wait for a
+//! client has a deadline, and connections are counted, so that a client can only hold up itself
+//! (ARCHITECTURE.md, invariant 8).
 
 pub(crate) mod bind;
 pub mod limits;
@@ -53,31 +53,31 @@ use kat_types::{
 /// The TLS configuration for the next connection; it changes when certificates are renewed.
 pub type TlsSource = Arc<dyn Fn() -> Arc<ServerConfig> + Send + Sync>;
 
-/// A TCP port.
+/// A TCP listener with TLS.
 pub struct TlsListener {
-    /// Bound already.
+    /// A bound listener.
     pub listener: TcpListener,
     /// TLS 1.3, with optional client certificates of the cluster's authority.
     pub config: TlsSource,
-    /// Where connections go that are not for this machine.
+    /// Where connections are forwarded while another machine leads.
     pub leader: LeaderSource,
-    /// This machine answers itself while the leader is out of reach: it holds the store, and shows
-    /// what it knew last.
+    /// This machine answers itself while the leader is out of reach: it holds etcd, and shows its
+    /// last known state.
     pub stands_in: bool,
 }
 
-/// A local socket. Its mode and group say who may connect.
+/// A local socket. Its file mode and group decide who may connect.
 pub struct SocketListener {
-    /// Bound already.
+    /// A bound listener.
     pub listener: UnixListener,
-    /// What its callers may do.
+    /// Rights of its callers.
     pub access: SocketAccess,
-    /// Where they are passed on to while another machine leads; nothing where this machine always
+    /// Where callers are forwarded while another machine leads; `None` if this machine always
     /// answers itself.
     pub leader: Option<SocketLeader>,
 }
 
-/// Where the API answers.
+/// The listeners of the API.
 #[derive(Default)]
 pub struct Listeners {
     /// TCP ports.
@@ -86,27 +86,27 @@ pub struct Listeners {
     pub sockets: Vec<SocketListener>,
 }
 
-/// After an accept that failed, such as for want of file descriptors.
+/// Pauses after a failed accept, such as for lack of file descriptors.
 const ACCEPT_PAUSES: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
-/// Between two rounds of forgetting quiet callers.
+/// Interval at which idle callers are dropped from the rate limits.
 const FORGET_INTERVAL: Duration = Duration::from_secs(60);
-/// Bytes for the head of a request.
+/// Maximum bytes of a request's head.
 const MAX_HEAD: u32 = 32 * 1024;
-/// Header fields of a request.
+/// Maximum header fields of a request.
 const MAX_HEADERS: usize = 64;
-/// Requests at once on one connection.
+/// Maximum concurrent requests on one connection.
 const MAX_CONCURRENT: u32 = 64;
-/// Between two pings of an HTTP/2 connection, and for the answer.
+/// Interval of pings on an HTTP/2 connection, and time limit of the answer.
 const PING: Duration = Duration::from_secs(20);
 /// First byte of a TLS handshake record (RFC 8446 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
-/// What a client gets that speaks plain HTTP to the TLS port.
+/// Answer to a client that speaks plain HTTP on the TLS port.
 const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 content-type: application/json\r\nconnection: close\r\ncontent-length: 106\r\n\r\n\
 {\"error\":\"TlsRequired\",\"message\":\"this port speaks TLS 1.3 only\",\"hint\":\"use https:// instead of http://\"}";
 
-/// Answers until `cancel`, then lets requests under way end within
-/// [`Limits::shutdown_timeout`]; streams end at once.
+/// Serves until `cancel`, then lets open requests end within [`Limits::shutdown_timeout`]; streams
+/// end at once.
 pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: CancellationToken) {
     let (limits, pulses) = (config.limits.clone(), config.pulses.clone());
     let api = Api::new(config, cancel.clone());
@@ -146,7 +146,7 @@ pub async fn serve(config: ApiConfig, listeners: Listeners, cancel: Cancellation
 #[derive(Clone)]
 pub(super) struct Server {
     router: Router,
-    /// How the watchdog calls the loop of its TCP ports.
+    /// Name of the accept loop for the watchdog.
     port: &'static str,
     limits: Limits,
     pools: Arc<Pools>,
@@ -156,7 +156,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Answers with this router; nothing listens yet.
+    /// Creates a server for this router; it does not listen yet.
     pub(super) fn new(
         router: Router,
         port: &'static str,
@@ -175,7 +175,7 @@ impl Server {
         }
     }
 
-    /// Takes connections until the server is cancelled.
+    /// Accepts connections until the server is cancelled.
     pub(super) fn listen(&self, listeners: Listeners) {
         for listener in listeners.tls {
             self.tracker.spawn(self.clone().accept_tls(listener));
@@ -186,7 +186,7 @@ impl Server {
         self.tracker.close();
     }
 
-    /// After it was cancelled: lets requests under way end.
+    /// Called after the cancellation: waits for open requests to end.
     pub(super) async fn end(&self) {
         let _ = timeout(self.limits.shutdown_timeout, self.tracker.wait()).await;
     }
@@ -201,7 +201,7 @@ impl Server {
         let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch(self.port);
         loop {
-            // There may be no caller for a long time.
+            // There may be no client for a long time.
             let next = self.cancel.run_until_cancelled(listener.accept());
             let Some(accepted) = pulse.wait(next).await else {
                 return;
@@ -233,7 +233,7 @@ impl Server {
         let mut pauses = ACCEPT_PAUSES.pauses();
         let pulse = self.pulses.watch("the API's socket");
         loop {
-            // There may be no caller for a long time.
+            // There may be no client for a long time.
             let next = self.cancel.run_until_cancelled(listener.accept());
             let Some(accepted) = pulse.wait(next).await else {
                 return;
@@ -254,7 +254,7 @@ impl Server {
         }
     }
 
-    /// A connection over TCP, to its end.
+    /// Serves a TCP connection to its end.
     async fn accepted(
         &self,
         stream: TcpStream,
@@ -290,7 +290,7 @@ impl Server {
         ended.run_until_cancelled(work).await.unwrap_or_else(lost)
     }
 
-    /// A connection on the local socket, to its end.
+    /// Serves a connection on the local socket to its end.
     async fn accepted_local(
         &self,
         stream: UnixStream,
@@ -322,7 +322,7 @@ impl Server {
     }
 
     fn standing(&self, place: Place, ended: &CancellationToken, peer: &Peer) -> Standing {
-        // The version of HTTP is found out before hyper's own timers start.
+        // The HTTP version is detected before hyper's own timers start.
         let first_by = Instant::now() + self.limits.header_timeout;
         Standing::new(&self.pools, place, ended.clone(), peer, first_by)
     }
@@ -352,7 +352,7 @@ impl Server {
             .and_then(|chain| chain.first());
         let peer = Peer {
             source: Source::Network(address),
-            // The verifier let it through; a name that is none of KAT's is nobody.
+            // The verifier accepted it; a name that is none of KAT's identifies nobody.
             certificate: certificate.and_then(|certificate| peer_certificate(certificate).ok()),
         };
         let standing = standing(&peer);
@@ -384,7 +384,7 @@ impl Server {
         }
     }
 
-    /// HTTP/1.1 or HTTP/2 until the client or the server has enough.
+    /// Serves HTTP/1.1 or HTTP/2 until the client or the server ends the connection.
     async fn converse<S>(&self, stream: S, peer: Peer, standing: Standing)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -435,7 +435,7 @@ impl Server {
                     stopping = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                // The deadline only moves on; it is of when the wait began.
+                // The deadline only moves later; this timer used its earlier value.
                 () = sleep_until(standing.deadline()) => {
                     if Instant::now() < standing.deadline() {
                         continue;
@@ -448,7 +448,7 @@ impl Server {
     }
 }
 
-/// The place of a connection went to another.
+/// The error of a connection whose place was given to another one.
 fn lost() -> io::Result<()> {
     Err(io::Error::other("its place went to another connection"))
 }
@@ -456,14 +456,14 @@ fn lost() -> io::Result<()> {
 type LeaderStream = tokio_rustls::client::TlsStream<TcpStream>;
 type TlsStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// The handshake; nothing for a client that does not speak TLS, which is told so.
+/// The TLS handshake; `None` for a client that does not speak TLS, which gets [`PLAIN_ANSWER`].
 async fn shake(mut stream: TcpStream, acceptor: TlsAcceptor) -> io::Result<Option<TlsStream>> {
     let mut first = [0u8; 1];
     if stream.peek(&mut first).await? == 0 {
         return Ok(None);
     }
     if first != [HANDSHAKE_RECORD] {
-        // Read what is there, or the reset that a close sends would overtake the answer.
+        // Reads what has arrived, or the reset that a close sends would overtake the answer.
         let mut rest = [0u8; 4096];
         let _ = stream.try_read(&mut rest);
         stream.write_all(PLAIN_ANSWER).await?;

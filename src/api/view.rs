@@ -1,5 +1,5 @@
-//! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables
-//! never get past here.
+//! The stored state as users see it (ARCHITECTURE.md, The API). Values of environment variables are
+//! masked here.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +21,20 @@ use kat_types::{
     stored::WorkloadKey,
 };
 
-/// What stands in place of the value of an environment variable.
+/// Replaces the value of an environment variable.
 pub(crate) const MASK: &str = "***";
 
-/// A snapshot, what the agents report, and from where it is looked at.
+/// A snapshot and the agents' reports, as seen from this machine.
 pub(crate) struct View<'a> {
     /// The stored state.
     pub snapshot: &'a Snapshot,
     /// The agents' last reports.
     pub observed: &'a Observed,
-    /// The machine that leads, if this one knows for certain.
+    /// The leading machine, if it is certainly this one.
     pub leader: Option<&'a str>,
-    /// What is known of the store's files.
+    /// State of the store's files.
     pub store: Option<StoreReport>,
-    /// The time of day.
+    /// The present time.
     pub now: Timestamp,
 }
 
@@ -93,7 +93,7 @@ impl View<'_> {
     }
 }
 
-/// Identity of a namespace.
+/// Metadata of a namespace.
 pub(crate) fn namespace_metadata(name: &str, record: &NamespaceRecord, revision: i64) -> Metadata {
     Metadata {
         uid: record.uid.clone(),
@@ -103,7 +103,7 @@ pub(crate) fn namespace_metadata(name: &str, record: &NamespaceRecord, revision:
     }
 }
 
-/// Identity of a machine.
+/// Metadata of a machine.
 pub(crate) fn node_metadata(
     name: &str,
     registration: &NodeRegistration,
@@ -117,7 +117,7 @@ pub(crate) fn node_metadata(
     }
 }
 
-/// Of what lies in no namespace and has one generation.
+/// Metadata of an object without a namespace and with only one generation.
 fn unversioned(name: &str, revision: i64) -> Metadata {
     Metadata {
         name: name.to_owned(),
@@ -142,7 +142,7 @@ pub(crate) fn token_view(id: &str, record: &TokenRecord) -> TokenView {
     }
 }
 
-/// Identity of a workload; `resource_version` is empty.
+/// Metadata of a workload; `resource_version` is empty.
 pub(crate) fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Metadata {
     let meta = &entry.meta.value;
     let labels = entry
@@ -160,7 +160,7 @@ pub(crate) fn workload_metadata(key: &WorkloadKey, entry: &WorkloadEntry) -> Met
     }
 }
 
-/// The revision of the newest part of a workload.
+/// The newest revision of a workload's keys.
 pub(crate) fn workload_version(entry: &WorkloadEntry) -> i64 {
     let files = entry
         .files
@@ -212,7 +212,7 @@ fn workload_item(key: &WorkloadKey, entry: &WorkloadEntry) -> WorkloadItem {
     }
 }
 
-/// What stands in place of a specification that can't be read.
+/// Replaces a specification that can't be read.
 fn unreadable() -> WorkloadView {
     WorkloadView {
         workload: WorkloadSpec {
@@ -241,7 +241,7 @@ fn unreadable() -> WorkloadView {
     }
 }
 
-/// A specification without the values of environment variables.
+/// A copy of a specification with masked values of environment variables.
 pub(crate) fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
     let mut spec = spec.clone();
     let containers = std::iter::once(&mut spec.container)
@@ -251,7 +251,7 @@ pub(crate) fn masked(spec: &WorkloadSpec) -> WorkloadSpec {
     spec
 }
 
-/// Takes the values of environment variables out of a container.
+/// Masks the values of environment variables in a container.
 pub(crate) fn mask(container: &mut Container) {
     for variable in &mut container.env {
         if let Some(value) = &mut variable.value {
@@ -265,7 +265,7 @@ pub(crate) fn mask(container: &mut Container) {
     }
 }
 
-/// RFC 3339 to the microsecond; empty for nothing.
+/// RFC 3339 with microseconds; empty for `None`.
 fn time(timestamp: Option<Timestamp>) -> String {
     timestamp.map_or_else(String::new, |timestamp| format!("{timestamp:.6}"))
 }

@@ -1,9 +1,9 @@
-//! Lists, and watches that go on from them: `?watch=true&resourceVersion=N` (ARCHITECTURE.md, The
-//! API).
+//! Lists, and watches that continue from them: `?watch=true&resourceVersion=N` (ARCHITECTURE.md,
+//! The API).
 //!
 //! A watch compares the items of two snapshots. A client that reads slowly misses intermediate
-//! states, never the last one, and nothing is buffered for it but the lines of one comparison. One
-//! that reads nothing is dropped by the connection's write timeout.
+//! states but never the last one, and only the lines of one comparison are buffered for it. A
+//! client that reads nothing is dropped by the connection's write timeout.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -32,16 +32,16 @@ use kat_types::api::{
 };
 use kat_types::json;
 
-/// How long a watch waits for a resourceVersion that this machine has not seen yet.
+/// Longest wait of a watch for a resourceVersion that this machine has not seen yet.
 const SEEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// The query of every list.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct ListQuery {
-    /// Stay and say what changes.
+    /// Keep the response open and send changes.
     pub watch: bool,
-    /// Go on from here; without it a watch begins with all items.
+    /// Continue from this resourceVersion; without it a watch starts with all items.
     pub resource_version: Option<String>,
 }
 
@@ -65,13 +65,13 @@ impl ListQuery {
     }
 }
 
-/// Something that is listed.
+/// A kind of object that can be listed.
 pub(crate) trait Listed: Serialize + Send + Sync + 'static {
-    /// Its name among all of its kind.
+    /// Unique key among the objects of its kind.
     fn key(&self) -> String;
 
-    /// Whether a watch has nothing to say about the difference. What only lives in the leader's
-    /// memory, such as heartbeats, does not count.
+    /// Whether a watch ignores the difference. Fields that are only in the leader's memory, such as
+    /// heartbeats, do not count.
     fn same(&self, earlier: &Self) -> bool;
 }
 
@@ -105,8 +105,8 @@ impl Listed for InstanceItem {
         metadata_key(self)
     }
 
-    /// The status of a machine has one revision for all of its instances, so the resourceVersion
-    /// alone says nothing.
+    /// The status of a machine has one revision for all of its instances, so a new resourceVersion
+    /// alone is no change.
     fn same(&self, earlier: &Self) -> bool {
         let mut status = self.status.clone();
         status.memory = earlier.status.memory;
@@ -130,7 +130,7 @@ impl Listed for SecretItem {
 }
 
 impl Listed for VolumeItem {
-    /// The name of a volume is its own only within its workload.
+    /// The name of a volume is unique only within its workload.
     fn key(&self) -> String {
         let namespace = self.metadata.namespace.as_deref().unwrap_or_default();
         format!("{namespace}/{}/{}", self.spec.workload, self.metadata.name)
@@ -179,14 +179,14 @@ impl Listed for TokenView {
     }
 }
 
-/// Picks the items of a list out of a view.
+/// Selects the items of a list from a view.
 pub(crate) type Select<T> = Arc<dyn Fn(&View<'_>) -> Vec<T> + Send + Sync>;
 
-/// Answers a list, or begins a watch of it.
+/// Answers a list, or starts a watch of it.
 ///
 /// # Errors
-/// [`ApiError::Invalid`] for a resourceVersion that is none, [`ApiError::Gone`] for one that this
-/// machine can't go on from, [`ApiError::TooManyStreams`] when too many streams are open.
+/// [`ApiError::Invalid`] for a malformed resourceVersion, [`ApiError::Gone`] for one that this
+/// machine can't continue from, [`ApiError::TooManyStreams`] if too many streams are open.
 pub(crate) async fn answer<T: Listed>(
     api: &Arc<Api>,
     caller: &Caller,
@@ -222,7 +222,7 @@ pub(crate) async fn answer<T: Listed>(
         known = items(api, &from, &select);
     }
     let mut receiver = api.config.handle.snapshot.clone();
-    // The first turn compares with the present state, whether it is new or not.
+    // The first iteration compares with the present state, whether it is new or not.
     receiver.mark_changed();
     let watch = Watch {
         api: Arc::clone(api),
@@ -243,13 +243,13 @@ pub(crate) async fn answer<T: Listed>(
     Ok(ndjson(Body::from_stream(lines)))
 }
 
-/// A stream of JSON lines.
+/// A response with a stream of JSON lines.
 pub(super) fn ndjson(body: Body) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (StatusCode::OK, headers, body).into_response()
 }
 
-/// The line in place of one that has no JSON: the watch ends with it.
+/// Replaces the line of an object that can't be encoded as JSON; it ends the watch.
 const NOT_SAID: &[u8] = br#"{"type":"ERROR","object":{"error":"Internal","message":"an object cannot be written as JSON"}}"#;
 
 /// One JSON line.
@@ -277,9 +277,9 @@ struct Watch<T> {
     caller: Caller,
     select: Select<T>,
     receiver: Receiver<Option<Arc<Snapshot>>>,
-    /// What the client knows once it has read `lines`.
+    /// The client's state once it has read `lines`.
     known: BTreeMap<String, T>,
-    /// The revision that `known` shows.
+    /// The revision of `known`.
     shown: i64,
     lines: VecDeque<Bytes>,
     bookmark_at: Instant,
@@ -373,7 +373,7 @@ enum Line<'a, T> {
     Error(ErrorBody),
 }
 
-/// The wire's type and the one written here are the same.
+/// Checks that [`Line`] has the variants of the wire's type.
 const _: fn(Line<'_, ()>) -> WatchLine<()> = |line| match line {
     Line::Added(()) => WatchLine::Added(()),
     Line::Modified(()) => WatchLine::Modified(()),

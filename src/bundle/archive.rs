@@ -1,7 +1,7 @@
-//! Archives of `*.kat` files: tar in gzip, read with suspicion, written the same every time.
+//! Archives of `*.kat` files: tar in gzip, read defensively and written reproducibly.
 //!
-//! What is refused: other formats, bytes after the end, too many bytes or entries, paths that leave
-//! the archive, links and devices, the same file twice, names and texts that are not UTF-8. Owners,
+//! Refused are: other formats, bytes after the end, too many bytes or entries, paths that leave the
+//! archive, links and devices, the same file twice, and names and texts that are not UTF-8. Owners,
 //! modes and times are not read.
 
 use std::io::{self, Read};
@@ -16,14 +16,14 @@ use super::{
     parse::{check_file_name, check_file_size},
 };
 
-/// How much is read.
+/// Limits of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the archive.
     pub compressed: usize,
     /// Bytes of the tar in it.
     pub expanded: usize,
-    /// Entries, folders and ignored files too.
+    /// Number of entries, including folders and ignored files.
     pub entries: usize,
     /// Bytes of an entry's path.
     pub path: usize,
@@ -40,13 +40,14 @@ impl Default for Limits {
     }
 }
 
-/// The name that mistakes of the archive itself show.
+/// File name in diagnostics of the archive itself.
 const ARCHIVE: &str = "archive";
 
 /// Reads an archive within the usual limits.
 ///
-/// The files lie at its top, or all in one folder. What volumes mount of other files is one text in the answer,
-/// [`CARRIED`]. Hidden files and backups of editors are ignored. Errors: everything that is wrong with the archive; the texts are not read as YAML.
+/// The files are at its top, or all in one folder. Other files that volumes mount are one text in
+/// the result, [`CARRIED`]. Hidden files and editors' backups are ignored. Errors: everything that
+/// is wrong with the archive; the texts are not parsed as YAML.
 pub fn read_archive(bytes: &[u8]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     read_archive_within(bytes, &Limits::default())
 }
@@ -68,7 +69,7 @@ pub fn read_archive_within(
     }
 }
 
-/// The plain files of an archive, and what is wrong with the others.
+/// The plain files of an archive, and diagnostics of the other entries.
 pub(super) fn entries_of(bytes: &[u8], limits: &Limits) -> (Vec<Found>, Vec<Diagnostic>) {
     let tar = match expand(bytes, limits) {
         Ok(tar) => tar,
@@ -89,7 +90,7 @@ fn refuse(class: Class, message: impl Into<String>) -> Diagnostic {
     Diagnostic::of_file(class, ARCHIVE, message)
 }
 
-/// The tar in the gzip.
+/// Decompresses the archive.
 fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
     if bytes.len() > limits.compressed {
         let message = format!(
@@ -135,9 +136,9 @@ fn expand(bytes: &[u8], limits: &Limits) -> Result<Vec<u8>, Diagnostic> {
 pub(super) struct Found {
     pub(super) path: String,
     pub(super) executable: bool,
-    /// At most one more than is ever allowed.
+    /// Its content, read up to one byte more than the limit.
     pub(super) bytes: Vec<u8>,
-    /// Bytes that it has.
+    /// Its full size in bytes.
     whole: usize,
 }
 
@@ -161,7 +162,7 @@ impl Reader<'_> {
             }
             let mut entry = entry.map_err(damaged)?;
             let kind = entry.header().entry_type();
-            // Written by `git archive`; it names a commit and no file.
+            // Written by `git archive`; it names a commit and is not a file.
             if kind == EntryType::XGlobalHeader {
                 continue;
             }
@@ -202,7 +203,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// A path within the archive, without `./`; `None` after saying why not, or for the top.
+    /// A path within the archive, without `./`; `None` for the top, or after recording a
+    /// diagnostic.
     fn path(&mut self, bytes: &[u8]) -> Option<String> {
         let lossy = String::from_utf8_lossy(bytes);
         let mut refuse = |class, message: &str| {
@@ -249,7 +251,7 @@ fn name_of(kind: EntryType) -> &'static str {
     }
 }
 
-/// Hidden files, and what editors leave behind.
+/// Whether the file is hidden or an editor's backup.
 pub(super) fn is_ignored(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let hidden = path.split('/').any(|part| part.starts_with('.'));
@@ -259,7 +261,7 @@ pub(super) fn is_ignored(path: &str) -> bool {
     hidden || backup || name.ends_with('~') || (name.starts_with('#') && name.ends_with('#'))
 }
 
-/// The files at the top, or in the one folder that holds everything.
+/// The files at the top, or in the one folder that contains everything.
 fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFile> {
     let folder = common_folder(&entries);
     let mut files: Vec<SourceFile> = Vec::new();
@@ -307,7 +309,7 @@ fn files(entries: Vec<Found>, diagnostics: &mut Vec<Diagnostic>) -> Vec<SourceFi
     files
 }
 
-/// What volumes mount of the other files. That nothing is there of a volume is found later.
+/// The other files that volumes mount. A volume without any file is reported later.
 fn carried_of(
     files: &[SourceFile],
     others: Vec<CarriedFile>,
@@ -337,7 +339,7 @@ fn twice(name: &str) -> Diagnostic {
     Diagnostic::of_file(Class::Duplicate, name, "is in the archive twice")
 }
 
-/// `folder/`, if every entry lies in the same one and its `*.kat` files lie directly there.
+/// `folder/`, if every entry is in the same folder, which has its `*.kat` files at the top.
 fn common_folder(entries: &[Found]) -> Option<String> {
     let (folder, _) = entries.first()?.path.split_once('/')?;
     let prefix = format!("{folder}/");
@@ -345,7 +347,7 @@ fn common_folder(entries: &[Found]) -> Option<String> {
     all.then_some(prefix)
 }
 
-/// The text of a file; the mistake says where it stops being UTF-8.
+/// The text of a file; the diagnostic has the position of the first byte that is not UTF-8.
 pub(super) fn text(name: &str, bytes: Vec<u8>) -> Result<String, Diagnostic> {
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
@@ -367,7 +369,8 @@ pub(super) fn text(name: &str, bytes: Vec<u8>) -> Result<String, Diagnostic> {
     })
 }
 
-/// Packs files so that the same files always give the same bytes. Carried ones lie in it as they lay in their folder.
+/// Packs files reproducibly: the same files give the same bytes. Carried files have their paths in
+/// the folder.
 ///
 /// Errors: a name that tar can't hold, and carried files that can't be read.
 pub fn pack(files: &[SourceFile]) -> io::Result<Vec<u8>> {

@@ -1,8 +1,8 @@
-//! Files that a workload carries along for its containers: `volumes[].files` (RFC001-KAT 3.2 has none; a config file
-//! beside `workload.kat`).
+//! Carried files: files of the workload's folder that its containers mount, `volumes[].files` (not
+//! in RFC001-KAT 3.2; for example a config file beside `workload.kat`).
 //!
-//! Everywhere but in the user's folder and archive they are one text, [`CARRIED`]: a tar.gz in base64. So they are kept,
-//! archived and rolled back together with the `*.kat` files.
+//! Except in the user's folder and archive they are one text, [`CARRIED`]: a tar.gz in base64. So
+//! they are stored, archived and rolled back together with the `*.kat` files.
 
 use std::{
     collections::BTreeSet,
@@ -27,25 +27,24 @@ use super::{
 };
 use kat_types::resource::{WorkloadSpec, normal};
 
-/// The name under which they are kept; no `*.kat` file has it.
+/// Name of the text; no `*.kat` file has it.
 pub const CARRIED: &str = "files.pack";
-/// Most bytes of all carried files of a workload.
+/// Maximum bytes of all carried files of a workload.
 pub const MAX_CARRIED: usize = 512 * 1024;
-/// Most carried files of a workload.
+/// Maximum number of carried files of a workload.
 pub const MAX_CARRIED_FILES: usize = 256;
-/// Most bytes of a path, as in an archive.
+/// Maximum bytes of a path, as in an archive.
 const MAX_PATH: usize = 255;
-/// Most folders within each other.
+/// Maximum depth of folders.
 const MAX_DEPTH: usize = 16;
 
-/// One of them.
+/// A carried file.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CarriedFile {
-    /// Within the workload's folder, such as `conf/nginx.conf`.
+    /// Path within the workload's folder, such as `conf/nginx.conf`.
     pub path: String,
-    /// It is a program.
+    /// Whether it is executable.
     pub executable: bool,
-    /// What is in it.
     pub bytes: Vec<u8>,
 }
 
@@ -62,7 +61,7 @@ impl std::fmt::Debug for CarriedFile {
 }
 
 impl CarriedFile {
-    /// What says that it changed: SHA-256, hexadecimal, and whether it is a program.
+    /// Identifies its content: SHA-256, hexadecimal, and a mark for an executable file.
     pub(super) fn mark(&self) -> String {
         let digest = Sha256::digest(&self.bytes);
         let mut text = hex::encode(digest);
@@ -71,7 +70,7 @@ impl CarriedFile {
     }
 }
 
-/// Carried files as one text.
+/// Packs carried files into one text.
 ///
 /// # Errors
 /// A path that tar can't hold.
@@ -88,7 +87,7 @@ pub fn pack_carried(files: &[CarriedFile]) -> io::Result<String> {
     Ok(STANDARD.encode(builder.into_inner()?.finish()?))
 }
 
-/// Adds one to an archive.
+/// Adds a file to an archive.
 pub(super) fn append<W: io::Write>(builder: &mut Builder<W>, file: &CarriedFile) -> io::Result<()> {
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::Regular);
@@ -100,10 +99,10 @@ pub(super) fn append<W: io::Write>(builder: &mut Builder<W>, file: &CarriedFile)
     builder.append_data(&mut header, &file.path, file.bytes.as_slice())
 }
 
-/// The files of such a text, in the order of their paths.
+/// Unpacks the files of such a text, in the order of their paths.
 ///
 /// # Errors
-/// A sentence: the text is damaged, or holds more than is allowed.
+/// A message if the text is damaged, or has more than is allowed.
 pub fn unpack_carried(text: &str) -> Result<Vec<CarriedFile>, String> {
     let archive = STANDARD
         .decode(text)
@@ -121,7 +120,7 @@ pub fn unpack_carried(text: &str) -> Result<Vec<CarriedFile>, String> {
     let files: Vec<_> = found.into_iter().map(CarriedFile::from).collect();
     let total: usize = files.iter().map(|file| file.bytes.len()).sum();
     let paths: BTreeSet<&str> = files.iter().map(|file| file.path.as_str()).collect();
-    // One that is a folder of another.
+    // A file with the path of another one's folder.
     let clash = |path: &&str| {
         let mut above = path
             .match_indices('/')
@@ -144,7 +143,7 @@ impl From<Found> for CarriedFile {
     }
 }
 
-/// Adds carried files to the `*.kat` files, as the one text that they are.
+/// Adds carried files, as one text, to the `*.kat` files.
 pub(super) fn add(
     files: &mut Vec<SourceFile>,
     carried: &[CarriedFile],
@@ -181,7 +180,8 @@ pub(super) fn add(
     Ok(())
 }
 
-/// The folders that the texts name in `volumes[].files`, read leniently: mistakes are found later.
+/// The folders that the texts name in `volumes[].files`, read leniently: mistakes are reported
+/// later.
 pub(super) fn folders(files: &[SourceFile]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files.iter().filter(|file| file.name.ends_with(".kat")) {
@@ -206,13 +206,14 @@ pub(super) fn folders(files: &[SourceFile]) -> Vec<String> {
     found
 }
 
-/// The path lies in the folder.
+/// Whether the path is in the folder.
 pub(super) fn is_in(path: &str, folder: &str) -> bool {
     path.strip_prefix(folder)
         .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// What editors and version control leave in a folder. Hidden files are meant: programs read `.htaccess`.
+/// Whether the file belongs to an editor or to version control. Other hidden files are carried:
+/// programs read `.htaccess`.
 pub(super) fn is_litter(path: &str) -> bool {
     let name = path.rsplit('/').next().unwrap_or(path);
     let ends = [".bak", ".orig", ".rej", ".swp", ".swo", ".tmp", "~"];
@@ -260,7 +261,8 @@ impl Reader<'_> {
         self.diagnostics.push(found);
     }
 
-    /// A part of the path that is a link: it could lead to files that are nobody's to send.
+    /// The first part of the path that is a link, which is refused: it could lead to files that
+    /// must not be sent.
     fn link_on_the_way(&self, folder: &str) -> Option<String> {
         let parts = Path::new(folder)
             .ancestors()
@@ -272,7 +274,8 @@ impl Reader<'_> {
         links.next().map(|link| link.display().to_string())
     }
 
-    /// A folder that is not there is found where the volume is checked, which knows the line.
+    /// Reads a folder. A missing folder is reported where the volume is checked, which knows the
+    /// line.
     fn folder(&mut self, folder: &str, depth: usize) {
         let path = self.top.join(folder);
         if let Some(link) = self.link_on_the_way(folder) {
@@ -355,7 +358,7 @@ impl Reader<'_> {
     }
 }
 
-/// Compares volumes with what is carried.
+/// Checks volumes against the carried files.
 pub(super) fn check(
     document: &Document<'_>,
     spec: &WorkloadSpec,
@@ -419,7 +422,7 @@ pub(super) fn check(
     }
 }
 
-/// A file that nothing mounts.
+/// The diagnostic of a file that no volume mounts.
 pub(super) fn not_mounted(path: &str) -> Diagnostic {
     let message = match path.ends_with(".kat") {
         true => "lies in a folder, expected *.kat files at the top",

@@ -1,4 +1,4 @@
-//! What the files of a bundle must be to each other (RFC001-KAT 3.4, 3.5 and 4.2).
+//! Rules across the files of a bundle (RFC001-KAT 3.4, 3.5 and 4.2).
 
 use super::{
     Bundle, Mode, carried,
@@ -35,7 +35,7 @@ impl Document<'_> {
     }
 }
 
-/// Each kind may be there once.
+/// Checks that each kind occurs only once.
 pub(super) fn kinds_once(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for (index, document) in documents.iter().enumerate() {
         let first = documents
@@ -53,7 +53,7 @@ pub(super) fn kinds_once(documents: &[Document<'_>], diagnostics: &mut Vec<Diagn
     }
 }
 
-/// Compares the documents with each other. What was stored is only checked for being there.
+/// Compares the documents with each other. Of stored documents only the presence is checked.
 pub(super) fn check(
     documents: &[Document<'_>],
     bundle: &Bundle,
@@ -136,7 +136,7 @@ pub(super) fn check(
     }
 }
 
-/// A file with the usual name of a kind holds that kind.
+/// Checks that a file with the usual name of a kind contains that kind.
 fn file_names(documents: &[Document<'_>], diagnostics: &mut Vec<Diagnostic>) {
     for document in documents {
         let usual = Kind::IN_BUNDLE

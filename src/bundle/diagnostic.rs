@@ -178,11 +178,11 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Most mistakes that are listed; hostile text can have many thousands.
+/// Maximum number of listed mistakes; hostile text can have many thousands.
 const MOST_LISTED: usize = 100;
 
-/// Puts mistakes in the order of their files and places, drops exact repetitions, and cuts a list
-/// that nobody would read.
+/// Sorts mistakes by file and position, removes exact repetitions, and cuts lists that are too long
+/// to read.
 pub(crate) fn sort(diagnostics: &mut Vec<Diagnostic>) {
     diagnostics.sort_by(|left, right| {
         (&left.file, left.line, left.column, &left.path).cmp(&(
@@ -201,8 +201,7 @@ pub(crate) fn sort(diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Text of somebody else's, made safe for a terminal: one line, no control characters, at most
-/// 60 characters.
+/// Untrusted text made safe for a terminal: one line, no control characters, at most 60 characters.
 pub(crate) fn quote(text: &str) -> String {
     const LONGEST: usize = 60;
     let mut shown: String = text
@@ -223,18 +222,18 @@ pub(crate) fn quote(text: &str) -> String {
     shown
 }
 
-/// Characters that change the direction of text or take no room.
+/// Characters that change the direction of text or are invisible.
 fn is_invisible(character: char) -> bool {
     matches!(character,
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
 }
 
-/// A diagnostic as a person reads it, with an excerpt of `source_text`, the text of its file.
+/// A diagnostic for users, with an excerpt of `source_text`, the text of its file.
 ///
-/// With `color` the result has escape sequences; the words are the same without.
+/// With `color` the result has escape sequences; the text is the same without.
 pub fn render(diagnostic: &Diagnostic, source_text: &str, color: bool) -> String {
-    // The renderer shows the control characters of ASCII as pictures, but not those behind it, which
-    // terminals obey as well. The dot has their length.
+    // The renderer replaces ASCII control characters by pictures, but not the C1 control characters
+    // after them, which terminals obey as well. The dot has the same length in bytes.
     let shown = source_text.replace(|letter| matches!(letter, '\u{80}'..='\u{9f}'), "·");
     let source_text = shown.as_str();
     let renderer = if color {
@@ -266,14 +265,14 @@ pub fn render(diagnostic: &Diagnostic, source_text: &str, color: bool) -> String
     renderer.render(&[group])
 }
 
-/// The bytes of the place, on its first line only; `None` where the text has no such place.
+/// The byte range of the position, on its first line only; `None` if the text has no such position.
 fn byte_range(diagnostic: &Diagnostic, text: &str) -> Option<std::ops::Range<usize>> {
     let line = usize::try_from(diagnostic.line.checked_sub(1)?).ok()?;
     let mut start = 0;
     let mut found = None;
     for (number, content) in lines(text).enumerate() {
         if number == line {
-            // The mark at the beginning of some files counts as no column.
+            // The byte order mark at the start of some files is not counted as a column.
             let mark = content.strip_prefix('\u{feff}').filter(|_| number == 0);
             start += mark.map_or(0, |rest| content.len() - rest.len());
             found = Some(mark.unwrap_or(content).trim_end_matches(['\n', '\r']));

@@ -1,17 +1,18 @@
-//! Changes of a file as it was written, with its comments and its layout.
+//! Changes of a written file that keep its comments and layout.
 
 use super::{
     Kind, SourceFile,
     yaml::{self, Node, Value, locate},
 };
 
-/// The files with another `spec.replicas` in `workload.kat`; nothing where none is written there.
+/// The files with another `spec.replicas` in `workload.kat`; `None` if the field is not written
+/// there.
 pub fn with_replicas(files: &[SourceFile], replicas: u32) -> Option<Vec<SourceFile>> {
     with_value(files, "spec.replicas", &replicas.to_string())
 }
 
-/// The files with another `spec.source.image` in `workload.kat`; nothing where none is written there. No name of an image
-/// needs quotes.
+/// The files with another `spec.source.image` in `workload.kat`; `None` if the field is not written
+/// there. Names of images need no quotes.
 pub fn with_image(files: &[SourceFile], image: &str) -> Option<Vec<SourceFile>> {
     with_value(files, "spec.source.image", image)
 }
@@ -31,7 +32,7 @@ fn with_value(files: &[SourceFile], path: &str, value: &str) -> Option<Vec<Sourc
     Some(files)
 }
 
-/// A field of a document, if it is a workload's.
+/// A field of a document, if the document is a workload.
 fn written(root: &Node, path: &str) -> Option<Node> {
     let kind = match &locate(root, "kind")?.0.value {
         Value::Scalar { text, .. } => Kind::from_word(text),
@@ -41,7 +42,7 @@ fn written(root: &Node, path: &str) -> Option<Node> {
     (kind == Some(Kind::Workload) && !node.is_null()).then(|| node.clone())
 }
 
-/// The byte at a line and a column, both from 1.
+/// The byte offset of a line and a column, both from 1.
 fn offset(text: &str, line: u32, column: u32) -> Option<usize> {
     let mark = if text.starts_with('\u{feff}') {
         '\u{feff}'.len_utf8()

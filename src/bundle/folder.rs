@@ -14,11 +14,11 @@ use super::{
     parse::{check_file_name, check_file_size},
 };
 
-/// Reads the `*.kat` files directly in a folder, or the one file that is named.
+/// Reads the `*.kat` files at the top of a folder, or the one given file.
 ///
-/// Files that its volumes mount are one text in the answer, [`super::CARRIED`]. Other files, folders, hidden files and backups
-/// of editors are left alone. Errors: everything
-/// that is wrong with the folder and its files; the texts are not read as YAML.
+/// Files that its volumes mount are one text in the result, [`super::CARRIED`]. Other files,
+/// folders, hidden files and editors' backups are ignored. Errors: everything that is wrong with
+/// the folder and its files; the texts are not parsed as YAML.
 pub fn read_folder(path: &Path) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
     let shown = path.display().to_string();
     let refuse = |class, message: String| Diagnostic::of_file(class, &shown, message);

@@ -1,8 +1,8 @@
-//! Hashes that say whether something changed (RFC001-KAT 4.5).
+//! Hashes that show whether something changed (RFC001-KAT 4.5).
 //!
-//! They are taken over the decoded values, not over the texts: comments, order of keys and written
-//! defaults make no difference. Values that have their default are left out, so that a field that
-//! a later version adds does not change the hash of what is stored.
+//! They are computed over the decoded values, not the texts: comments, the order of keys and
+//! written defaults make no difference. Default values are left out, so that a field added by a
+//! later version does not change the hash of stored files.
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -22,7 +22,7 @@ const MARKS: [&str; 3] = [
     "spec.volumes[].tmpfs",
 ];
 
-/// What of a workload decides about its instances: a change replaces them.
+/// Fields of a workload that decide about its instances: a change replaces them.
 const TEMPLATE: [&str; 7] = [
     "source",
     "restartPolicy",
@@ -33,8 +33,8 @@ const TEMPLATE: [&str; 7] = [
     "volumes",
 ];
 
-/// 16 hexadecimal digits over what an instance is made of: source, build, containers, volumes, carried files,
-/// restart policy, what a cut does to it, ports and health check.
+/// 16 hexadecimal digits over the template of an instance: source, build, containers, volumes,
+/// carried files, restart policy, `onPartition`, ports and health check.
 ///
 /// Replicas, labels, placement, update strategy, ingress and `reclaim` are not part of it.
 ///
@@ -47,7 +47,7 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     for name in TEMPLATE {
         take(&mut parts, &workload, name);
     }
-    // What becomes of data in the end is nothing that an instance is made of.
+    // What happens to the data in the end is not part of an instance's template.
     let volumes = parts.get_mut("volumes").and_then(Value::as_array_mut);
     for volume in volumes.into_iter().flatten() {
         volume
@@ -65,7 +65,7 @@ pub fn template_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     Ok(digest(&Value::Object(parts)))
 }
 
-/// 16 hexadecimal digits over everything that the files say, but for the namespace's own file.
+/// 16 hexadecimal digits over the content of all files, except the namespace's own file.
 ///
 /// The generation of a workload grows when this changes (RFC001-KAT 4.2).
 ///
@@ -88,7 +88,7 @@ pub fn spec_hash(bundle: &Bundle) -> Result<String, NotEncoded> {
     Ok(digest(&Value::Object(parts)))
 }
 
-/// What volumes mount of the workload's folder; a workload without such files has the hash that it always had.
+/// Adds the carried files; a workload without such files keeps its earlier hash.
 fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
     if !bundle.carried.is_empty() {
         let files = bundle.carried.iter();
@@ -97,7 +97,7 @@ fn carried(parts: &mut Map<String, Value>, bundle: &Bundle) {
     }
 }
 
-/// A document without its defaults; null where there is none.
+/// A document without its defaults; null if there is none.
 fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Result<Value, NotEncoded> {
     match document {
         Some(document) => without_defaults(kind, document),
@@ -105,7 +105,7 @@ fn part<T: serde::Serialize>(kind: Kind, document: &Option<T>) -> Result<Value, 
     }
 }
 
-/// What a document says, without what it leaves at its default.
+/// The content of a document without default values.
 ///
 /// # Errors
 /// [`NotEncoded`].
@@ -124,7 +124,7 @@ fn take(parts: &mut Map<String, Value>, document: &Value, name: &str) {
     }
 }
 
-/// A value without defaults; `None` where nothing is left that means anything.
+/// A value without defaults; `None` if nothing with a meaning is left.
 fn prune(kind: Kind, path: &str, value: &Value) -> Option<Value> {
     let field = fields::lookup(kind, path);
     if let Some(default) = field.and_then(|field| field.default)

@@ -1,10 +1,10 @@
-//! The kinds of documents and the files that they usually lie in.
+//! The kinds of documents and the usual names of their files.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a document is.
+/// The kind of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Kind {
     /// `workload.kat` (RFC001-KAT 3.2).
@@ -35,7 +35,7 @@ impl Kind {
         Self::AgentConfig,
     ];
 
-    /// The kinds that a bundle may hold.
+    /// The kinds that a bundle may contain.
     pub const IN_BUNDLE: [Self; 5] = [
         Self::Workload,
         Self::VirtualLoadBalancer,
@@ -57,7 +57,7 @@ impl Kind {
         }
     }
 
-    /// The name of the file that usually holds it.
+    /// The usual name of its file.
     pub fn file(self) -> &'static str {
         match self {
             Self::Workload => "workload.kat",
@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    /// The kind of a word; `None` for every other word.
+    /// The kind with this word; `None` for any other word.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL
             .into_iter()

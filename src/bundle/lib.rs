@@ -1,12 +1,14 @@
-//! A folder, an archive or a list of `*.kat` files -> one validated [`Bundle`], or every mistake.
+//! Parses a folder, an archive or a list of `*.kat` files into one validated [`Bundle`], or reports
+//! every mistake.
 //!
 //! Each mistake names file, line, column, the path of the field, what was found and what was
-//! expected (RFC001-KAT 3.2 to 3.9 and 4.2). YAML is read into a tree that knows places (`yaml`), the tree
-//! is decoded field by field (`decode`), the files are compared with each other (`cross`). What is
-//! valid but has no effect yet is found by [`not_yet`], apart, so that what is stored can always be
-//! read.
+//! expected (RFC001-KAT 3.2 to 3.9 and 4.2). YAML is parsed into a tree with positions (`yaml`),
+//! the tree is decoded field by field (`decode`), and the files are compared with each other
+//! (`cross`). Fields that are valid but have no effect yet are found separately by [`not_yet`], so
+//! that stored files can always be read.
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests encode JSON in places; the build without tests is what keeps `serde_json::to_vec` and its
+// like out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod archive;
@@ -48,20 +50,20 @@ use kat_types::resource::{
     BuildDefinition, JobDefinition, Namespace, VirtualLoadBalancer, Workload,
 };
 
-/// Largest text of one file, in bytes: it is one value in etcd.
+/// Maximum bytes of one file's text: it is one value in etcd.
 pub const MAX_FILE: usize = 256 * 1024;
-/// Largest text of all files of a bundle together, in bytes: they fit into one etcd transaction.
+/// Maximum bytes of the texts of all files of a bundle together: they fit into one etcd
+/// transaction.
 pub const MAX_BUNDLE: usize = 1024 * 1024;
-/// Most files of a bundle.
+/// Maximum number of files of a bundle.
 pub const MAX_FILES: usize = 256;
 
-/// One file as it was written.
+/// One file with its text as written.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SourceFile {
-    /// Its name, without a folder.
+    /// Name of the file, without a folder.
     pub name: String,
-    /// Its text.
     pub text: String,
 }
 
@@ -76,14 +78,14 @@ impl std::fmt::Debug for SourceFile {
     }
 }
 
-/// What a set of files says. Either there is a workload, or there is only a namespace.
+/// The content of a set of files: either a workload, or only a namespace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Bundle {
-    /// The workload; none where the files hold only a namespace.
+    /// The workload; `None` if the files contain only a namespace.
     pub workload: Option<Workload>,
     /// Its ports, health and ingress.
     pub load_balancer: Option<VirtualLoadBalancer>,
-    /// How it runs; only with type Job.
+    /// The job's settings; only with type Job.
     pub job: Option<JobDefinition>,
     /// How its image is built; only with a git source.
     pub build: Option<BuildDefinition>,
@@ -91,11 +93,11 @@ pub struct Bundle {
     pub namespace: Option<Namespace>,
     /// The files that its volumes mount, in the order of their paths.
     pub carried: Vec<CarriedFile>,
-    /// The files as they were written, in the order of their names; carried ones are one, [`CARRIED`].
+    /// The files as written, in the order of their names; carried files are one file, [`CARRIED`].
     pub files: Vec<SourceFile>,
 }
 
-/// Whether a text can be the key of a label or a taint; the error is a sentence.
+/// Checks that a text can be the key of a label or a taint.
 ///
 /// # Errors
 /// What was found, and what was expected.
@@ -103,7 +105,7 @@ pub fn check_label_key(text: &str) -> Result<(), String> {
     check::label_key(text).map_err(|complaint| complaint.message)
 }
 
-/// The same for the value of a label or a taint.
+/// Checks that a text can be the value of a label or a taint.
 ///
 /// # Errors
 /// What was found, and what was expected.
@@ -111,7 +113,7 @@ pub fn check_label_value(text: &str) -> Result<(), String> {
     check::label_value(text).map_err(|complaint| complaint.message)
 }
 
-/// Whether a text can name an image.
+/// Checks that a text can name an image.
 ///
 /// # Errors
 /// What was found, and what was expected.
@@ -119,7 +121,8 @@ pub fn check_image(text: &str) -> Result<(), String> {
     check::image(text).map_err(|complaint| complaint.message)
 }
 
-/// Whether a text can name a registry or a mirror of one: a host, with a port and a path where it has them.
+/// Checks that a text can name a registry or a mirror of one: a host, optionally with a port and a
+/// path.
 ///
 /// # Errors
 /// What was found, and what was expected.

@@ -1,4 +1,4 @@
-//! What containers have of their machine, and what does not go with it.
+//! Rules about what containers use of their machine, and what can't be combined with it.
 
 use super::{
     cross::Document,
@@ -9,7 +9,7 @@ use kat_types::resource::{
     Container, Device, VirtualLoadBalancerSpec, WorkloadSpec, security::PROFILES,
 };
 
-/// Checks the containers, and the main one with the ports of its load balancer.
+/// Checks the containers, and the main one against the ports of its load balancer.
 pub(super) fn check(
     document: &Document<'_>,
     spec: &WorkloadSpec,
@@ -35,7 +35,7 @@ pub(super) fn check(
             found.push(message.hint("leave those that begin with `net.` out"));
         }
     }
-    // Podman takes them for the container that has the network (podman-run(1), --add-host).
+    // Podman applies them to the container that has the network (podman-run(1), --add-host).
     let others = spec.containers().skip(1);
     for (path, _) in others.filter(|(_, one)| one.quadlet.contains_key("AddHost")) {
         let path = format!("{path}.quadlet.AddHost");
@@ -59,12 +59,13 @@ pub(super) fn check(
     }
 }
 
-/// A setting that belongs to a network namespace.
+/// Whether a kernel setting belongs to a network namespace.
 fn is_of_network(setting: &str) -> bool {
     setting.starts_with("net.")
 }
 
-/// What a profile allows decides about the machine's kernel, so root of the machine chooses what it may be.
+/// A seccomp profile affects the machine's kernel, so only root of the machine chooses
+/// which ones are allowed.
 fn check_profile(
     document: &Document<'_>,
     path: &str,

@@ -1,4 +1,4 @@
-//! What is valid and has no effect yet: refused at apply, never accepted in silence.
+//! Fields that are valid and have no effect yet: refused at apply, never accepted silently.
 
 use super::{
     Bundle, CARRIED, Kind, SourceFile,
@@ -7,7 +7,7 @@ use super::{
     yaml::{self, Node, Value, item_path, key_path, locate},
 };
 
-/// Every field of a bundle that has no effect yet; a field with its default is fine.
+/// Every field of a bundle that has no effect yet; a field with its default is accepted.
 pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for file in bundle.files.iter().filter(|file| file.name != CARRIED) {
@@ -26,12 +26,12 @@ pub fn not_yet(bundle: &Bundle) -> Vec<Diagnostic> {
     found
 }
 
-/// The same for the text of `cluster.kat`.
+/// As [`not_yet`], for the text of `cluster.kat`.
 pub fn not_yet_cluster(text: &str, file: &str) -> Vec<Diagnostic> {
     single(text, file, Kind::ClusterConfiguration)
 }
 
-/// The same for the text of `/etc/kat/agent.yaml`.
+/// As [`not_yet`], for the text of `/etc/kat/agent.yaml`.
 pub fn not_yet_agent_config(text: &str, file: &str) -> Vec<Diagnostic> {
     single(text, file, Kind::AgentConfig)
 }
@@ -73,7 +73,7 @@ fn walk(file: &str, kind: Kind, node: &Node, path: &str, found: &mut Vec<Diagnos
     }
 }
 
-/// The key, and its value where both lie in one line.
+/// Position of the key, including its value if both are on one line.
 fn place(entry: &yaml::Entry) -> Span {
     let one_line = entry.key_span.start.line == entry.node.span.end.line
         && matches!(entry.node.value, Value::Scalar { .. });

@@ -1,4 +1,4 @@
-//! From files to a bundle, and from the text of `cluster.kat` and `agent.yaml` to settings.
+//! Parses files into a bundle, and the texts of `cluster.kat` and `agent.yaml` into settings.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +15,8 @@ use kat_types::resource::{API_VERSION, AgentConfig, ClusterConfiguration};
 
 /// Reads the files of one workload, or of one namespace.
 ///
-/// Errors: every mistake of every file, in the order of files and places. What is valid and takes
-/// no effect yet is accepted here; see [`super::not_yet`].
+/// Errors: every mistake of every file, in the order of files and positions. Valid fields that have
+/// no effect yet are accepted here; see [`super::not_yet`].
 pub fn parse(files: &[SourceFile], mode: Mode) -> Result<Bundle, Vec<Diagnostic>> {
     let mut diagnostics = Vec::new();
     let mut bundle = Bundle {
@@ -102,7 +102,7 @@ fn carried_of(files: &[SourceFile], diagnostics: &mut Vec<Diagnostic>) -> Vec<Ca
         })
 }
 
-/// Names, number and sizes of the files; false where a file can't be read at all.
+/// Checks names, number and sizes of the files; returns false if a file can't be read at all.
 fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> bool {
     let before = diagnostics.len();
     if files.len() > MAX_FILES {
@@ -134,7 +134,7 @@ fn check_files(files: &[SourceFile], mode: Mode, diagnostics: &mut Vec<Diagnosti
     diagnostics.len() == before
 }
 
-/// A file that is too large.
+/// The diagnostic of a file that is too large.
 pub(super) fn check_file_size(name: &str, bytes: usize) -> Option<Diagnostic> {
     (bytes > MAX_FILE).then(|| {
         let message = format!("the file has {bytes} bytes, expected at most {MAX_FILE}");
@@ -142,7 +142,8 @@ pub(super) fn check_file_size(name: &str, bytes: usize) -> Option<Diagnostic> {
     })
 }
 
-/// A name that is not that of a `*.kat` file: letters, digits, `.`, `_` and `-`, at most 100.
+/// The diagnostic of a name that is not that of a `*.kat` file: letters, digits, `.`, `_` and `-`,
+/// at most 100.
 pub(super) fn check_file_name(name: &str) -> Option<Diagnostic> {
     let letters = name
         .bytes()
@@ -155,8 +156,8 @@ pub(super) fn check_file_name(name: &str) -> Option<Diagnostic> {
     })
 }
 
-/// Reads `apiVersion` and `kind`; `None` after saying why the kind is not known. A kind that
-/// another version stored is left out.
+/// Reads `apiVersion` and `kind`; `None` after recording that the kind is unknown. In stored files
+/// an unknown kind of another version is skipped.
 fn header(file: &str, root: &Node, mode: Mode, diagnostics: &mut Vec<Diagnostic>) -> Option<Kind> {
     let start = Span::point(root.span.start);
     if !matches!(root.value, Value::Mapping(_)) {
@@ -249,14 +250,14 @@ fn api_version(file: &str, root: &Node, diagnostics: &mut Vec<Diagnostic>) {
     }
 }
 
-/// Reads the text of `cluster.kat`, as a user wrote it for `kat-agent init`.
+/// Parses the text of `cluster.kat`, as a user wrote it for `kat-agent init`.
 ///
-/// Errors: every mistake of the text; `file` is the name that they show.
+/// Errors: every mistake of the text; `file` is the name in diagnostics.
 pub fn parse_cluster(text: &str, file: &str) -> Result<ClusterConfiguration, Vec<Diagnostic>> {
     parse_cluster_as(text, file, Mode::Strict)
 }
 
-/// The same, or what was stored.
+/// As [`parse_cluster`], in a given mode.
 pub fn parse_cluster_as(
     text: &str,
     file: &str,
@@ -275,7 +276,7 @@ pub fn parse_cluster_as(
     })
 }
 
-/// The document says that it is a ClusterConfiguration.
+/// Checks that the document is a ClusterConfiguration.
 fn cluster_kind(decoder: &mut Decoder<'_>, root: &Node) {
     let kind = Kind::ClusterConfiguration;
     let (class, span, found) = match locate(root, "kind").map(|(node, _)| node) {
@@ -300,14 +301,14 @@ fn cluster_kind(decoder: &mut Decoder<'_>, root: &Node) {
     );
 }
 
-/// Reads the text of `/etc/kat/agent.yaml`; an empty text has the defaults.
+/// Parses the text of `/etc/kat/agent.yaml`; an empty text gives the defaults.
 ///
-/// Errors: every mistake of the text; `file` is the name that they show.
+/// Errors: every mistake of the text; `file` is the name in diagnostics.
 pub fn parse_agent_config(text: &str, file: &str) -> Result<AgentConfig, Vec<Diagnostic>> {
     parse_agent_config_as(text, file, Mode::Strict)
 }
 
-/// The same, or leniently.
+/// As [`parse_agent_config`], in a given mode.
 pub fn parse_agent_config_as(
     text: &str,
     file: &str,
@@ -321,7 +322,7 @@ pub fn parse_agent_config_as(
     })
 }
 
-/// Decodes a text of exactly one document, or of none where that has a meaning.
+/// Decodes a text of exactly one document, or of none if that has a meaning.
 fn single<T>(
     text: &str,
     file: &str,

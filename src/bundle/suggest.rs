@@ -1,9 +1,9 @@
-//! "Did you mean": the nearest of the known words.
+//! "Did you mean": the nearest known word.
 
-/// The known word nearest to `word`; `None` where nothing is near.
+/// The known word nearest to `word`; `None` if none is near.
 ///
-/// Case, `-` and `_` do not count. Near is at most a third of the word's letters, and at least one
-/// letter, away (added, left out, changed or two neighbours swapped).
+/// Case, `-` and `_` are ignored. A word is near if at most a third of its letters, and at least
+/// one, differ (added, removed, changed or two neighbours swapped).
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted = plain(word);
     let letters = wanted.chars().count();

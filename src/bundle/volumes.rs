@@ -1,4 +1,4 @@
-//! What volumes and their mounts must be to each other (RFC001-KAT 3.2, 4.7).
+//! Rules about volumes and their mounts (RFC001-KAT 3.2, 4.7).
 
 use super::{
     cross::Document,
@@ -27,8 +27,9 @@ pub(super) fn check(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Ve
     }
 }
 
-/// A program that may write to a path of the machine could put a link in the place of another volume's path within it: KAT makes none
-/// there. What is there is bound by descriptor, so that no link is followed.
+/// Refuses a host path that KAT creates within another volume's host path that a program may write
+/// to: the program could put a link in its place. Existing paths are bound by descriptor, so that
+/// no link is followed.
 fn check_within(document: &Document<'_>, spec: &WorkloadSpec, found: &mut Vec<Diagnostic>) {
     let together = spec.together();
     let path_of = |volume: &Volume| Some(volume.host_mount.as_ref()?.host_path.clone());
@@ -67,7 +68,7 @@ fn check_mounts(
     (container_path, container): (&str, &Container),
     found: &mut Vec<Diagnostic>,
 ) {
-    // A link that one container puts somewhere is there for all of them.
+    // A link that one container creates is there for all of them.
     let together = spec.together();
     for (index, mount) in container.volume_mounts.iter().enumerate() {
         let path = item_path(&format!("{container_path}.volumeMounts"), index);
@@ -113,7 +114,7 @@ fn check_mounts(
     }
 }
 
-/// More than one replica would write to one and the same folder.
+/// Whether more than one replica would write to the same folder; the message if so.
 fn several_writers(spec: &WorkloadSpec, volume: &Volume) -> Option<String> {
     let replicas = spec.replicas.unwrap_or(1);
     let one_folder =
@@ -125,7 +126,7 @@ fn several_writers(spec: &WorkloadSpec, volume: &Volume) -> Option<String> {
     })
 }
 
-/// A path of the machine that KAT makes where it is missing.
+/// Whether KAT creates the host path if it is missing.
 fn is_made(volume: &Volume) -> bool {
     let host = volume.host_mount.as_ref().and_then(|host| host.ensure_type);
     matches!(
@@ -134,7 +135,7 @@ fn is_made(volume: &Volume) -> bool {
     )
 }
 
-/// What a volume is that has no folders.
+/// The kind of a volume without folders.
 fn no_folder(volume: &Volume) -> Option<&'static str> {
     if volume.tmpfs.is_some() {
         return Some("memory");
@@ -146,7 +147,7 @@ fn no_folder(volume: &Volume) -> Option<&'static str> {
     }
 }
 
-/// A program that may write through `outer` can replace the folder of `inner` by something else before it is
+/// Whether a program that may write through `outer` can replace the folder of `inner` before it is
 /// mounted the next time.
 fn may_replace(outer: &VolumeMount, inner: &VolumeMount) -> bool {
     let (outer_parts, inner_parts) = (parts(outer), parts(inner));

@@ -25,22 +25,22 @@ const MAX_WATCH_LINE: usize = 8 << 20;
 /// Longest line of a log stream, bytes.
 const MAX_LOG_LINE: usize = 1 << 20;
 
-/// Which part of a log.
+/// The selected part of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Go on with what is written from now on.
+    /// Continue with new lines.
     pub follow: bool,
-    /// RFC 3339: nothing older.
+    /// RFC 3339: only lines from this time on.
     pub since: Option<String>,
-    /// At most so many of the last lines to begin with.
+    /// Start with at most this many of the last lines.
     pub tail: Option<u64>,
-    /// Only the program's last run before the present one.
+    /// Only the program's run before the present one.
     pub previous: bool,
-    /// Which container; the main one unless named.
+    /// Name of the container; the main one by default.
     pub container: Option<String>,
 }
 
-/// Which events; what is left out does not matter.
+/// The selected events; an absent field does not filter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventQuery {
     /// Kind of the item, such as `Workload`.
@@ -52,7 +52,7 @@ pub struct EventQuery {
 }
 
 impl EventQuery {
-    /// The route that asks for them.
+    /// The route with this selection.
     pub fn route(&self) -> Route {
         let parameters = [
             ("resourceType", &self.kind),
@@ -71,11 +71,11 @@ impl EventQuery {
 /// How a workload or a namespace is deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deletion {
-    /// Only what would happen.
+    /// Only report what would happen.
     pub dry_run: bool,
-    /// Of a namespace: its workloads too.
+    /// For a namespace: delete its workloads too.
     pub cascade: bool,
-    /// The data of volumes too, for good.
+    /// Delete the data of volumes too.
     pub volumes: bool,
 }
 
@@ -92,17 +92,17 @@ impl Deletion {
     }
 }
 
-/// What an apply did, and whether it was only tried.
+/// Result of an apply, and whether it was a dry run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applied {
-    /// The server's word.
+    /// The server's result.
     pub result: ApplyResult,
-    /// Nothing was stored.
+    /// Nothing was stored, since it was a dry run.
     pub dry_run: bool,
 }
 
 impl Client {
-    /// Anything by its route.
+    /// Reads any route.
     ///
     /// # Errors
     /// [`ClientError`], as all calls.
@@ -110,7 +110,7 @@ impl Client {
         decode(&self.send(&Request::get(route)).await?)
     }
 
-    /// Says whether the server is well; an error carries its reason.
+    /// Checks the server's health; the error has the reason.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -142,7 +142,7 @@ impl Client {
         self.get(Route::namespace(name)?).await
     }
 
-    /// Makes a namespace, or says what would happen.
+    /// Creates a namespace, or reports what would happen.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -175,7 +175,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Deletes a namespace. It is gone some time after this.
+    /// Deletes a namespace. It disappears some time after this call.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -202,9 +202,9 @@ impl Client {
         self.get(Route::workload(namespace, name)?).await
     }
 
-    /// Creates or updates a workload from a gzipped tar archive of its `*.kat` files. The same
-    /// content twice changes nothing, so it is repeated after an unknown outcome. With `if_match`,
-    /// only an item of that resourceVersion is changed.
+    /// Creates or updates a workload from a gzipped tar archive of its `*.kat` files. Repeating the
+    /// same content changes nothing, so the call is retried after an unknown outcome. With
+    /// `if_match` only an item of that resourceVersion is changed.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -236,7 +236,7 @@ impl Client {
                 .as_ref()
                 .is_err_and(|error| error.status() == Some(409))
             {
-                // Somebody else made it in between.
+                // Another caller has created it meanwhile.
                 answer = send(Method::PUT, one).await;
             }
         }
@@ -246,7 +246,7 @@ impl Client {
         })
     }
 
-    /// Deletes a workload. It is gone some time after this.
+    /// Deletes a workload. It disappears some time after this call.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -295,7 +295,7 @@ impl Client {
         self.get(Route::instances(namespace)?).await
     }
 
-    /// What the instances of a namespace take now.
+    /// Present resource usage of a namespace's instances.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -303,10 +303,10 @@ impl Client {
         self.get(Route::namespace_usage(namespace)?).await
     }
 
-    /// What the instances of a machine take now.
+    /// Present resource usage of a machine's instances.
     ///
     /// # Errors
-    /// [`ClientError`]; [`ClientError::is_machine_away`] where the machine can't be asked.
+    /// [`ClientError`]; [`ClientError::is_machine_away`] if the machine can't be reached.
     pub async fn node_usage(&self, node: &str) -> Result<NodeUsage, ClientError> {
         self.get(Route::node_usage(node)?).await
     }
@@ -332,7 +332,7 @@ impl Client {
         self.get(Route::instance(namespace, id)?).await
     }
 
-    /// The log of one instance. A followed log is silent for as long as the program is.
+    /// The log of one instance. A followed log is silent while the program is.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -363,7 +363,7 @@ impl Client {
         Ok(JsonLines::new(response, endpoint, MAX_LOG_LINE, None))
     }
 
-    /// Lets this machine join. Sending it again is safe: the machine's key is known then.
+    /// Joins this machine. Repeating the call is safe, since the machine's key is known then.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -373,7 +373,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// New certificates for a machine's known key.
+    /// Renews the certificates for a machine's known key.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -387,7 +387,8 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// The authorities, for a machine that is to hold etcd; only its own certificate opens this.
+    /// The authorities, for a machine that becomes a member of etcd; only its own certificate may
+    /// read them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -419,7 +420,7 @@ impl Client {
         self.get(Route::tokens()).await
     }
 
-    /// Makes a token. Never sent twice: the first secret would be lost.
+    /// Creates a token. Never retried: the first secret would be lost.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -428,7 +429,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Ends a token.
+    /// Revokes a token.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -436,7 +437,7 @@ impl Client {
         self.delete(Route::token(id)?).await
     }
 
-    /// Changes of a list from `resource_version` on. [`super::Follow`] builds on it.
+    /// Watches the changes of a list from `resource_version` on. [`super::Follow`] builds on it.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,20 +1,20 @@
-//! What a call can come to, and the exit code of each (ARCHITECTURE.md, The API).
+//! Errors of calls, and the exit code of each (ARCHITECTURE.md, The API).
 
 use std::time::Duration;
 
 use kat_types::api::{ErrorBody, MACHINE_AWAY};
 
-/// An answer that says no.
+/// An error response of the server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     /// The HTTP status.
     pub status: u16,
-    /// What the server says.
+    /// The response's body.
     pub body: ErrorBody,
 }
 
 impl Refusal {
-    /// The last line of a stream that the server ended.
+    /// The last line of a stream that the server ended early.
     pub fn of_stream(body: ErrorBody) -> Self {
         let status = match body.error.as_str() {
             "Gone" => 410,
@@ -26,7 +26,7 @@ impl Refusal {
     }
 }
 
-/// Why a call did not do what was asked.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The connection itself can't be used; `reason` says what is wrong.
@@ -38,12 +38,12 @@ pub enum ClientError {
     /// A name can't be part of a route.
     #[error("`{name}` cannot be the name of {what}")]
     Name {
-        /// What it would name, such as `a workload`.
+        /// The kind of name, such as `a workload`.
         what: &'static str,
-        /// As it was given.
+        /// The given name.
         name: String,
     },
-    /// No endpoint could be reached; each with its reason.
+    /// No endpoint could be reached.
     #[error("the cluster cannot be reached: {}", attempts_text(.attempts))]
     Unreachable {
         /// Endpoint and reason.
@@ -52,28 +52,28 @@ pub enum ClientError {
     /// The connection broke, and it is not known whether the call was carried out.
     #[error("the connection to {endpoint} broke off: {reason}")]
     Interrupted {
-        /// Who was asked.
+        /// The endpoint.
         endpoint: String,
-        /// What broke.
+        /// The error of the connection.
         reason: String,
     },
-    /// No answer in time.
+    /// No response in time.
     #[error("{endpoint} gave no answer within {} s", .after.as_secs())]
     NoAnswer {
-        /// Who was asked.
+        /// The endpoint.
         endpoint: String,
-        /// How long it was waited for.
+        /// Time limit that has passed.
         after: Duration,
     },
-    /// The server says no.
+    /// The server refused the call.
     #[error("{}", refusal_text(.0))]
     Refused(Box<Refusal>),
-    /// The answer is not what this version understands.
+    /// This version can't parse the response.
     #[error("{endpoint} answered what this version does not understand: {reason}")]
     Answer {
-        /// Who was asked.
+        /// The endpoint.
         endpoint: String,
-        /// What is wrong with the answer.
+        /// What is wrong with the response.
         reason: String,
     },
 }
@@ -97,7 +97,7 @@ impl ClientError {
         }
     }
 
-    /// What the server proposes, or what usually helps.
+    /// The server's hint, or a general one.
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Refused(refusal) => refusal.body.hint.clone().or_else(|| {
@@ -130,7 +130,7 @@ impl ClientError {
         }
     }
 
-    /// The server's one word, such as `NotFound` or `Gone`; empty without an answer.
+    /// The server's word for the error, such as `NotFound` or `Gone`; empty without a response.
     pub fn code(&self) -> &str {
         match self {
             Self::Refused(refusal) => &refusal.body.error,
@@ -146,17 +146,17 @@ impl ClientError {
         }
     }
 
-    /// The item is not there.
+    /// Whether the item does not exist.
     pub fn is_not_found(&self) -> bool {
         self.status() == Some(404)
     }
 
-    /// The machine that it is about can't be asked now; the cluster answers.
+    /// Whether the machine that the call concerns can't be reached, while the cluster answers.
     pub fn is_machine_away(&self) -> bool {
         self.code() == MACHINE_AWAY
     }
 
-    /// Trying again later may help; what the caller asked for is not the reason.
+    /// Whether a later retry may help, since the call itself is not the reason.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Unreachable { .. }
@@ -171,7 +171,7 @@ impl ClientError {
     }
 }
 
-/// How [`ClientError::Unreachable`] names a socket that may not be opened.
+/// The reason in [`ClientError::Unreachable`] for a socket that this user may not open.
 pub(super) const PERMISSION: &str = "permission denied";
 
 fn attempts_text(attempts: &[(String, String)]) -> String {

@@ -1,4 +1,4 @@
-//! A list that is kept up to date: list, watch, and list again when the watch is lost.
+//! A list that is kept up to date: list, watch, and list again when the watch breaks.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use kat_types::api::{
     WatchLine, WorkloadItem,
 };
 
-/// Longest pause before the list is asked for again.
+/// Longest pause before the list is requested again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// Changes that wait for their reader; the server waits when it is full.
+/// Capacity of the channel of changes; when it is full, the server waits.
 const BUFFER: usize = 64;
 
-/// What can be told apart in a list.
+/// An item of a list with a unique key.
 pub trait Named {
-    /// Namespace and name, or what else is unique in the list.
+    /// Namespace and name, or another key that is unique in the list.
     fn key(&self) -> (String, String);
 }
 
@@ -57,7 +57,7 @@ impl Named for SecretItem {
     }
 }
 
-/// The name of a volume is its own only within its workload: `WORKLOAD/VOLUME`.
+/// The name of a volume is unique only within its workload: `WORKLOAD/VOLUME`.
 impl Named for VolumeItem {
     fn key(&self) -> (String, String) {
         let (namespace, name) = of_metadata(self);
@@ -77,16 +77,16 @@ impl Named for Event {
     }
 }
 
-/// What a followed list tells.
+/// A change of a followed list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change<T> {
-    /// The list as it is now; it replaces all that was told before.
+    /// The present list; it replaces everything reported before.
     Listed(Vec<T>),
-    /// An item is new, or changed.
+    /// An item is new or changed.
     Changed(T),
-    /// An item is gone; this is its last form.
+    /// An item was deleted; this is its last state.
     Deleted(T),
-    /// Nothing is known for a while; a new [`Change::Listed`] follows. With the reason.
+    /// The list is unknown for a while, with the reason; a new [`Change::Listed`] follows.
     Interrupted(String),
 }
 
@@ -104,12 +104,12 @@ impl<T> Drop for Follow<T> {
 }
 
 impl<T> Follow<T> {
-    /// The next change. It waits for as long as nothing changes, and goes on through breaks of the
-    /// connection. May be dropped and called again without losing anything.
+    /// Waits for the next change, also over interruptions of the connection. May be dropped and
+    /// called again without losing anything.
     ///
     /// # Errors
-    /// The [`ClientError`] that no later attempt can mend, such as 403 or 404; of the first list,
-    /// every error unless it was made `patient`. Nothing comes after it.
+    /// A [`ClientError`] that a retry can't resolve, such as 403 or 404; for the first list every
+    /// error, unless the list is `patient`. No change follows it.
     pub async fn next(&mut self) -> Result<Change<T>, ClientError> {
         self.receiver.recv().await.unwrap_or_else(|| {
             Err(ClientError::Answer {
@@ -134,7 +134,7 @@ impl Client {
             self.clone()
         };
         let task = tokio::spawn(async move {
-            // An error means that the reader is gone.
+            // An error means that the receiver was dropped.
             let _ = run(&client, list, patient, &sender).await;
         });
         Follow { receiver, task }
@@ -176,7 +176,7 @@ async fn run<T: DeserializeOwned>(
             Some(error) if !patient || !error.is_passing() => {
                 return tell(sender, Err(error)).await;
             }
-            // A history that is too short is no trouble: list again.
+            // If the history is too short, the list is requested again.
             Some(error) if error.code() == "Gone" => {}
             Some(error) if !told => {
                 told = true;
@@ -188,7 +188,7 @@ async fn run<T: DeserializeOwned>(
     }
 }
 
-/// Passes on a watch until it ends; gives back why, or nothing when the server just ended it.
+/// Forwards a watch until it ends; returns the reason, or `None` if the server just ended it.
 async fn relay<T: DeserializeOwned>(
     mut stream: JsonLines<WatchLine<T>>,
     sender: &Sender<T>,
@@ -218,7 +218,7 @@ async fn relay<T: DeserializeOwned>(
 }
 
 impl<T> Change<T> {
-    /// The same change for a part of the list. What leaves the part does so as a deletion.
+    /// The change for a part of the list. An item that leaves the part is reported as deleted.
     #[must_use]
     pub fn only(self, wanted: impl Fn(&T) -> bool) -> Self {
         match self {

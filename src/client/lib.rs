@@ -1,10 +1,10 @@
 //! The API's client: `katcall` uses it with a token or over the local socket, the agent with its
 //! node certificate.
 //!
-//! Endpoints are tried in order and the one that answered is asked first the next time. Calls that
-//! can be repeated are repeated with capped backoff until a deadline; a call that made something
-//! twice when repeated (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
-//! trusts the cluster's authority alone and expects the name `kat.<cluster uid>`, whatever the
+//! Endpoints are tried in order, and the next call starts with the one that answered last.
+//! Repeatable calls are retried with capped backoff until a deadline. A call that would create
+//! something twice (a new token) is never sent again once it may have arrived. TLS is 1.3 only,
+//! trusts only the cluster's authority and expects the name `kat.<cluster uid>`, whatever the
 //! address (ARCHITECTURE.md, Who may call what).
 
 mod calls;
@@ -47,20 +47,21 @@ pub use volumes::CopyPieces;
 use kat_types::api::Connection;
 use transport::Endpoint;
 
-/// Patience of a client.
+/// Time limits of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// For a TCP and TLS handshake.
+    /// Time limit of a TCP and TLS handshake.
     pub connect_timeout: Duration,
-    /// For one attempt: request sent and the whole answer read; of streams, the head of the answer.
+    /// Time limit of one attempt, until the complete response is read; for streams, until its head
+    /// is read.
     pub request_timeout: Duration,
-    /// How long a call is repeated while the server says `Unavailable` or breaks off.
+    /// How long a call is retried while the server answers `Unavailable` or breaks off.
     pub retry_for: Duration,
-    /// How long a call is repeated while no endpoint can be reached at all.
+    /// How long a call is retried while no endpoint can be reached at all.
     pub unreachable_for: Duration,
-    /// First pause between two rounds; it doubles up to `backoff_limit`.
+    /// First pause between two rounds of attempts; it doubles up to `backoff_limit`.
     pub backoff: Duration,
-    /// Longest pause between two rounds.
+    /// Longest pause between two rounds of attempts.
     pub backoff_limit: Duration,
     /// Silence after which a watch counts as dead; the server sends a bookmark every 15 s.
     pub watch_idle: Duration,
@@ -86,11 +87,11 @@ pub struct Client {
     endpoints: Arc<[Endpoint]>,
     /// Index of the endpoint that answered last.
     preferred: Arc<AtomicUsize>,
-    /// An answer said that it may be old.
+    /// A response had the mark that it may be old.
     stale: Arc<AtomicBool>,
-    /// `Bearer` and the token.
+    /// The header's value: `Bearer` and the token.
     authorization: Option<Arc<str>>,
-    /// For whom a leader begins sessions.
+    /// Name of the caller on whose behalf a leader starts sessions.
     caller: Option<Arc<str>>,
     options: Options,
 }
@@ -148,7 +149,7 @@ impl Client {
         Ok(client)
     }
 
-    /// The leader's client of one machine's agent, at `host:port`.
+    /// A leader's client of one machine's agent, at `host:port`.
     ///
     /// # Errors
     /// As [`Client::from_connection`].
@@ -161,16 +162,17 @@ impl Client {
         Ok(Self::new(vec![endpoint], options))
     }
 
-    /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's mode is the guard.
+    /// A client over a Unix socket, such as `/run/kat/api.sock`; the socket's file mode controls
+    /// access.
     ///
     /// # Errors
-    /// [`ClientError::Configuration`]; whether the socket answers is seen by the first call.
+    /// [`ClientError::Configuration`]. Only the first call shows whether the socket answers.
     pub fn from_unix_socket(path: &Path, options: Options) -> Result<Self, ClientError> {
         Ok(Self::new(vec![transport::unix(path, options)?], options))
     }
 
-    /// The same client, which asks a Unix socket of this machine where no other endpoint answers; the
-    /// socket gets no token.
+    /// The same client, which uses a Unix socket of this machine if no other endpoint answers; the
+    /// token is not sent to the socket.
     ///
     /// # Errors
     /// As [`Client::from_unix_socket`].
@@ -192,7 +194,7 @@ impl Client {
         }
     }
 
-    /// The same client with other patience; it shares the connections.
+    /// The same client with other time limits; it shares the connections.
     pub fn with_options(&self, options: Options) -> Self {
         Self {
             options,
@@ -200,7 +202,7 @@ impl Client {
         }
     }
 
-    /// The same client for who asks again anyway: each call is tried once.
+    /// The same client without retries, for callers that repeat their calls anyway.
     pub fn trying_once(&self) -> Self {
         self.with_options(Options {
             retry_for: Duration::ZERO,
@@ -209,7 +211,7 @@ impl Client {
         })
     }
 
-    /// The leader's client of a machine's agent, for sessions of this caller.
+    /// The client for sessions on behalf of this caller.
     pub fn for_caller(&self, caller: Option<&str>) -> Self {
         Self {
             caller: caller.map(Arc::from),
@@ -217,17 +219,17 @@ impl Client {
         }
     }
 
-    /// This client's patience.
+    /// The time limits of this client.
     pub fn options(&self) -> Options {
         self.options
     }
 
-    /// Whether one of the answers so far said that it may be old: nobody led whom its machine reached.
+    /// Whether a response so far had the mark that it may be old: its machine reached no leader.
     pub fn saw_stale(&self) -> bool {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// The endpoint that is asked first now, as `host:port` or the socket's path.
+    /// The endpoint that the next call starts with, as `host:port` or the socket's path.
     pub fn endpoint(&self) -> &str {
         let index = self.preferred.load(Ordering::Relaxed);
         self.endpoints
@@ -237,7 +239,7 @@ impl Client {
 }
 
 impl fmt::Debug for Client {
-    /// Leaves the token out.
+    /// Omits the token.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let labels: Vec<&str> = self.endpoints.iter().map(|at| at.label.as_str()).collect();
         formatter

@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 
 use super::{ClientError, transport};
 
-/// A line is longer than a reader takes.
+/// A line exceeds the reader's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a line is longer than {limit} bytes")]
 pub struct LineError {
@@ -15,17 +15,17 @@ pub struct LineError {
     pub limit: usize,
 }
 
-/// Cuts what arrives in pieces into lines. It holds at most one line and one piece.
+/// Splits arriving bytes into lines. It holds at most one line and one piece.
 #[derive(Debug)]
 pub struct Lines {
     buffer: BytesMut,
-    /// Bytes of `buffer` known to hold no line feed.
+    /// Number of bytes of `buffer` known to contain no line feed.
     searched: usize,
     limit: usize,
 }
 
 impl Lines {
-    /// Lines of at most `limit` bytes.
+    /// Creates a splitter for lines of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -34,16 +34,16 @@ impl Lines {
         }
     }
 
-    /// Takes in a piece.
+    /// Adds a piece of arriving bytes.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next whole line without its line feed; nothing until more is pushed. Empty lines are
-    /// left out.
+    /// The next complete line without its line feed; `None` until more bytes are pushed. Empty
+    /// lines are skipped.
     ///
     /// # Errors
-    /// [`LineError`] when a line is too long; the stream can't be used any further.
+    /// [`LineError`] if a line is too long; the stream can't be used any further.
     pub fn next_line(&mut self) -> Result<Option<Bytes>, LineError> {
         loop {
             let rest = self.buffer.get(self.searched..).unwrap_or_default();
@@ -67,13 +67,13 @@ impl Lines {
         }
     }
 
-    /// Something is left that is not a whole line.
+    /// Whether an incomplete line is left.
     pub fn has_rest(&self) -> bool {
         !self.buffer.is_empty()
     }
 }
 
-/// A stream of values, one JSON object a line.
+/// A stream of values, one JSON object for each line.
 #[derive(Debug)]
 pub struct JsonLines<T> {
     response: reqwest::Response,
@@ -99,13 +99,13 @@ impl<T: DeserializeOwned> JsonLines<T> {
         }
     }
 
-    /// The next value; nothing when the server ended the stream between two lines. May be dropped
-    /// and called again without losing anything.
+    /// The next value; `None` if the server ended the stream between two lines. May be dropped and
+    /// called again without losing anything.
     ///
     /// # Errors
-    /// [`ClientError::Interrupted`] when the stream breaks inside a line or by a fault,
+    /// [`ClientError::Interrupted`] if the stream breaks inside a line or by a fault,
     /// [`ClientError::NoAnswer`] after too long a silence, [`ClientError::Answer`] for a line that
-    /// is too long or not understood.
+    /// is too long or can't be parsed.
     pub async fn next(&mut self) -> Result<Option<T>, ClientError> {
         loop {
             let line = self

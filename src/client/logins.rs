@@ -17,7 +17,7 @@ impl Client {
         self.get(Route::registry_logins(namespace)?).await
     }
 
-    /// Keeps credentials for a registry. The same again changes nothing.
+    /// Stores credentials for a registry. Repeating the same ones changes nothing.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -32,7 +32,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Takes credentials for a registry away.
+    /// Deletes credentials for a registry.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,4 +1,4 @@
-//! The routes of machines.
+//! Calls about machines.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use kat_types::api::{
     ApplyResult, List, NodeItem, NodeLabels, NodeReport, NodeTaints, UNSURE_HEADER,
 };
 
-/// A leader that does not say how sure it is may have been wrong for the whole of its lease.
+/// A leader that does not report how sure it is may have lost the leadership for the whole of its
+/// lease.
 const FORMER_LEASE: Duration = Duration::from_secs(5);
 
 impl Client {
@@ -29,8 +30,9 @@ impl Client {
         self.get(Route::node(name)?).await
     }
 
-    /// A machine's report; only its own certificate may send it. Not repeated: the next report says
-    /// more. Gives back for how long the leader has not been sure that nobody else leads.
+    /// Sends a machine's report; only its own certificate may do so. Not retried, since the next
+    /// report is newer. Returns the time for which the leader has not been sure that no other
+    /// machine leads.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -42,7 +44,7 @@ impl Client {
         Ok(unsure.map_or(FORMER_LEASE, Duration::from_millis))
     }
 
-    /// Takes a machine out of the cluster.
+    /// Removes a machine from the cluster.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -50,8 +52,8 @@ impl Client {
         self.delete(Route::node(name)?).await
     }
 
-    /// Moves everything off a machine, and places nothing new there. It is empty some time after
-    /// this; with `force` also where something can't move, which is stopped.
+    /// Moves all instances off a machine, and places no new ones there. The machine is empty some
+    /// time after this call; with `force` instances that can't move are stopped.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,4 +1,4 @@
-//! Routes of the API. Every path that the client asks for is made here.
+//! Routes of the API. All paths that the client requests are built here.
 
 use std::fmt::Write as _;
 
@@ -7,12 +7,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::ClientError;
 use kat_types::resource::name::check_label;
 
-/// A path with its query, ready to be sent.
+/// A path with its query, encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route(String);
 
 const VERSION: &str = "/v1alpha1";
-/// All but RFC 3986's unreserved characters.
+/// All characters but RFC 3986's unreserved ones.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -20,7 +20,7 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'~');
 
 impl Route {
-    /// A path that holds nothing from outside.
+    /// A path without variable parts.
     pub(super) fn fixed(path: &str) -> Self {
         Self(path.to_owned())
     }
@@ -72,7 +72,7 @@ impl Route {
         Ok(Self(format!("{workloads}/{name}")))
     }
 
-    /// What is asked of a workload's rollouts: `generations`, `rollback`, `pause` and the like.
+    /// A route of a workload's rollouts: `generations`, `rollback`, `pause` and the like.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -117,7 +117,7 @@ impl Route {
         }
     }
 
-    /// What the instances of a namespace take now.
+    /// Resource usage of a namespace's instances.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -155,7 +155,7 @@ impl Route {
         Ok(Self(format!("{instances}/{id}/logs")))
     }
 
-    /// Where a command is run in an instance.
+    /// Sessions that run a command in an instance.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -165,7 +165,7 @@ impl Route {
         Ok(Self(format!("{instances}/{id}/exec")))
     }
 
-    /// Where a port of an instance is had.
+    /// Sessions that forward a port of an instance.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -223,12 +223,12 @@ impl Route {
         Ok(Self(format!("{secrets}/{name}")))
     }
 
-    /// The key that seals secrets.
+    /// Rotation of the data key that seals secrets.
     pub fn sealing_key() -> Self {
         Self(format!("{VERSION}/sealing-key"))
     }
 
-    /// Where a volume is on its way to.
+    /// The move of a volume.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -260,7 +260,7 @@ impl Route {
         Ok(Self(format!("{VERSION}/nodes/{name}")))
     }
 
-    /// What the instances of a machine take.
+    /// Resource usage of a machine's instances.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -269,7 +269,7 @@ impl Route {
         Ok(Self(format!("{node}/usage")))
     }
 
-    /// The draining of a machine.
+    /// Drain of a machine.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -296,7 +296,7 @@ impl Route {
         Ok(Self(format!("{node}/taints")))
     }
 
-    /// Where a machine reports.
+    /// Reports of a machine.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -305,7 +305,7 @@ impl Route {
         Ok(Self(format!("{node}/status")))
     }
 
-    /// Where a machine renews its certificates.
+    /// Renewal of a machine's certificates.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -314,7 +314,7 @@ impl Route {
         Ok(Self(format!("{node}/certificates")))
     }
 
-    /// Where a machine asks for what it needs to hold etcd.
+    /// The authorities for a machine that becomes a member of etcd.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -323,7 +323,7 @@ impl Route {
         Ok(Self(format!("{node}/membership")))
     }
 
-    /// Where machines join.
+    /// Joining of machines.
     pub fn join() -> Self {
         Self(format!("{VERSION}/join"))
     }
@@ -355,12 +355,12 @@ impl Route {
         Ok(Self(format!("{VERSION}/tokens/{id}")))
     }
 
-    /// What is set about registries.
+    /// Settings of registries.
     pub fn registries() -> Self {
         Self(format!("{VERSION}/registries"))
     }
 
-    /// One of them, by its host.
+    /// Settings of one registry, by its host.
     pub fn registry(host: &str) -> Self {
         Self(format!("{VERSION}/registries/{}", encode(host)))
     }
@@ -374,7 +374,7 @@ impl Route {
         Ok(Self(format!("{VERSION}/n/{namespace}/registries")))
     }
 
-    /// Those for one registry, or what is below a path of it.
+    /// Credentials for one registry, or for a path of it.
     ///
     /// # Errors
     /// [`ClientError::Name`].
@@ -386,11 +386,11 @@ impl Route {
         Ok(Self(format!("{logins}/{}", encode(registry))))
     }
 
-    /// With one more parameter of the query.
+    /// Adds a parameter to the query.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         let separator = if self.0.contains('?') { '&' } else { '?' };
-        // Writing to a String cannot fail.
+        // Writing to a `String` can't fail.
         let _ = write!(self.0, "{separator}{name}={}", encode(value));
         self
     }
@@ -414,7 +414,7 @@ fn label<'name>(what: &'static str, name: &'name str) -> Result<&'name str, Clie
         .map_err(|_| refuse(what, name))
 }
 
-/// An id is a workload's name, a hyphen and five characters more.
+/// Accepts an instance's id: a workload's name, a hyphen and five more characters.
 fn instance_id(id: &str) -> Result<&str, ClientError> {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if id.is_empty() || id.len() > 63 || !id.bytes().all(plain) {
@@ -423,7 +423,8 @@ fn instance_id(id: &str) -> Result<&str, ClientError> {
     Ok(id)
 }
 
-/// A volume's name, with the slot where each replica has its own, and with `@host` a path of the machine.
+/// Accepts a volume's name, with the slot if each replica has its own, and with `@host` for a host
+/// path.
 fn volume_name(name: &str) -> Result<String, ClientError> {
     let plain =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.@".contains(&byte);

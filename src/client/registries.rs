@@ -6,7 +6,7 @@ use super::{Client, ClientError, Route, calls::decode};
 use kat_types::api::{List, RegistryRequest, RegistryView};
 
 impl Client {
-    /// What is set about registries.
+    /// Settings of registries.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -14,7 +14,7 @@ impl Client {
         self.get(Route::registries()).await
     }
 
-    /// Sets how a registry is reached.
+    /// Sets the settings of a registry.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -27,7 +27,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Forgets what was set about a registry.
+    /// Deletes the settings of a registry.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use kat_types::backoff::{Backoff, Pauses};
 
-/// The part of a pause that chance may take away.
+/// Maximum part of a pause that a random number takes away.
 const JITTER: f64 = 0.25;
 
-/// Pauses that double, each shortened by up to a quarter at random, so that many clients don't come back in step.
+/// Doubling pauses, each shortened by up to a quarter at random, so that many clients do not retry
+/// at the same time.
 #[derive(Debug, Clone)]
 pub struct RetryPauses(Pauses);
 
@@ -22,7 +23,7 @@ impl RetryPauses {
         self.0.next_jittered(rand::random())
     }
 
-    /// Begins again with the first pause.
+    /// Starts again with the first pause.
     pub fn reset(&mut self) {
         self.0.reset();
     }

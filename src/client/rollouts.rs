@@ -1,4 +1,4 @@
-//! The routes of rollouts.
+//! Calls about rollouts.
 
 use reqwest::Method;
 
@@ -21,8 +21,8 @@ impl Client {
             .await
     }
 
-    /// Goes back to a generation, or to the last good one. With a number it is repeated after an
-    /// unknown outcome.
+    /// Rolls back to a generation, or to the last good one. With a number the call is retried after
+    /// an unknown outcome.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -38,7 +38,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Pauses the rollouts of a workload, or lets them go on.
+    /// Pauses the rollouts of a workload, or resumes them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -68,7 +68,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Writes another image into a workload's file.
+    /// Changes the image in a workload's file.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -84,8 +84,7 @@ impl Client {
         decode(&self.send(&request).await?)
     }
 
-    /// Replaces the instances of a workload by others like them, once for each time that is named
-    /// (RFC 3339).
+    /// Replaces the instances of a workload by new ones, once for each given time (RFC 3339).
     ///
     /// # Errors
     /// [`ClientError`].

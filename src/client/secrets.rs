@@ -1,4 +1,4 @@
-//! The routes of secrets.
+//! Calls about secrets.
 
 use reqwest::Method;
 
@@ -39,7 +39,7 @@ impl Client {
         self.send(&request).await.map(|_| ())
     }
 
-    /// Has another key made that seals secrets, or goes on with that.
+    /// Rotates the data key that seals secrets, or continues a rotation.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -49,7 +49,7 @@ impl Client {
             false => Route::sealing_key(),
         };
         let mut request = Request::new(Method::POST, route);
-        // One that was begun is gone on with.
+        // A rotation that was started is continued.
         request.repeatable = true;
         decode(&self.send(&request).await?)
     }

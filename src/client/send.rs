@@ -1,4 +1,4 @@
-//! One call: endpoints in order, pauses, deadline.
+//! One call: endpoints in order, retries, deadline.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -12,23 +12,23 @@ use super::{
 };
 use kat_types::api::{ErrorBody, STALE_HEADER};
 
-/// Longest answer that is read whole, bytes.
+/// Maximum bytes of a response that is read as a whole.
 const MAX_ANSWER: usize = 64 << 20;
-/// Longest error that is read, bytes.
+/// Maximum bytes of an error response.
 const MAX_ERROR: usize = 1 << 20;
-/// Longest pause that a server may ask for.
+/// Longest `Retry-After` that is respected.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
-/// What is asked.
+/// A request.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) method: Method,
     pub(super) route: Route,
-    /// Content type and bytes.
+    /// Content type and bytes of the body.
     pub(super) body: Option<(&'static str, Bytes)>,
-    /// For `If-Match`.
+    /// Value of `If-Match`.
     pub(super) if_match: Option<String>,
-    /// Sending it twice does what sending it once does.
+    /// Sending it twice has the same effect as sending it once.
     pub(super) repeatable: bool,
 }
 
@@ -48,7 +48,7 @@ impl Request {
     }
 }
 
-/// What came back, read whole.
+/// A completely read response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) endpoint: String,
@@ -56,17 +56,17 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// An attempt that did not work out.
+/// A failed attempt.
 struct Miss {
     error: ClientError,
     /// Nothing was sent.
     unsent: bool,
-    /// The server asks for this pause.
+    /// The pause that the server requests.
     after: Option<Duration>,
 }
 
 impl Client {
-    /// Sends and reads the whole answer.
+    /// Sends the request and reads the complete response.
     pub(super) async fn send(&self, request: &Request) -> Result<Answer, ClientError> {
         self.repeat(request, |endpoint, response| async move {
             let status = response.status().as_u16();
@@ -92,7 +92,7 @@ impl Client {
         })
     }
 
-    /// Sends and gives back the answer's head; the body is still to come.
+    /// Sends the request and returns the response's head; the body is read later.
     pub(super) async fn open(&self, request: &Request) -> Result<(String, Response), ClientError> {
         self.repeat(request, |endpoint, response| async move {
             Ok((endpoint, response))
@@ -101,8 +101,8 @@ impl Client {
         .map_err(|(error, _)| error)
     }
 
-    /// Goes on until an attempt works out, the server says no, or the time is up. The error comes
-    /// with whether an attempt may have been carried out unseen.
+    /// Retries until an attempt succeeds, the server refuses the call, or the time is up. The error
+    /// comes with whether an attempt may have been carried out without a response.
     async fn repeat<T, Read, Reading>(
         &self,
         request: &Request,
@@ -219,7 +219,7 @@ impl Client {
     }
 }
 
-/// The header that says who calls; none for a socket of this machine.
+/// The authorization header; `None` for a socket of this machine.
 pub(super) fn token(
     client: &Client,
     endpoint: &Endpoint,
@@ -245,7 +245,8 @@ impl Miss {
     }
 }
 
-/// The one error to show for a round: what a server said before what could not be reached.
+/// The error to report for a round of attempts: a server's response takes precedence over
+/// unreachable endpoints.
 fn verdict(misses: Vec<Miss>) -> ClientError {
     let mut attempts = Vec::new();
     let mut spoken = None;

@@ -29,16 +29,16 @@ fn not_encoded(endpoint: &str, error: &NotEncoded) -> ClientError {
     }
 }
 
-/// Inputs that wait to be sent.
+/// Capacity of the channel of inputs.
 const BUFFER: usize = 16;
 
-/// What the caller sends: one end is the request's body. Dropping it without [`Input::End`] says that
-/// the caller is gone.
+/// The input side of a session, sent as the request's body. Dropping it without [`Input::End`]
+/// means that the caller has disconnected.
 #[derive(Debug, Clone)]
 pub struct Sending(mpsc::Sender<Bytes>);
 
 impl Sending {
-    /// Waits for room; false when the session is over.
+    /// Sends an input, waiting for room; returns false if the session is over.
     pub async fn send(&self, input: &Input) -> bool {
         self.0.send(input.encode()).await.is_ok()
     }
@@ -49,7 +49,7 @@ impl Sending {
     }
 }
 
-/// What comes back.
+/// The output side of a session.
 #[derive(Debug)]
 pub struct Receiving {
     response: reqwest::Response,
@@ -58,12 +58,12 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// The next output. After [`Output::Exit`] or [`Output::Failed`] there is none. May be dropped and
-    /// called again without losing anything.
+    /// The next output; there is none after [`Output::Exit`] or [`Output::Failed`]. May be dropped
+    /// and called again without losing anything.
     ///
     /// # Errors
-    /// [`ClientError::Interrupted`] when it breaks off before such a last one, [`ClientError::Answer`]
-    /// for what is not understood.
+    /// [`ClientError::Interrupted`] if the session breaks off before such a last output,
+    /// [`ClientError::Answer`] for bytes that can't be decoded.
     pub async fn next(&mut self) -> Result<Output, ClientError> {
         loop {
             let next = self.frames.take();
@@ -87,7 +87,7 @@ impl Receiving {
     }
 }
 
-/// The body of a request whose parts come over a channel.
+/// A request body whose parts arrive over a channel.
 struct Parts(mpsc::Receiver<Bytes>);
 
 impl Body for Parts {
@@ -105,8 +105,8 @@ impl Body for Parts {
 }
 
 impl Client {
-    /// A command in an instance's container. It is sent once, to the endpoint that answered last: ask
-    /// for the instance before.
+    /// Runs a command in an instance's container. The request is sent once, to the endpoint that
+    /// answered last, so the caller should read the instance before.
     ///
     /// # Errors
     /// [`ClientError`], as all calls.
@@ -123,7 +123,7 @@ impl Client {
         self.begin(route).await
     }
 
-    /// A connection to a port of an instance, as [`Self::exec`].
+    /// Connects to a port of an instance, as [`Self::exec`].
     ///
     /// # Errors
     /// [`ClientError`], as all calls.
@@ -156,7 +156,8 @@ impl Client {
         if let Some(token) = token(self, endpoint)? {
             builder = builder.header(header::AUTHORIZATION, token);
         }
-        // A name that is no header's value is left out: who is called knows callers without one.
+        // A name that is no valid header value is left out: the agent accepts calls without a
+        // caller's name.
         let caller = self.caller.as_deref();
         if let Some(caller) = caller.and_then(|name| HeaderValue::from_str(name).ok()) {
             builder = builder.header(CALLER_HEADER, caller);

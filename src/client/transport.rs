@@ -1,4 +1,4 @@
-//! Endpoints: how bytes get to a server.
+//! Endpoints: connections to servers.
 
 use std::{error::Error, io, net::SocketAddr, path::Path, sync::Arc};
 
@@ -11,7 +11,7 @@ use super::{ClientError, Options, error::PERMISSION};
 use kat_pki as pki;
 use kat_types::api::{CONNECTION_WINDOW, STREAM_WINDOW};
 
-/// One server.
+/// One endpoint.
 #[derive(Clone)]
 pub(super) struct Endpoint {
     /// `host:port`, or the socket's path.
@@ -19,13 +19,13 @@ pub(super) struct Endpoint {
     /// Scheme and authority of its URLs.
     pub(super) base: String,
     pub(super) http: reqwest::Client,
-    /// For sessions, whose frames go both ways at once: HTTP/2.
+    /// The HTTP/2 client for sessions, whose frames go both ways at once.
     pub(super) sessions: reqwest::Client,
-    /// It is a socket of this machine, which knows its callers without a token.
+    /// It is a socket of this machine, which identifies its callers without a token.
     pub(super) local: bool,
 }
 
-/// Endpoints under TLS that are all known by the cluster's own name.
+/// TLS endpoints that are verified by the cluster's name.
 pub(super) fn tls(
     endpoints: &[String],
     cluster_uid: &str,
@@ -82,7 +82,7 @@ pub(super) fn tls(
     Ok(found)
 }
 
-/// An endpoint that must show the authority with this hash; without one, any authority.
+/// An endpoint that has to present the authority with this hash; without a hash, any authority.
 pub(super) fn pinned(
     endpoint: &str,
     fingerprint: Option<&str>,
@@ -103,7 +103,7 @@ pub(super) fn pinned(
     let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),
-        // The name is not compared: what counts is the authority.
+        // The name is not compared; the authority decides.
         base: "https://kat.join".to_owned(),
         sessions: http.clone(),
         http,
@@ -111,8 +111,8 @@ pub(super) fn pinned(
     })
 }
 
-/// One machine's agent, over TLS that knows it by its own certificate. Its connections die with it:
-/// they are asked while they rest.
+/// One machine's agent, over TLS verified by its own certificate. Dead connections are found by
+/// pings while they are idle.
 pub(super) fn agent(
     endpoint: &str,
     mut config: rustls::ClientConfig,
@@ -129,7 +129,7 @@ pub(super) fn agent(
     let http = build(builder)?;
     Ok(Endpoint {
         label: endpoint.to_owned(),
-        // The verifier compares the cluster's name and the machine's.
+        // The verifier compares the names of the cluster and of the machine.
         base: "https://kat.agent".to_owned(),
         sessions: http.clone(),
         http,
@@ -159,7 +159,7 @@ fn common(options: Options) -> reqwest::ClientBuilder {
         .connect_timeout(options.connect_timeout)
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
-        // What one session does not take must not hold up the others of a connection.
+        // A session whose output is not read must not block the others of a connection.
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
         .no_proxy()
@@ -175,7 +175,7 @@ fn configuration(reason: String) -> ClientError {
     ClientError::Configuration { reason }
 }
 
-/// Answers every name with the addresses of one `host:port`, looked up for each new connection.
+/// Resolves every name to the addresses of one `host:port`, looked up for each new connection.
 struct Fixed(String);
 
 impl Resolve for Fixed {
@@ -188,7 +188,7 @@ impl Resolve for Fixed {
     }
 }
 
-/// The innermost reason in plain words.
+/// The innermost reason of an error, in plain words.
 pub(super) fn reason(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
@@ -224,7 +224,7 @@ fn io_reason(error: &io::Error) -> String {
         _ => {
             let text = error.to_string();
             if text.contains("close_notify") {
-                // rustls's words, wrapped once more by hyper.
+                // The message of rustls, which hyper wraps once more.
                 return "the server closed the connection".to_owned();
             }
             let text = text.split(" (os error").next().unwrap_or_default();

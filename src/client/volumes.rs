@@ -1,4 +1,4 @@
-//! The routes of volumes.
+//! Calls about volumes.
 
 use bytes::Bytes;
 use reqwest::Method;
@@ -6,7 +6,7 @@ use reqwest::Method;
 use super::{Client, ClientError, Route, calls::decode, send::Request, transport};
 use kat_types::api::{ApplyResult, List, VolumeItem, VolumeMoveRequest};
 
-/// A copy of a volume as it comes.
+/// A copy of a volume while it arrives.
 #[derive(Debug)]
 pub struct CopyPieces {
     response: reqwest::Response,
@@ -14,7 +14,7 @@ pub struct CopyPieces {
 }
 
 impl CopyPieces {
-    /// The next piece; nothing at the end.
+    /// The next part; `None` at the end.
     ///
     /// # Errors
     /// [`ClientError::Interrupted`].
@@ -49,7 +49,7 @@ impl Client {
         self.get(Route::volume(namespace, workload, name)?).await
     }
 
-    /// Says what the deletion of a volume would come to, and does nothing.
+    /// Reports what the deletion of a volume would do, and deletes nothing.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -63,8 +63,8 @@ impl Client {
         decode(&self.send(&Request::new(Method::DELETE, route)).await?)
     }
 
-    /// Deletes the data of a volume for good. It is gone some time after this. With `if_match`, only
-    /// one of that resourceVersion.
+    /// Deletes the data of a volume. It disappears some time after this call. With `if_match` only
+    /// a volume of that resourceVersion is deleted.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -81,7 +81,8 @@ impl Client {
         self.send(&request).await.map(|_| ())
     }
 
-    /// Has a volume moved to another machine, with those that have to be where it is.
+    /// Requests a move of a volume to another machine, with the volumes that have to be on the same
+    /// one.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -97,7 +98,7 @@ impl Client {
         decode(&self.send(&self.json(Method::PUT, route, &wish)?).await?)
     }
 
-    /// Ends a move: the data is where it was.
+    /// Cancels a move: the data stays on the machine that had it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -111,7 +112,7 @@ impl Client {
         decode(&self.send(&Request::new(Method::DELETE, route)).await?)
     }
 
-    /// A copy of a volume, from the agent that has it.
+    /// Requests a copy of a volume from the agent of the machine that has it.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -1,8 +1,8 @@
-//! Backups: while this machine leads, it makes one each `backupIntervalMinutes`, and keeps the
+//! Backups: while this machine leads, it makes one every `backupIntervalMinutes`, and keeps the
 //! newest `backupRetention` of them (RFC001-KAT 5.4).
 //!
-//! What lies in the folder says when the next one is due, so that an agent that starts anew makes
-//! none too many. A machine that begins to lead and has none makes one soon.
+//! The backups in the folder decide when the next one is due, so that an agent that restarts makes
+//! none too many. A machine that begins to lead and has no backup makes one soon.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -19,34 +19,34 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// A machine that has no backup makes its first one so long after it began to lead.
+/// A machine without a backup makes its first one this long after it began to lead.
 const FIRST: Duration = Duration::from_secs(300);
-/// Longest time between two looks: settings may have changed.
+/// Longest time between two rounds: settings may have changed.
 const LOOK: Duration = Duration::from_secs(300);
 /// Pause while there is no snapshot of the store yet.
 const SOON: Duration = Duration::from_secs(1);
 /// First pause after a failure; it doubles up to the interval.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 
-/// Where backups lie, and who makes them.
+/// The folder of backups, and how a backup is made.
 #[async_trait]
 pub trait Backups: Send + Sync {
-    /// When those in the folder were made, the oldest first. None where there is no folder.
+    /// Times of the backups in the folder, oldest first; empty if the folder does not exist.
     async fn kept(&self, folder: &Path) -> Result<Vec<Timestamp>, String>;
-    /// Makes one, whole or not at all.
+    /// Makes a backup, whole or not at all.
     async fn take(&self, folder: &Path, now: Timestamp) -> Result<(), String>;
-    /// Removes one.
+    /// Removes a backup.
     async fn remove(&self, folder: &Path, made: Timestamp) -> Result<(), String>;
 }
 
-/// What this machine needs to make backups.
+/// Settings of the backups on this machine.
 #[derive(Clone)]
 pub struct BackupsConfig {
-    /// Its name.
+    /// Name of this machine.
     pub node: String,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// The disk and etcd.
+    /// Access to the folder and etcd.
     pub backups: Arc<dyn Backups>,
 }
 
@@ -73,7 +73,7 @@ pub async fn keep_backups(handle: LeaderHandle, config: BackupsConfig, cancel: C
     cancel.run_until_cancelled(work).await;
 }
 
-/// One leadership.
+/// Makes backups during one leadership.
 async fn lead(handle: &LeaderHandle, config: &BackupsConfig, leadership: &Leadership) {
     let began = Instant::now();
     let mut failures = 0_u32;
@@ -115,20 +115,21 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// Looks, and makes one if it is due. Gives back when to look again, or why there is none.
+    /// Makes a backup if one is due. Returns the time until the next round, or why the backup
+    /// failed.
     async fn run(&self, led_for: Duration) -> Result<Duration, String> {
         let spec = &self.snapshot.cluster.spec;
         let folder = Path::new(&spec.backup_path);
         let now = (self.config.clock)();
         let kept = self.config.backups.kept(folder).await?;
-        // A clock that was set back leaves some that were made in times to come.
+        // After the clock was set back, some backups have times in the future.
         let newest = kept.iter().rev().find(|made| **made <= now + 1.minute());
         let newest = newest.copied();
         let due = due_in(newest, now, self.interval(), led_for);
         if due.is_zero() {
             self.config.backups.take(folder, now).await?;
             tracing::info!(folder = spec.backup_path, "a backup was made");
-            // The oldest go only now that the newest is whole.
+            // The oldest backups are removed only now that the newest is whole.
             let surplus = (kept.len() + 1).saturating_sub(at_least_one(spec.backup_retention));
             let mut stays = None;
             for made in kept.into_iter().take(surplus) {
@@ -151,8 +152,8 @@ impl Round<'_> {
         Duration::from_secs(60 * u64::from(minutes))
     }
 
-    /// Writes down what became of it, where that is news; a failure and its end are events too, and
-    /// that an old one `stays`: why.
+    /// Stores the outcome if it changed. A failure, its end, and an old backup that `stays`, with
+    /// the reason, are events as well.
     async fn tell(&self, outcome: Result<Timestamp, &str>, stays: Option<String>) {
         let before = self.snapshot.backup.as_ref().map(|stored| &stored.value);
         let node = &self.config.node;
@@ -195,7 +196,7 @@ fn at_least_one(retention: u32) -> usize {
     usize::try_from(retention).unwrap_or(usize::MAX).max(1)
 }
 
-/// How long until the next one is due; nothing if it is.
+/// Time until the next backup is due; zero if it is due now.
 fn due_in(
     newest: Option<Timestamp>,
     now: Timestamp,
@@ -213,7 +214,7 @@ fn due_in(
 
 type EventOf = (EventKind, EventReason, String);
 
-/// What is stored after this outcome, and the event that tells it; nothing where it says nothing new.
+/// The record after this outcome, and its event; `None` if nothing changed.
 fn record(
     before: Option<&BackupRecord>,
     node: &str,
@@ -224,7 +225,7 @@ fn record(
     match outcome {
         Ok(made) => {
             let failed = !earlier.failure.is_empty();
-            // One of another leader may be newer than what lies here.
+            // The last backup of another leader may be newer than the one made here.
             if earlier.last.is_some_and(|last| last >= made) {
                 return None;
             }

@@ -1,4 +1,4 @@
-//! etcd's members, each by its own URL.
+//! Clients of etcd's members, one for each member's URL.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,25 +16,25 @@ use kat_store::{
     etcd_maintenance::{self, EtcdAlarm},
 };
 
-/// Longest call to one member.
+/// Time limit of a call to one member.
 const LIMIT: Duration = Duration::from_secs(2);
-/// Longest work of a member on its own file: some seconds for each GiB.
+/// Time limit of a member's work on its own file, which takes some seconds for each GiB.
 const WORK_LIMIT: Duration = Duration::from_secs(60);
 
-/// How the member at a URL is reached, with the certificate of the leader's user as it is now.
+/// Connection options for the member at a URL, with the present certificate of the leader's user.
 pub type MemberOptions = Arc<dyn Fn(&str) -> Result<EtcdOptions, StoreError> + Send + Sync>;
 
-/// The members as etcd's superuser reaches them.
+/// Connections to the members as etcd's superuser.
 pub struct MemberClients {
     options: MemberOptions,
-    /// Whichever member answers.
+    /// A connection to any member that answers.
     any: EtcdStore,
-    /// By URL; kept while they answer.
+    /// By URL; kept while the member answers.
     each: Mutex<BTreeMap<String, EtcdStore>>,
 }
 
 impl MemberClients {
-    /// Nothing is connected yet.
+    /// Creates the clients without connecting.
     pub fn new(any: &EtcdStore, options: MemberOptions) -> Self {
         Self {
             options,
@@ -57,7 +57,7 @@ impl MemberClients {
         Ok(store)
     }
 
-    /// For what takes longer than an answer.
+    /// A new connection for calls that take longer than [`LIMIT`].
     async fn patiently(&self, url: &str) -> Result<EtcdStore, StoreError> {
         let options = EtcdOptions {
             call_timeout: WORK_LIMIT,
@@ -66,7 +66,7 @@ impl MemberClients {
         EtcdStore::connect(&options).await
     }
 
-    /// A renewed certificate is read with the next connection.
+    /// Drops the connection if the call failed: the next one reads a renewed certificate.
     async fn forget_if_failed<T>(
         &self,
         url: &str,
@@ -101,8 +101,8 @@ impl EtcdMembers for MemberClients {
     }
 
     async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError> {
-        // The user first: it has every right, and a member that is left without it is only one more step
-        // away from being gone, or gets it back ([`Self::set_users`]).
+        // The user is removed first, since it has every right. A member without its user is only
+        // one step away from being removed, or gets the user back ([`Self::set_users`]).
         if let Some(node) = node {
             etcd_admin::remove_leader_user(&self.any, node).await?;
         }

@@ -1,4 +1,4 @@
-//! One look at etcd: its members, how each of them is, and what one leader remembers of them.
+//! The state of etcd at one moment: its members, their health, and what a leader remembers of them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use kat_store::{
 };
 use kat_types::api::{DATA_LOST_CONDITION, data_lost_reason};
 
-/// What etcd looked like.
+/// The state of etcd at one moment.
 pub(crate) struct Look {
     pub(crate) seen: Vec<SeenMember>,
     /// Id of the member that leads raft, 0 if none does.
@@ -25,25 +25,25 @@ pub(crate) struct Look {
     /// The newest revision that a member knows of.
     pub(crate) revision: i64,
     pub(crate) alarms: StoreAlarms,
-    /// Where clients reach each.
+    /// URL of each member for clients, by member id.
     pub(crate) urls: BTreeMap<u64, String>,
 }
 
 /// What one leader remembers of the members, by its own clock.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// When it first saw that a member does not answer.
+    /// When each silent member was first seen without an answer.
     silent: BTreeMap<u64, Instant>,
-    /// Machines whose member was taken out because it was lost.
+    /// Machines whose member was removed because it was lost.
     pub(crate) given_up: BTreeSet<String>,
-    /// Why it took out the member of a machine, until that is told.
+    /// Why this leader removed the member of a machine, until the event is written.
     pub(crate) why: BTreeMap<String, String>,
-    /// Machines whose users it has seen to; nothing after a step.
+    /// Machines whose users were set; empty after a step.
     pub(crate) users: BTreeSet<String>,
 }
 
 impl Memory {
-    /// Notes who answers, and fills in for how long the others have not.
+    /// Records which members answer, and sets `silent` of the others.
     pub(crate) fn note(&mut self, seen: &mut [SeenMember]) {
         let answers = |id: &u64| seen.iter().any(|member| member.id == *id && member.healthy);
         let listed = |id: &u64| seen.iter().any(|member| member.id == *id);
@@ -63,7 +63,7 @@ impl Memory {
     }
 }
 
-/// Fills in whose machine has reported that the data of its member is gone.
+/// Marks the members whose machine has reported that their data is gone.
 pub(crate) fn note_lost_data(handle: &LeaderHandle, seen: &mut [SeenMember]) {
     let observed = handle.reports.observed(Duration::ZERO);
     for member in seen {
@@ -80,13 +80,13 @@ pub(crate) fn note_lost_data(handle: &LeaderHandle, seen: &mut [SeenMember]) {
 }
 
 impl Look {
-    /// Where clients reach a member.
+    /// URL of a member for clients.
     pub(crate) fn url(&self, id: u64) -> Result<&str, StoreError> {
         let url = self.urls.get(&id).map(String::as_str);
         url.ok_or_else(|| StoreError::Unavailable(format!("the member {id:x} has no address")))
     }
 
-    /// Where clients reach the member that leads raft.
+    /// URL of the member that leads raft, for clients.
     pub(crate) fn raft_url(&self) -> Result<&str, StoreError> {
         if self.raft_leader == 0 {
             return Err(StoreError::Unavailable("no member leads raft".into()));
@@ -95,7 +95,7 @@ impl Look {
     }
 }
 
-/// Asks etcd for its members, and each of them how it is.
+/// Lists etcd's members, and queries each for its status.
 pub(crate) async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<Look, StoreError> {
     let listed = config.etcd.list().await?;
     let asked = listed.iter().map(|member| async move {
@@ -118,7 +118,7 @@ pub(crate) async fn look(config: &MembersConfig, snapshot: &Snapshot) -> Result<
     let mut newest = 0;
     let mut alarmed = false;
     for (member, address, url, status) in answers {
-        // At the address of a member that is gone another one may answer.
+        // At the address of a removed member another one may answer.
         let status = status.filter(|status| status.member == member.id);
         let has_leader = status.as_ref().filter(|status| status.leader != 0);
         if let Some(status) = has_leader.filter(|status| status.raft_term >= newest) {
@@ -159,7 +159,7 @@ fn store_of(status: &EtcdStatus) -> SeenStore {
     }
 }
 
-/// The address in a member's first URL for peers: known before it has started.
+/// The address in a member's first URL for peers, which is known before the member has started.
 fn address_of(member: &EtcdMember) -> Option<Ipv4Addr> {
     let url = member.peer_urls.first()?;
     let (host, _) = url.strip_prefix("https://")?.rsplit_once(':')?;

@@ -1,4 +1,4 @@
-//! What the API needs of the leader: the state, the right to write, and the agents' reports.
+//! The API's access to the leader: the state, the right to write, and the agents' reports.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -18,23 +18,23 @@ use kat_types::api::NodeReport;
 pub struct LeaderHandle {
     /// The store, as the leader's user.
     pub store: Arc<dyn StateStore>,
-    /// The newest snapshot; `None` until the first whole list arrived.
+    /// The newest snapshot; `None` until the first complete list has arrived.
     pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
     /// The present leadership; `None` while this machine does not lead. Every write compares its
     /// fence.
     pub leadership: watch::Receiver<Option<Leadership>>,
     /// The agents' reports.
     pub reports: Reports,
-    /// What is known of the store's own upkeep.
+    /// State of the store's upkeep.
     pub store_health: StoreHealth,
-    /// Whether it plans, and can write that.
+    /// Whether the leader makes plans and can write them.
     pub planning: PlanningHealth,
 }
 
 impl LeaderHandle {
     /// Waits until the snapshot shows `revision`, so that a caller reads its own write.
     ///
-    /// Returns false when it does not within `limit`.
+    /// Returns false if the snapshot does not show it within `limit`.
     pub async fn wait_for_revision(&self, revision: i64, limit: Duration) -> bool {
         let mut snapshot = self.snapshot.clone();
         let shown = snapshot.wait_for(|snapshot| {
@@ -59,7 +59,7 @@ struct ReportsInner {
 }
 
 impl Reports {
-    /// Takes a report in and wakes the leader's loop.
+    /// Stores a machine's report and wakes the leader's loop.
     pub fn accept(&self, node: &str, report: NodeReport) {
         let mut reports = self.inner.by_node.lock();
         reports.insert(node.to_owned(), (Instant::now(), Arc::new(report)));
@@ -67,7 +67,7 @@ impl Reports {
         self.inner.arrived.notify_one();
     }
 
-    /// Forgets a machine.
+    /// Forgets the report of a machine.
     pub fn forget(&self, node: &str) {
         self.inner.by_node.lock().remove(node);
     }

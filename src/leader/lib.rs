@@ -1,6 +1,8 @@
-//! Election, the loop that feeds `plan/` and commits what it returns, and what the API needs of both.
+//! The leader: the election, the loop that feeds `plan/` and commits its changes, and the API's
+//! access to both.
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests encode JSON in places; the build without tests is what keeps `serde_json::to_vec` and its
+// like out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod backup;

@@ -1,7 +1,7 @@
-//! What is told of etcd's members: what differs between what was written down of them and what is.
+//! Events of etcd's members, from the difference between the stored and the present members.
 //!
-//! Told in the transaction that writes it down, so once, also when the answer to a step was lost or
-//! when another machine leads by then.
+//! The transaction that stores the members writes the events. So each is written once, also if the
+//! answer to a step was lost or another machine leads by then.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +13,8 @@ use kat_types::cluster::{ClusterMembers, MemberRecord};
 use kat_types::reason::EventReason;
 use kat_types::transaction::Operation;
 
-/// Events for the way from `before` to `now`. `why` says of machines why their member was taken out,
-/// as far as this leader did it.
+/// Events for the change from `before` to `now`. `why` gives the reasons why members were removed,
+/// by machine, if this leader removed them.
 pub(super) fn member_events(
     snapshot: &Snapshot,
     clock: Timestamp,

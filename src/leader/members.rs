@@ -1,9 +1,10 @@
-//! etcd's members: while this machine leads, it brings them to what `plan` wants, one step at a
-//! time, and writes down what it sees.
+//! etcd's members: while this machine leads, it changes them to what `plan` wants, one step at a
+//! time, and stores the members that it sees.
 //!
-//! Members are no keys, so no transaction can fence their changes. Before each step the election's
-//! key is read again, and each step starts from what etcd says now: a deposed leader is stopped but
-//! for the moment between the two, and a step that two leaders take is the same.
+//! Members are no keys of the store, so no transaction can fence their changes. Before each step
+//! the election key is read again, and each step starts from what etcd reports now. So a deposed
+//! leader is stopped except in the moment between the two, and if two leaders take a step, it is
+//! the same one.
 
 use kat_plan::cluster_members;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -34,34 +35,34 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// Between two looks while something is to be done.
+/// Time between two rounds while there is something to do.
 const BUSY: Duration = Duration::from_secs(1);
-/// Between two looks while all is well.
+/// Time between two rounds while the members are as wanted.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// What etcd lets its superuser do about members. URLs are those of one member's client port.
+/// What etcd's superuser can do with members. URLs are those of one member's client port.
 #[async_trait]
 pub trait EtcdMembers: Send + Sync {
-    /// The members.
+    /// Lists the members.
     async fn list(&self) -> Result<Vec<EtcdMember>, StoreError>;
-    /// What one member says of itself.
+    /// Status that one member reports.
     async fn status(&self, url: &str) -> Result<EtcdStatus, StoreError>;
-    /// Makes a machine's user and adds a member without a vote.
+    /// Creates a machine's user and adds a member without a vote.
     async fn add(&self, node: &str, peer_url: &str) -> Result<(), StoreError>;
-    /// Gives a member its vote; `url` is of the member that leads raft.
+    /// Gives a member its vote; `url` is that of the member that leads raft.
     async fn promote(&self, url: &str, id: u64) -> Result<(), StoreError>;
-    /// Takes a machine's user away, and its member out.
+    /// Removes a machine's user and its member.
     async fn remove(&self, id: u64, node: Option<&str>) -> Result<(), StoreError>;
-    /// Machines with a user that may write everything are these and no others.
+    /// Makes these the only machines with a user that may write everything.
     async fn set_users(&self, nodes: &BTreeSet<String>) -> Result<(), StoreError>;
-    /// Lets another member lead raft; `url` is of the one that leads it now.
+    /// Moves the leadership of raft to another member; `url` is that of the present leader.
     async fn move_raft(&self, url: &str, to: u64) -> Result<(), StoreError>;
 }
 
-/// What this machine needs to look after the members.
+/// Settings of the member loop on this machine.
 #[derive(Clone)]
 pub struct MembersConfig {
-    /// Its name.
+    /// Name of this machine.
     pub node: String,
     /// etcd's port for clients.
     pub client_port: u16,
@@ -69,16 +70,16 @@ pub struct MembersConfig {
     pub peer_port: u16,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// etcd's members.
+    /// Access to etcd's members.
     pub etcd: Arc<dyn EtcdMembers>,
-    /// etcd's data.
+    /// Access to etcd's data.
     pub upkeep: Arc<dyn EtcdUpkeep>,
-    /// Size of a member's file at which etcd takes no more, bytes, unless somebody changed that.
+    /// File size in bytes at which a member takes no more writes, unless somebody changed it.
     pub quota: u64,
-    /// What was done for a full store is tried again after so long: more history may have gathered,
-    /// or somebody gave etcd more room.
+    /// The steps for a full store are repeated after this time: more history may have gathered, or
+    /// somebody gave etcd more room.
     pub retry: Duration,
-    /// Where the loop is seen by the watchdog.
+    /// Reports the loop to the watchdog.
     pub pulses: Pulses,
 }
 
@@ -108,7 +109,7 @@ pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: C
                 Ok(false) => waits.clear(),
                 Ok(true) => pause = BUSY,
                 Err(error) => {
-                    // Without the leadership it is somebody else's trouble.
+                    // Without the leadership the error concerns another machine.
                     if now.is_some() {
                         say_once(&mut waits, error.to_string());
                     }
@@ -130,7 +131,8 @@ pub async fn keep_members(handle: LeaderHandle, config: MembersConfig, cancel: C
     cancel.run_until_cancelled(work).await;
 }
 
-/// A full store elects nobody. Where nobody leads, the machine whose etcd leads raft makes room.
+/// With a full store nobody can be elected. If nobody leads, the machine whose etcd leads raft
+/// makes room.
 async fn relieve(
     handle: &LeaderHandle,
     config: &MembersConfig,
@@ -158,7 +160,8 @@ async fn relieve(
     upkeep.round(handle, config, None, &look).await
 }
 
-/// One look and at most one step; true when there is more to do.
+/// One round: reads the members' state and takes at most one step. Returns true if there is more to
+/// do.
 async fn round(
     handle: &LeaderHandle,
     config: &MembersConfig,
@@ -172,12 +175,12 @@ async fn round(
     memory.note(&mut look.seen);
     note_lost_data(handle, &mut look.seen);
     if look.alarms.is_full() {
-        // Nothing can be written down before there is room.
+        // Nothing can be stored before there is room.
         return upkeep.round(handle, config, Some(leadership), &look).await;
     }
     let found = (&*snapshot, look.seen.as_slice());
     if write_down(handle, config, leadership, found, memory).await? {
-        // What is decided next stands on what was just written.
+        // The next decision is based on what was just stored.
         return Ok(true);
     }
     let now = (config.clock)();
@@ -236,8 +239,8 @@ async fn round(
     Ok(true)
 }
 
-/// A step that was broken off may have left a machine's user without its member, or a member without
-/// its machine's user. Looked at once by each leader, and after each step.
+/// Repairs what an interrupted step may have left: a machine's user without its member, or a member
+/// without its machine's user. Runs once for each leader, and after each step.
 async fn settle_users(
     handle: &LeaderHandle,
     config: &MembersConfig,
@@ -245,7 +248,7 @@ async fn settle_users(
     (memory, seen): (&mut Memory, &[SeenMember]),
 ) -> Result<(), StoreError> {
     let machines: Option<BTreeSet<String>> = seen.iter().map(|one| one.node.clone()).collect();
-    // A member whose machine is not known goes first.
+    // A member without a known machine is removed first.
     let Some(machines) = machines.filter(|machines| *machines != memory.users) else {
         return Ok(());
     };
@@ -255,7 +258,7 @@ async fn settle_users(
     Ok(())
 }
 
-/// Tells why something waits, when that changes.
+/// Logs why something waits, if the reason changed.
 pub(super) fn say_once(waits: &mut String, reason: String) {
     if *waits != reason {
         tracing::info!(reason, "the store is not as it should be yet");
@@ -286,7 +289,7 @@ async fn take(
     }
 }
 
-/// Writes the members down where that differs from what is stored; true when it did.
+/// Stores the members if they differ from the stored ones. Returns true if it did.
 async fn write_down(
     handle: &LeaderHandle,
     config: &MembersConfig,
@@ -344,7 +347,7 @@ pub(super) fn object(snapshot: &Snapshot, node: &str) -> ObjectReference {
     }
 }
 
-/// Reads the election's key anew.
+/// Reads the election key again; an error if this machine no longer leads.
 pub(super) async fn still_leads(
     handle: &LeaderHandle,
     leadership: &Leadership,

@@ -1,4 +1,4 @@
-//! Whether the leader plans, and can write what it plans: for `katcall status` and the journal.
+//! Whether the leader makes plans and can write them: for `katcall status` and the journal.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,36 +7,37 @@ use tokio::time::Instant;
 
 use kat_plan::NotWritable;
 
-/// Writes that fail for so long are a trouble; what is shorter is a change of leader, or a member that restarts.
+/// Writes that fail for this long are reported; a shorter time is a change of leader, or a member
+/// that restarts.
 const FAILING: Duration = Duration::from_secs(5);
-/// A leader without a finished plan for so long is a trouble: it makes one every 5 s at least.
+/// A leader that has finished no plan for this long is reported: it makes one every 5 s at least.
 const UNFINISHED: Duration = Duration::from_secs(30);
 
-/// What is known of the leader's plans on the machine that leads. Cheap to clone.
+/// State of the leader's plans on the leading machine. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct PlanningHealth {
     inner: Arc<Mutex<Option<Planning>>>,
 }
 
 struct Planning {
-    /// The end of the last plan that was written whole.
+    /// When the last plan was written completely.
     finished: Instant,
-    /// Since when writes fail, and the last error.
+    /// When writes began to fail, and the last error.
     failing: Option<(Instant, String)>,
     frozen: Vec<NotWritable>,
 }
 
-/// What [`PlanningHealth`] shows.
+/// The content of [`PlanningHealth`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PlanningReport {
     /// Objects that cannot be written.
     pub frozen: Vec<NotWritable>,
-    /// Why nothing is decided, or nothing that is decided is written.
+    /// Why no plan is made, or none can be written.
     pub trouble: Option<String>,
 }
 
 impl PlanningHealth {
-    /// This machine begins to lead.
+    /// Called when this machine begins to lead.
     pub(super) fn begin(&self) {
         *self.lock() = Some(Planning {
             finished: Instant::now(),
@@ -45,12 +46,12 @@ impl PlanningHealth {
         });
     }
 
-    /// It leads no more.
+    /// Called when this machine no longer leads.
     pub(super) fn end(&self) {
         *self.lock() = None;
     }
 
-    /// A plan leaves these objects as they are.
+    /// Records the objects that the last plan leaves as they are.
     pub(super) fn planned(&self, frozen: &[NotWritable]) {
         let mut inner = self.lock();
         let Some(planning) = inner.as_mut() else {
@@ -75,7 +76,7 @@ impl PlanningHealth {
         frozen.clone_into(&mut planning.frozen);
     }
 
-    /// All that was planned is written.
+    /// Records that the whole plan is written.
     pub(super) fn finished(&self) {
         if let Some(planning) = self.lock().as_mut() {
             planning.finished = Instant::now();
@@ -83,7 +84,7 @@ impl PlanningHealth {
         }
     }
 
-    /// It could not be written.
+    /// Records that the plan could not be written.
     pub(super) fn failed(&self, error: String) {
         if let Some(planning) = self.lock().as_mut() {
             let since = planning.failing.take();
@@ -92,7 +93,7 @@ impl PlanningHealth {
         }
     }
 
-    /// As it is now; nothing on a machine that does not lead.
+    /// The present state; `None` on a machine that does not lead.
     pub fn report(&self) -> Option<PlanningReport> {
         let inner = self.lock();
         let planning = inner.as_ref()?;

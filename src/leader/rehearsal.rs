@@ -1,9 +1,9 @@
-//! What would come of a change: the leader's own plan on a copy of the store, with machines that do
-//! what they are told. Nothing is written and nobody is asked.
+//! Rehearsal of a change: runs the leader's own plan on a copy of the store, with machines that do
+//! what they are told. Nothing is written and no machine is called.
 //!
-//! A machine that answers starts at once what it is given, and what it starts is healthy; one that does
-//! not answer does nothing, and what has failed stays as it is. Time stands still: what only a delay
-//! holds up is not seen.
+//! A machine that answers starts its assigned instances at once, and they are healthy. A machine
+//! that does not answer does nothing, and failed instances stay failed. Time stands still: steps
+//! that wait for a delay are not seen.
 
 use std::{collections::BTreeSet, ops::Bound, sync::Arc, time::Duration};
 
@@ -19,10 +19,10 @@ use kat_types::{
     transaction::{KeyValue, Operation},
 };
 
-/// Most plans that are made in a row. A replacement takes two or three.
+/// Maximum number of plans in a row. A replacement takes two or three.
 const ROUNDS: usize = 256;
 
-/// A copy of the store that changes are tried on.
+/// A copy of the store on which changes are tried.
 pub struct Rehearsal {
     entries: Entries,
     revision: i64,
@@ -33,12 +33,12 @@ pub struct Rehearsal {
 pub struct Rehearsed {
     /// The state after all changes.
     pub snapshot: Snapshot,
-    /// Nothing was left to be done; else there were more changes than are looked at.
+    /// True if nothing was left to do; false if there were more plans than `ROUNDS`.
     pub complete: bool,
 }
 
 impl Rehearsal {
-    /// Begins with everything below [`kat_types::keys::ROOT`].
+    /// Starts from everything below [`kat_types::keys::ROOT`].
     pub fn new(listing: Listing) -> Self {
         let entries = listing.items.into_iter();
         Self {
@@ -50,12 +50,12 @@ impl Rehearsal {
         }
     }
 
-    /// The state as it is now.
+    /// The present state of the copy.
     pub fn snapshot(&mut self) -> Snapshot {
         self.builder.build(&self.entries, self.revision)
     }
 
-    /// Does what a transaction does, at the next revision.
+    /// Applies a transaction's operations at the next revision.
     pub fn write(&mut self, operations: &[Operation]) {
         self.revision += 1;
         for operation in operations {
@@ -87,7 +87,7 @@ impl Rehearsal {
         }
     }
 
-    /// Plans, and lets the machines obey, until nothing is left to be done.
+    /// Plans, and lets the machines follow, until nothing is left to do.
     pub fn play(self, observed: Observed, now: Timestamp) -> Rehearsed {
         self.play_within(ROUNDS, observed, now)
     }
@@ -114,7 +114,7 @@ impl Rehearsal {
     }
 }
 
-/// Every machine that answers does what its list says; true when anything changed by that.
+/// Every machine that answers follows its list of assignments. Returns true if a report changed.
 fn obey(snapshot: &Snapshot, observed: &mut Observed) -> bool {
     let mut changed = false;
     let timeout = snapshot.cluster.spec.node_loss_timeout_seconds;
@@ -159,7 +159,7 @@ fn follow(snapshot: &Snapshot, node: &str, report: &mut NodeReport) {
     }
 }
 
-/// What is on its way arrives; what runs or has failed stays as it is.
+/// Instances that are on their way start or stop; running and failed ones stay as they are.
 fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
     let arrives = matches!(
         instance.phase,
@@ -172,10 +172,10 @@ fn do_as_told(wanted: Wanted, instance: &mut InstanceReport) {
     );
     match wanted {
         Wanted::Stopped => instance.phase = InstancePhase::Stopped,
-        // A pull that keeps failing has a reason, and so has a probe that says no.
+        // A pull that keeps failing has a reason, and so has a failing probe.
         Wanted::Running if arrives && instance.reason.is_empty() => {
             instance.phase = InstancePhase::Running;
-            // No time passes in which one without a health check could show that it works.
+            // No time passes in which an instance without a health check could settle.
             if instance.health_status != Health::Unhealthy {
                 instance.health_status = Health::Healthy;
             }

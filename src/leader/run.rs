@@ -1,4 +1,4 @@
-//! The leader's loop: campaign, plan, commit, wait until the snapshot shows it, again.
+//! The leader's loop: campaign, plan, commit, wait until the snapshot shows the changes, repeat.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,35 +18,35 @@ use kat_types::{keys, transaction::Operation};
 
 /// Longest time between two plans.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
-/// Longest wait for the snapshot to show what was committed, before it is waited for again.
+/// Longest wait for the snapshot to show the committed changes, before the wait is repeated.
 const SHOWN_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a commit that failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 
-/// Changes that are written before the loop is seen again.
+/// Number of changes that are written between two beats for the watchdog.
 const GROUPS_AT_ONCE: usize = 256;
 
-/// Decides what to write: [`plan::plan`], or what a test puts around it.
+/// Decides what to write: [`plan::plan`], or a test's planner.
 pub type Planner = Arc<dyn Fn(&Snapshot, &Observed, Timestamp, u64) -> Plan + Send + Sync>;
 
-/// What a candidate needs.
+/// Settings of a candidate.
 #[derive(Clone)]
 pub struct LeaderConfig {
     /// Name of the machine.
     pub candidate: String,
-    /// Time to live of the leadership without a renewal.
+    /// Time after which the leadership expires without a renewal.
     pub lease: Duration,
     /// `host:port` of this machine's API as of now, published while it leads.
     pub endpoint: Arc<dyn Fn() -> String + Send + Sync>,
     /// The wall clock.
     pub clock: Arc<dyn Fn() -> Timestamp + Send + Sync>,
-    /// Where its loop is seen by the watchdog, while it leads.
+    /// Reports the loop to the watchdog while this machine leads.
     pub pulses: Pulses,
-    /// How it opens and seals secrets.
+    /// How secrets are opened and sealed.
     pub sealing: Sealing,
 }
 
-/// Follows the store and campaigns until `cancel`; then gives leadership up.
+/// Follows the store and campaigns until `cancel`, then resigns.
 pub fn start(
     store: Arc<dyn StateStore>,
     config: LeaderConfig,
@@ -55,7 +55,7 @@ pub fn start(
     start_with(store, config, Arc::new(plan::plan), cancel)
 }
 
-/// [`start`] with another planner.
+/// [`start`] with another planner than [`plan::plan`].
 pub fn start_with(
     store: Arc<dyn StateStore>,
     config: LeaderConfig,
@@ -89,7 +89,7 @@ pub fn start_with(
     handle
 }
 
-/// Builds a snapshot of every state of the mirror that is shown.
+/// Builds a snapshot of every state that the mirror shows.
 async fn follow(
     mut mirror: Mirror,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
@@ -130,7 +130,7 @@ async fn campaign(
             }
         };
         tracing::info!(node = config.candidate, "this machine leads");
-        // Before the API takes the first report.
+        // This has to come before the API accepts the first report.
         let since = Instant::now();
         handle.planning.begin();
         leaderships.send_replace(Some(leadership.clone()));
@@ -162,16 +162,16 @@ async fn campaign(
     }
 }
 
-/// One leadership from its beginning to its end.
+/// One leadership, from its beginning to its end.
 struct Tenure<'a> {
     handle: &'a LeaderHandle,
     config: &'a LeaderConfig,
     planner: &'a Planner,
     leadership: &'a Leadership,
     since: Instant,
-    /// Nothing is planned from a snapshot older than this revision.
+    /// Lowest revision of a snapshot to plan from.
     floor: i64,
-    /// The endpoint that the store has.
+    /// The endpoint in the store.
     published: Option<String>,
 }
 
@@ -212,7 +212,7 @@ impl Tenure<'_> {
         }
     }
 
-    /// The newest snapshot, once it shows everything that this leader wrote.
+    /// The newest snapshot, once it shows everything that this leader has written.
     async fn newest(
         &self,
         snapshots: &mut watch::Receiver<Option<Arc<Snapshot>>>,
@@ -237,8 +237,8 @@ impl Tenure<'_> {
         }
     }
 
-    /// Writes what was planned from a snapshot with this turn. One that lacks what was written before,
-    /// such as where the answer to that was lost, is refused.
+    /// Writes a plan that was made from a snapshot with this `turn`. A plan is refused if its
+    /// snapshot lacks an earlier write, such as one whose answer was lost.
     async fn commit(&mut self, plan: Plan, mut turn: i64, pulse: &Pulse) -> bool {
         let groups: Vec<_> = plan
             .changes
@@ -255,7 +255,7 @@ impl Tenure<'_> {
                 }
             })
             .collect();
-        // A long list is no hanging loop.
+        // A long list of changes is not a hanging loop.
         for part in groups.chunks(GROUPS_AT_ONCE) {
             pulse.beat();
             let store = self.handle.store.as_ref();
@@ -276,7 +276,7 @@ impl Tenure<'_> {
         true
     }
 
-    /// True when the store has the endpoint of now.
+    /// Publishes the endpoint. Returns true if the store has the present one.
     async fn publish_endpoint(&mut self) -> bool {
         let endpoint = (self.config.endpoint)();
         if self.published.as_ref() == Some(&endpoint) {

@@ -1,6 +1,7 @@
 //! Builds the [`Snapshot`] from the keys of the store.
 //!
-//! An object that can't be read is left out and reported once; one bad object never hides others.
+//! An object that can't be read is left out and reported once, so that one bad object never hides
+//! others.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
@@ -30,7 +31,8 @@ use kat_types::{
     volumes::{MoveRecord, RemovalRecord, VolumeKey},
 };
 
-/// Parsed objects are kept by key and revision, so that a change costs what changed.
+/// Parsed objects are kept by key and revision, so that a change only parses the objects that
+/// changed.
 #[derive(Default)]
 pub struct SnapshotBuilder {
     workloads: BTreeMap<WorkloadKey, (i64, Arc<WorkloadEntry>)>,
@@ -51,7 +53,7 @@ struct RawWorkload<'a> {
 }
 
 impl SnapshotBuilder {
-    /// One whose snapshots open and seal secrets so.
+    /// A builder whose snapshots open and seal secrets with `sealing`.
     pub fn with_sealing(sealing: Sealing) -> Self {
         Self {
             sealing,
@@ -346,7 +348,7 @@ impl SnapshotBuilder {
         }))
     }
 
-    /// The kept generations. They change with the workload's meta alone.
+    /// The kept generations. They change only together with the workload's meta.
     fn read_archive(&mut self, key: &WorkloadKey, entries: &Entries) -> BTreeMap<u64, Archived> {
         let prefix = keys::archive(&key.namespace, &key.name);
         let kept = entries.range::<str, _>((Bound::Included(prefix.as_str()), Bound::Unbounded));
@@ -480,8 +482,8 @@ fn below<'a>(
         .map_while(move |(key, entry)| key.strip_prefix(prefix).map(|rest| (rest, entry.as_ref())))
 }
 
-/// The machine that leads. A leader of version 0.1.0 writes its endpoint alone: then the name beside it,
-/// of an earlier transaction, is another's.
+/// Name of the leading machine. A leader of version 0.1.0 writes only its endpoint; then the stored
+/// name, which an earlier transaction wrote, is another machine's.
 pub fn leader_name(entries: &Entries) -> Option<String> {
     let endpoint = entries.get(keys::LEADER_ENDPOINT)?;
     let name = entries.get(keys::LEADER_NAME)?;

@@ -1,11 +1,11 @@
-//! Takes the leadership from a machine that is gone, before its lease runs out.
+//! Takes the leadership over from a machine that is gone, before its lease expires.
 //!
-//! A lease lives on for seconds after its machine, and a new leader of raft renews every lease to
-//! its full time. So a candidate knocks at the leader's API port. When nothing opens for a while,
-//! and raft is led by this very machine's etcd, it deletes the leader's election key: the old
-//! leader's fence fails from then on, wherever it is, and the next candidate leads. That raft is
-//! led here means that most members are with this machine; two machines that only can't reach each
-//! other do not depose each other in turn.
+//! A lease outlives its machine by seconds, and a new leader of raft renews every lease to its full
+//! time. So a candidate knocks at the leader's API port, that is, opens a TCP connection. If no
+//! connection succeeds for a while, and this machine's own etcd leads raft, the candidate deletes
+//! the leader's election key: from then on the old leader's fence fails, wherever it is, and the
+//! next candidate leads. Leading raft means that most members are connected to this machine, so two
+//! machines that only can't reach each other do not depose each other in turn.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -21,27 +21,26 @@ use kat_plan::{Snapshot, Standing, node_address};
 use kat_store::{Committed, StoreError};
 use kat_types::transaction::{Compare, Operation};
 
-/// Between two knocks; the next does not wait for the one before.
+/// Time between two knocks; a knock does not wait for the one before.
 const INTERVAL: Duration = Duration::from_millis(300);
-/// Longest wait for one to be answered. A first packet that was lost is sent again after 1 s.
+/// Longest wait for the answer to a knock. A lost first packet is sent again after 1 s.
 const KNOCK_LIMIT: Duration = Duration::from_millis(1300);
-/// A leader that answers no knock of so long is gone.
+/// A leader that answers no knock for this long is gone.
 const GONE_AFTER: Duration = Duration::from_millis(1800);
 
-/// What a candidate needs.
+/// Settings of a candidate.
 #[derive(Clone)]
 pub struct TakeoverConfig {
     /// Name of this machine.
     pub node: String,
     /// Port of the API, on every machine.
     pub api_port: u16,
-    /// This machine's etcd.
+    /// URL of this machine's etcd.
     pub own_url: String,
-    /// etcd.
     pub etcd: Arc<dyn EtcdMembers>,
 }
 
-/// Watches over whoever leads, until `cancel`.
+/// Watches whichever machine leads, until `cancel`.
 pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: CancellationToken) {
     let work = async {
         let mut silence: Option<Silence> = None;
@@ -61,7 +60,7 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                 _ = rounds.tick() => {}
             }
             let now = Instant::now();
-            // Who was held up itself knows nothing of that time.
+            // A process that was held up itself knows nothing of that time.
             if now.duration_since(last_round) > GONE_AFTER / 2 {
                 silence = None;
             }
@@ -102,14 +101,15 @@ pub async fn watch_over(handle: LeaderHandle, config: TakeoverConfig, cancel: Ca
                 Ok(false) => {}
                 Err(error) => tracing::debug!("the leader does not answer: {error:#}"),
             }
-            // However long etcd took.
+            // The wait for etcd above does not count as being held up.
             last_round = Instant::now();
         }
     };
     cancel.run_until_cancelled(work).await;
 }
 
-/// The first in the election, if that is another machine, and where its API is on the overlay.
+/// The first candidate in the election, if it is another machine, and its API's address on the
+/// overlay.
 fn other_leader(snapshot: &Snapshot, config: &TakeoverConfig) -> Option<(Standing, SocketAddr)> {
     let first = snapshot.election.first()?;
     if first.candidate == config.node {
@@ -119,27 +119,27 @@ fn other_leader(snapshot: &Snapshot, config: &TakeoverConfig) -> Option<(Standin
     Some((first.clone(), SocketAddr::from((address, config.api_port))))
 }
 
-/// Since when a leader has answered no knock.
+/// Time for which a leader has answered no knock.
 struct Silence {
-    /// Its election key.
+    /// The leader's election key.
     key: String,
     since: Instant,
 }
 
 impl Silence {
-    /// The knock of this time was answered.
+    /// Counts an answered knock, which was sent at `answered`.
     fn ends(&mut self, answered: Instant) {
         self.since = self.since.max(answered);
     }
 }
 
-/// When it knocked, if that was answered.
+/// Opens a connection; returns `now`, the time of the knock, if that succeeds.
 async fn knock(address: SocketAddr, now: Instant) -> Option<Instant> {
     let connecting = TcpStream::connect(address);
     matches!(timeout(KNOCK_LIMIT, connecting).await, Ok(Ok(_))).then_some(now)
 }
 
-/// Deletes the leader's key, if raft is led by this machine's etcd.
+/// Deletes the leader's election key if this machine's etcd leads raft.
 async fn depose(
     handle: &LeaderHandle,
     config: &TakeoverConfig,

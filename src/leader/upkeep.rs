@@ -1,7 +1,7 @@
-//! The store's own upkeep: what [`kat_plan::next_upkeep`] decides is done here, one step a round.
+//! Upkeep of etcd: takes the steps that [`kat_plan::next_upkeep`] decides, one in each round.
 //!
-//! None of the steps is a key, so no transaction can fence them; all of them are safe to do twice,
-//! and by two machines. A full store takes no lease either, so that nobody can be elected: where
+//! The steps are no keys of the store, so no transaction can fence them; each is safe to do twice,
+//! and on two machines. A full store takes no lease either, so that nobody can be elected: if
 //! nobody leads, the machine whose own etcd leads raft makes room.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -23,44 +23,44 @@ use kat_store::{Leadership, StoreError, etcd_maintenance::EtcdAlarm};
 use kat_types::reason::EventReason;
 use kat_types::resource::Bytes;
 
-/// What etcd lets its superuser do about its own data. URLs are those of one member's client port.
+/// What etcd's superuser can do with etcd's data. URLs are those of one member's client port.
 #[async_trait]
 pub trait EtcdUpkeep: Send + Sync {
-    /// The alarms that are raised.
+    /// The raised alarms.
     async fn alarms(&self) -> Result<Vec<EtcdAlarm>, StoreError>;
-    /// Takes a member's alarm NOSPACE back.
+    /// Disarms a member's alarm NOSPACE.
     async fn disarm(&self, member: u64) -> Result<(), StoreError>;
-    /// Cuts the history before a revision.
+    /// Compacts the history before a revision.
     async fn compact(&self, url: &str, revision: i64) -> Result<(), StoreError>;
-    /// Makes a member's file smaller.
+    /// Defragments a member's file.
     async fn defragment(&self, url: &str) -> Result<(), StoreError>;
 }
 
-/// What is known of the store's upkeep on the machine that looks after it. It is in memory only: a
-/// full store takes no notes.
+/// State of the store's upkeep on the machine that does it. In memory only: a full store can't be
+/// written to.
 #[derive(Clone, Default)]
 pub struct StoreHealth {
     inner: Arc<Mutex<Option<StoreReport>>>,
 }
 
-/// What [`StoreHealth`] shows.
+/// The content of [`StoreHealth`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreReport {
-    /// What it weighs.
+    /// Size of the store.
     pub weight: StoreWeight,
-    /// The files, by machine.
+    /// The members' files, by machine.
     pub files: BTreeMap<String, SeenStore>,
-    /// What is wrong, for people.
+    /// What is wrong, as text for users.
     pub trouble: Option<String>,
 }
 
 impl StoreHealth {
-    /// As it was seen last; nothing on a machine that does not look after the store.
+    /// The last state; `None` on a machine that does not look after the store.
     pub fn report(&self) -> Option<StoreReport> {
         self.lock().clone()
     }
 
-    /// Shows this from now on.
+    /// Replaces the state.
     pub fn show(&self, report: Option<StoreReport>) {
         *self.lock() = report;
     }
@@ -70,28 +70,28 @@ impl StoreHealth {
     }
 }
 
-/// Longest pause before a file that could not be made smaller is tried again.
+/// Longest pause before a failed defragmentation is retried.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
-/// What one keeper of the store remembers.
+/// State of the upkeep between rounds.
 #[derive(Default)]
 pub(super) struct Upkeep {
     done: UpkeepDone,
-    /// Members whose files could not be made smaller: how often, and until when they are left alone.
-    /// Each try costs some seconds in which that member answers nobody.
+    /// Members whose defragmentation failed: how often, and until when it is not retried. Each try
+    /// costs some seconds in which that member answers nobody.
     failed: BTreeMap<u64, (u32, Instant)>,
-    /// When the last step ended that `done` knows of. Not the first: where steps take long, what is
-    /// still to be done would be forgotten before its turn comes, and the alarm stay.
+    /// When the last step in `done` ended. Not the first: if steps took long, the remaining ones
+    /// would be forgotten before their turn comes, and the alarm would stay.
     since: Option<Instant>,
     waits: String,
-    /// The alarm was taken back, and was raised again since.
+    /// The alarm was disarmed and has been raised again since.
     stuck: bool,
     warned: bool,
-    /// What was done and is not written down yet: the step itself may have kept the store from it.
+    /// Events that are not written yet: the step itself may have kept the store from taking them.
     untold: Vec<Told>,
 }
 
-/// Most events that wait to be written: the steps of five members.
+/// Maximum number of events that wait to be written: the steps of five members.
 const MOST_UNTOLD: usize = 8;
 
 /// An event about a machine.
@@ -103,8 +103,8 @@ struct Told {
 }
 
 impl Upkeep {
-    /// At most one step from what was seen; true when there is more to do. Nobody leads where
-    /// `leadership` is missing.
+    /// Takes at most one step. Returns true if there is more to do. Without `leadership` nobody
+    /// leads.
     pub(super) async fn round(
         &mut self,
         handle: &LeaderHandle,
@@ -126,7 +126,7 @@ impl Upkeep {
         self.stuck &= look.alarms.is_full();
         let trouble = store_trouble(&look.seen, &weight, &look.alarms, self.stuck);
         self.show(handle, look, weight, trouble.clone());
-        // What can't be written now stops no step.
+        // An event that can't be written now does not block the step.
         if let Err(error) = self.tell(handle, config, leadership).await {
             tracing::debug!("an event is not written yet: {error:#}");
         }
@@ -174,8 +174,8 @@ impl Upkeep {
         Ok(true)
     }
 
-    /// What was done, and what is not to be tried now since it failed: that must not wait for a time
-    /// in which nothing presses, which forgets what was done.
+    /// The steps that were done, and those that are not retried now since they failed. Without the
+    /// latter they would wait until the store is not under pressure, which clears `done`.
     fn done_or_held(&mut self, look: &Look) -> UpkeepDone {
         let member = |id: &u64| look.seen.iter().any(|member| member.id == *id);
         self.failed.retain(|id, _| member(id));
@@ -186,7 +186,8 @@ impl Upkeep {
         done
     }
 
-    /// Remembers a defragmentation that failed, and no other step: those hurt nobody.
+    /// Remembers a failed defragmentation. Other steps may be repeated at any time, since they harm
+    /// nothing.
     fn note(&mut self, config: &MembersConfig, step: &UpkeepStep, taken: &Result<(), StoreError>) {
         let UpkeepStep::Defragment { id, node } = step else {
             return;
@@ -252,8 +253,8 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Writes the events that wait for it. The one after the alarm was taken back is the write that shows
-    /// whether there is room.
+    /// Writes the waiting events. The first write after the alarm was disarmed shows whether there
+    /// is room.
     async fn tell(
         &mut self,
         handle: &LeaderHandle,
@@ -267,7 +268,7 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Says that the store will be full soon, once for each time that it comes to that.
+    /// Writes an event that the store will be full soon, once each time.
     async fn warn(
         &mut self,
         handle: &LeaderHandle,
@@ -298,7 +299,7 @@ impl Upkeep {
     }
 }
 
-/// What people are told of a step.
+/// The event of a step.
 fn told(look: &Look, step: &UpkeepStep) -> Option<Told> {
     match step {
         UpkeepStep::Defragment { id, node } if !look.alarms.is_full() => {

@@ -1,4 +1,4 @@
-//! What a plan writes, gathered so that every piece is safe alone.
+//! The changes of a plan, grouped so that each transaction is safe alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,33 +31,34 @@ use kat_types::{
 /// One transaction: all of it or nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
-    /// For the log.
+    /// Why, for the leader's log.
     pub reason: String,
-    /// Beyond the leader's fence.
+    /// Conditions besides the leader's fence.
     pub conditions: Vec<Compare>,
-    /// At most [`kat_types::transaction::MAX_OPERATIONS`]; the desired list of a machine and its meta are
-    /// never parted.
+    /// At most [`kat_types::transaction::MAX_OPERATIONS`]; the desired list of a machine and its
+    /// meta are always in the same change.
     pub operations: Vec<Operation>,
 }
 
-/// What the leader is to do now.
+/// What the leader writes now, and when it plans again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// To be committed in this order.
     pub changes: Vec<Change>,
-    /// Plan again after this time even when nothing changes.
+    /// Plan again after this time even if nothing changes.
     pub wake_after: Option<Duration>,
-    /// Objects that are left as they are because what they need cannot be written.
+    /// Objects that are left as they are because their changes cannot be written.
     pub frozen: Vec<NotWritable>,
 }
 
-/// A group of operations is committed before it grows past this, which leaves room for one more
-/// instance with its metas and events within a transaction.
+/// A group is committed once it has this many operations, which leaves room for one more instance
+/// with its metas and events within a transaction.
 const SOFT_LIMIT: usize = 96;
 
-/// The same of its bytes: an assignment with secrets can have 350 KiB.
+/// A group is committed once it has this many bytes: an assignment with secrets can have 350 KiB.
 const SOFT_BYTES: usize = 512 << 10;
-/// No group gets larger where it need not: a transaction takes 1.4 MiB (`store::limits`).
+/// Maximum bytes of a group that can be split: a transaction takes 1.4 MiB
+/// ([`kat_types::transaction::MAX_BYTES`]).
 const HARD_BYTES: usize = 1400 * 1000;
 
 /// The id of a stored assignment, and the assignment.
@@ -70,14 +71,13 @@ pub(super) struct Draft<'a> {
     pub(super) seed: u64,
     pub(super) events: EventLog,
     pub(super) wake_after: Option<Duration>,
-    /// Addresses of services.
     pub(super) services: ServiceAddresses,
-    /// What `hostPort: auto` is.
+    /// The numbers assigned for `hostPort: auto`.
     pub(super) host_ports: HostPorts,
     desired: BTreeMap<String, DesiredMeta>,
     taken: BTreeMap<String, BTreeSet<Ipv4Addr>>,
     last: BTreeMap<String, Ipv4Addr>,
-    /// What the stored assignments ask for, by machine.
+    /// Sums of the requests of the stored assignments, by machine.
     requested: BTreeMap<&'a str, Requested>,
     /// Users of the stored assignments, by machine.
     users: BTreeMap<&'a str, BTreeSet<u32>>,
@@ -92,7 +92,7 @@ pub(super) struct Draft<'a> {
     changes: Vec<Change>,
     /// Objects that are left as they are.
     pub(super) frozen: Frozen,
-    /// Objects with a value that has no JSON, or that need one that is too large.
+    /// Objects with a value that can't be encoded as JSON, or that need a value that is too large.
     refused: Vec<NotWritable>,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Draft<'a> {
 pub(super) struct Group {
     operations: Vec<Operation>,
     machines: BTreeSet<String>,
-    /// A key whose value has no JSON, and why.
+    /// A key whose value can't be encoded as JSON, and why.
     not_encoded: Option<(String, String)>,
 }
 
@@ -172,24 +172,25 @@ impl<'a> Draft<'a> {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// A stored assignment is for this machine.
+    /// Whether a stored assignment is for this machine.
     pub(super) fn has_instances(&self, node: &str) -> bool {
         self.requested.contains_key(node)
     }
 
-    /// A stored assignment for this machine is of this user.
+    /// Whether a stored assignment for this machine is of this user.
     pub(super) fn has_user(&self, node: &str, index: u32) -> bool {
         self.users
             .get(node)
             .is_some_and(|users| users.contains(&index))
     }
 
-    /// What the stored assignments of a machine ask for.
+    /// Sum of the requests of a machine's stored assignments.
     pub(super) fn requested(&self, node: &str) -> Requested {
         self.requested.get(node).copied().unwrap_or_default()
     }
 
-    /// The workload stays as it is: something of it cannot be written, and it is not being deleted.
+    /// Whether the workload stays as it is: some key of it cannot be written, and it is not being
+    /// deleted.
     pub(super) fn keeps(&self, key: &WorkloadKey) -> bool {
         self.frozen.workload(key).is_some()
             && self
@@ -199,13 +200,13 @@ impl<'a> Draft<'a> {
                 .is_none_or(|entry| !entry.meta.value.deleting)
     }
 
-    /// This key of the workload is what cannot be written.
+    /// Whether this key of the workload is the one that cannot be written.
     pub(super) fn is_not_writable(&self, workload: &WorkloadKey, key: &str) -> bool {
         let frozen = self.frozen.workload(workload);
         frozen.is_some_and(|frozen| frozen.key == key)
     }
 
-    /// The workload has to be left as it is: what it needs next cannot be written.
+    /// Notes that the workload has to stay as it is, because its next change cannot be written.
     pub(super) fn refuse(&mut self, workload: &WorkloadKey, key: String, cause: NotWritableCause) {
         self.refused.push(NotWritable {
             object: WrittenObject::Workload(workload.clone()),
@@ -227,7 +228,7 @@ impl<'a> Draft<'a> {
 
     /// Puts a new assignment and its address.
     pub(super) fn place(&mut self, group: &mut Group, node: &str, assignment: &Assignment) {
-        // The machine's own address is given to nobody.
+        // The machine's own address is not allocated to an instance.
         if !assignment.container.host_network {
             self.taken
                 .entry(node.to_owned())
@@ -250,23 +251,23 @@ impl<'a> Draft<'a> {
         self.bump(group, node, 1);
     }
 
-    /// An instance of this id exists, or this plan has placed one.
+    /// Whether an instance of this id exists, or this plan has placed one.
     pub(super) fn is_taken(&self, instance: &str) -> bool {
         self.snapshot.instances.contains_key(instance) || self.placed.contains_key(instance)
     }
 
-    /// Where the data of a volume lies.
+    /// The record of a volume as this plan leaves it.
     pub(super) fn volume(&self, key: &VolumeKey) -> Option<&VolumeRecord> {
         let stored = self.snapshot.volumes.get(key).map(|stored| &stored.value);
         self.volumes.get(key).or(stored)
     }
 
-    /// This plan has written where the data of a volume lies.
+    /// Whether this plan has written the record of a volume.
     pub(super) fn has_placed(&self, key: &VolumeKey) -> bool {
         self.volumes.contains_key(key)
     }
 
-    /// The volumes of a workload.
+    /// The records of a workload's volumes as this plan leaves them.
     pub(super) fn volumes_of(&self, workload: &WorkloadKey) -> Vec<(VolumeKey, VolumeRecord)> {
         let stored = self.snapshot.volumes.iter();
         let mut all: BTreeMap<_, _> = stored.map(|(key, one)| (key, &one.value)).collect();
@@ -277,13 +278,13 @@ impl<'a> Draft<'a> {
             .collect()
     }
 
-    /// Writes where the data of a volume lies.
+    /// Writes the record of a volume.
     pub(super) fn put_volume(&mut self, group: &mut Group, key: &VolumeKey, record: VolumeRecord) {
         group.put(keys::volume(&key.to_string()), &record);
         self.volumes.insert(key.clone(), record);
     }
 
-    /// This plan stops the instance.
+    /// Whether this plan stops the instance.
     pub(super) fn stops(&self, instance: &str) -> bool {
         self.stopped.contains(instance)
     }
@@ -300,7 +301,7 @@ impl<'a> Draft<'a> {
         self.bump(group, node, 0);
     }
 
-    /// Removes an assignment and gives its address back.
+    /// Deletes an assignment and releases its address.
     pub(super) fn remove(&mut self, group: &mut Group, node: &str, instance: &str) {
         group
             .operations
@@ -333,19 +334,20 @@ impl<'a> Draft<'a> {
             .extend(self.events.record(kind, reason, object, message));
     }
 
-    /// The group has grown large and should be committed.
+    /// Whether the group is so large that it should be committed.
     pub(super) fn is_full(group: &Group) -> bool {
         let bytes = || -> usize { group.operations.iter().map(value_bytes).sum() };
         group.operations.len() + group.machines.len() >= SOFT_LIMIT || bytes() >= SOFT_BYTES
     }
 
-    /// With so many bytes more the group would be more than a transaction takes.
+    /// Whether `more` bytes would make the group larger than a transaction takes.
     pub(super) fn has_no_room(group: &Group, more: usize) -> bool {
         let bytes: usize = group.operations.iter().map(value_bytes).sum();
         bytes + more > HARD_BYTES
     }
 
-    /// Puts an object into a group that several share, and commits the group where it is full, or has no room for it.
+    /// Puts an object into a group that several objects share, and commits the group if it is full
+    /// or has no room for the object.
     pub(super) fn put_in_turn<T: Serialize>(
         &mut self,
         group: &mut Group,
@@ -366,9 +368,9 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Ends a group: it becomes a change, if it has any operation.
+    /// Ends a group: it becomes a change if it has any operation.
     ///
-    /// Where several operations of the group write the same key, the last one counts.
+    /// If several operations of the group write the same key, the last one counts.
     pub(super) fn commit(&mut self, group: Group, reason: String, conditions: Vec<Compare>) {
         let Group {
             mut operations,
@@ -411,12 +413,12 @@ impl<'a> Draft<'a> {
         self.wake_after = Some(self.wake_after.map_or(delay, |present| present.min(delay)));
     }
 
-    /// How many changes there are.
+    /// Number of changes so far.
     pub(super) fn count(&self) -> usize {
         self.changes.len()
     }
 
-    /// Puts the changes from `later` on before those from `earlier` on.
+    /// Moves the changes from `later` on before those from `earlier` on.
     pub(super) fn put_before(&mut self, earlier: usize, later: usize) {
         if let Some(changes) = self.changes.get_mut(earlier..)
             && let Some(count) = later.checked_sub(earlier)
@@ -425,7 +427,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The plan; in `frozen` stands what could not be written of it.
+    /// The plan; its `frozen` lists what cannot be written.
     pub(super) fn finish(self) -> Plan {
         let mut frozen = self.refused;
         let changes = self.changes.iter();
@@ -472,7 +474,7 @@ fn value_bytes(operation: &Operation) -> usize {
     }
 }
 
-/// The write of an object as JSON; the key and why where it has none.
+/// The write of an object as JSON; the error is the key and why its value can't be encoded.
 fn put<T: Serialize>(key: String, value: &T) -> Result<Operation, (String, String)> {
     match json::bytes(&key, value) {
         Ok(bytes) => Ok(Operation::Put(key, bytes)),

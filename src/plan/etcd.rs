@@ -1,4 +1,4 @@
-//! The store itself: which machines hold etcd, and its upkeep.
+//! etcd: which machines hold a member, and the store's upkeep.
 
 pub(crate) mod members;
 pub(crate) mod upkeep;

@@ -1,5 +1,5 @@
-//! Events: at most [`LIMIT`], the oldest dropped in the same transaction, repeats counted, and none older
-//! than [`LIFETIME`].
+//! Events: at most [`LIMIT`], none older than [`LIFETIME`]. A repeat is counted, and the oldest
+//! event is deleted in the same transaction.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,14 +14,14 @@ use kat_types::{
     transaction::Operation,
 };
 
-/// Most events kept.
+/// Maximum number of events kept.
 pub const LIMIT: usize = 1000;
-/// An event that did not happen again for so long is dropped.
+/// An event that has not repeated for this long is deleted.
 pub const LIFETIME: SignedDuration = SignedDuration::from_hours(72);
-/// A repeat within so many of the newest events is counted instead of written again.
+/// A repeat of one of this many newest events is counted instead of written again.
 const REPEAT_WINDOW: usize = 200;
 
-/// Drops events that are too old.
+/// Deletes events older than [`LIFETIME`].
 pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
     let Ok(oldest) = draft.now.checked_sub(LIFETIME) else {
         return;
@@ -38,7 +38,7 @@ pub(super) fn plan_expiry(draft: &mut Draft<'_>) {
     plan_quotas(draft);
 }
 
-/// Drops the oldest events of namespaces that have more than their quotas.
+/// Deletes the oldest events of namespaces that have more than their quotas allow.
 fn plan_quotas(draft: &mut Draft<'_>) {
     let mut group = Group::default();
     for (name, namespace) in &draft.snapshot.namespaces {
@@ -61,16 +61,16 @@ fn plan_quotas(draft: &mut Draft<'_>) {
     draft.commit(group, "events beyond quotas".to_owned(), Vec::new());
 }
 
-/// Weight of an event.
+/// Severity of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventKind {
-    /// As it should be.
+    /// Something expected.
     Normal,
-    /// Someone may want to look.
+    /// Something that a person may want to look at.
     Warning,
 }
 
-/// The word that an event has as its reason.
+/// The reason of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EventWord<'a> {
     /// A reason of this version.
@@ -94,7 +94,7 @@ impl<'a> EventWord<'a> {
     }
 }
 
-/// Writes events against the stored ones.
+/// Records events, counting repeats of the stored ones.
 pub struct EventLog {
     now: Timestamp,
     stored: BTreeMap<String, Arc<Event>>,
@@ -102,7 +102,7 @@ pub struct EventLog {
 }
 
 impl EventLog {
-    /// Begins with the stored events.
+    /// Starts from the stored events.
     pub fn new(stored: &BTreeMap<String, Stored<Arc<Event>>>, now: Timestamp) -> Self {
         let stored = stored
             .iter()
@@ -115,7 +115,8 @@ impl EventLog {
         }
     }
 
-    /// The operations that record one event: a write, and the deletion of what it replaces.
+    /// The operations that record one event: a write, and the deletion of the event that it
+    /// replaces.
     pub fn record<'a>(
         &mut self,
         kind: EventKind,
@@ -157,8 +158,8 @@ impl EventLog {
         operations
     }
 
-    /// The oldest event of the namespace that has most of them: one that has many drops its own, and not what happened
-    /// to others.
+    /// The oldest event of the namespace with the most events: a namespace with many events loses
+    /// its own and not those of others.
     fn oldest_of_most(&self) -> Option<String> {
         let mut of_namespaces: BTreeMap<&str, (usize, &String)> = BTreeMap::new();
         for (id, event) in &self.stored {
@@ -169,7 +170,7 @@ impl EventLog {
         most.map(|(_, oldest)| oldest.clone())
     }
 
-    /// Sorts after every id of the same time.
+    /// A new id that sorts after every id of the same time.
     fn next_id(&mut self, name: &str) -> String {
         loop {
             let head = format!("{:013}-{:05}-", self.now.as_millisecond(), self.written);

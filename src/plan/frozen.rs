@@ -1,7 +1,8 @@
-//! Objects that cannot be written: each keeps all its keys, and the plan continues for the others.
+//! Objects whose changes cannot be written: all their keys stay, and the plan continues for the
+//! others.
 //!
-//! Nothing of it is stored. Every plan finds it out anew from what it would write, so that a new leader comes to
-//! the same, and an object is written again as soon as what it would write fits.
+//! This state is not stored. Every plan finds it anew from what it would write, so that a new
+//! leader comes to the same result, and an object is written again as soon as its change fits.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +13,18 @@ use kat_types::{
 };
 use kat_types::{stored::WorkloadKey, volumes::VolumeKey};
 
-/// Room that a transaction needs beside a change: the fence and the turn of the plan.
+/// Room that a transaction needs besides a change: the leader's fence and the revision of the plan.
 const FENCE_BYTES: usize = 1024;
 const FENCE_OPERATIONS: usize = 2;
 
-/// What a key belongs to.
+/// The object that a key belongs to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WrittenObject {
     /// A workload, with its instances and volumes.
     Workload(WorkloadKey),
     /// The status of a machine.
     Machine(String),
-    /// A key of the cluster or of a machine that nothing else waits for.
+    /// A key of the cluster or of a machine that no other key depends on.
     Key(String),
 }
 
@@ -37,14 +38,13 @@ impl std::fmt::Display for WrittenObject {
     }
 }
 
-/// An object that the store does not take.
+/// An object whose change the store does not take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotWritable {
-    /// Whose change it is.
+    /// The object with the change.
     pub object: WrittenObject,
     /// The largest key of the change.
     pub key: String,
-    /// Why.
     pub cause: NotWritableCause,
 }
 
@@ -53,16 +53,16 @@ pub struct NotWritable {
 pub enum NotWritableCause {
     /// It does not fit into one transaction.
     TooLarge {
-        /// Its operations.
+        /// Number of operations of the change.
         operations: usize,
-        /// Its bytes.
+        /// Bytes of the change.
         bytes: usize,
     },
-    /// A value of it has no JSON.
+    /// A value of the change can't be encoded as JSON, with the error.
     NotEncoded(String),
 }
 
-/// Without the object, and rounded, so that it stays the same from plan to plan.
+/// Without the object, and rounded, so that the text stays the same from plan to plan.
 impl std::fmt::Display for NotWritable {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { key, cause, .. } = self;
@@ -80,14 +80,14 @@ impl std::fmt::Display for NotWritable {
     }
 }
 
-/// The objects that a plan leaves as they are.
+/// Objects that a plan leaves as they are.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Frozen {
     by_object: BTreeMap<WrittenObject, NotWritable>,
 }
 
 impl Frozen {
-    /// True when any of these was not known.
+    /// Returns true if any of `found` was not known.
     pub(super) fn extend(&mut self, found: &[NotWritable]) -> bool {
         let before = self.by_object.len();
         for one in found {
@@ -99,7 +99,7 @@ impl Frozen {
     }
 
     pub(super) fn workload(&self, key: &WorkloadKey) -> Option<&NotWritable> {
-        // Mostly there is none, and nothing is copied for the question.
+        // Mostly there is none, and then the key is not copied.
         if self.by_object.is_empty() {
             return None;
         }
@@ -113,7 +113,7 @@ impl Frozen {
         self.by_object.get(&WrittenObject::Machine(name.to_owned()))
     }
 
-    /// The key itself is left as it is.
+    /// The key itself is frozen.
     pub(super) fn has_key(&self, key: &str) -> bool {
         !self.by_object.is_empty()
             && self
@@ -126,7 +126,8 @@ impl Frozen {
     }
 }
 
-/// Why an assignment of so many bytes cannot be written, with its address and the meta of its machine's list.
+/// Why an assignment of this many bytes, with its address and the meta of its machine's list,
+/// cannot be written; `None` if it can.
 pub(super) fn too_large(bytes: usize) -> Option<NotWritableCause> {
     const OPERATIONS: usize = 3;
     (bytes + FENCE_BYTES > MAX_BYTES).then_some(NotWritableCause::TooLarge {
@@ -147,7 +148,8 @@ pub(super) fn fits(change: &Change) -> bool {
         .fits()
 }
 
-/// Whose the change is, if it does not fit: who has the largest part of what is too much.
+/// The object of a change that does not fit: the one with the largest share of the operations or
+/// bytes.
 pub(super) fn not_writable(
     snapshot: &Snapshot,
     placed: &BTreeMap<String, WorkloadKey>,
@@ -168,7 +170,7 @@ pub(super) fn not_writable(
             *by_object.entry(object).or_default() += weight(operation);
         }
     }
-    // What belongs to nothing else is looked at last.
+    // Objects that are only a key come last.
     let rank = |object: &WrittenObject| !matches!(object, WrittenObject::Key(_));
     let (object, _) = by_object
         .into_iter()
@@ -188,7 +190,8 @@ pub(super) fn not_writable(
     })
 }
 
-/// What a key belongs to; nothing of the metas of desired lists, which every change of a machine writes.
+/// The object that a key belongs to; `None` for the metas of desired lists, which every change of a
+/// machine writes.
 pub(super) fn object_of(
     snapshot: &Snapshot,
     placed: &BTreeMap<String, WorkloadKey>,
@@ -260,8 +263,8 @@ pub(super) fn object_of(
     }
 }
 
-/// The changes that can be written. What is left out may have been counted in the meta of a desired list: nothing
-/// that comes after it is written then.
+/// The changes that can be written. A change that is left out may have been counted in the meta of
+/// a desired list, so nothing after it is written.
 pub(super) fn without_the_unwritable(changes: Vec<Change>) -> Vec<Change> {
     let mut left = Vec::with_capacity(changes.len());
     for change in changes {

@@ -1,4 +1,4 @@
-//! Images that machines keep beside those of their instances, and what becomes of machines' disks.
+//! Images that machines keep besides those of their instances, and events of machines' disks.
 
 use kat_types::images::KeptImages;
 use kat_types::images::KeptOfUser;
@@ -16,13 +16,13 @@ use kat_types::{
 };
 use kat_types::{records::NodeStatusRecord, stored::Stored};
 
-/// Most bytes of the images that a machine is told of, so that a transaction takes the record. Further users keep all
-/// that they have while they have instances, and leave nothing behind when these have gone.
+/// Maximum bytes of a machine's record of images, so that a transaction takes it. Users beyond that
+/// keep all their images while they have instances, and none when these have gone.
 const MOST_BYTES: usize = 1 << 20;
-/// What a user and an image cost besides their names.
+/// Bytes that a user or an image takes besides its name.
 const BESIDES: usize = 64;
 
-/// Tells each machine what it is to keep; writes where that changed.
+/// Writes the images that each machine has to keep, where they changed.
 pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
     let snapshot = draft.snapshot;
     let workloads = snapshot.workloads.values();
@@ -62,7 +62,7 @@ pub(super) fn plan_images(draft: &mut Draft<'_>, statuses: &BTreeMap<String, Nod
     }
 }
 
-/// As many users as the record takes.
+/// The users that fit into [`MOST_BYTES`].
 fn bounded(users: impl Iterator<Item = (u32, KeptOfUser)>) -> BTreeMap<u32, KeptOfUser> {
     let mut bytes = 0;
     let fits = |(_, kept): &(u32, KeptOfUser)| {
@@ -81,7 +81,8 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
         Ok(parsed) => {
             for (image, policy) in parsed.workload.spec.images() {
                 images.insert(meta.image.pinned(image).to_owned());
-                // Who puts them there by hand may do so before the version that runs them is applied.
+                // Somebody who puts images there by hand may do so before the version that runs
+                // them is applied.
                 unknown |= policy == Some(ImagePullPolicy::Never);
             }
         }
@@ -97,7 +98,7 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
     let other = good.iter().find(|(_, record)| record.is_another(meta));
     for (generation, record) in last.into_iter().chain(other) {
         match &record.image {
-            // The present one is of the files.
+            // The images of the present generation come from its files.
             image if image.is_empty() => unknown |= *generation != meta.generation,
             image => {
                 unknown |= image.partial;
@@ -115,7 +116,7 @@ fn kept_of(entry: &WorkloadEntry) -> KeptOfUser {
     }
 }
 
-/// Tells of a machine's disk that runs short or does no more, and of images that it removed.
+/// Writes events of a machine whose disk runs short or recovers, and of images that it removed.
 pub(super) fn care_events(
     draft: &mut Draft<'_>,
     group: &mut Group,
@@ -161,16 +162,16 @@ pub(super) fn care_events(
     }
 }
 
-/// The condition of a machine whose disk space runs short.
+/// The condition of a machine that is short of disk space.
 pub(super) fn pressure(conditions: &[Condition]) -> Option<&Condition> {
     let mut conditions = conditions.iter();
     conditions.find(|one| one.kind == DISK_PRESSURE && one.status)
 }
 
-/// What [`super::Snapshot`] has of it, by machine.
+/// [`KeptImages`] in [`super::Snapshot`], by machine.
 pub type KeptByMachine = BTreeMap<String, Stored<KeptImages>>;
 
-/// What a report says of it, without what a machine could make long.
+/// The report's removed images, bounded in length since the machine chooses their texts.
 pub(super) fn removed(report: Option<&ImagesRemoved>) -> Option<ImagesRemoved> {
     report.map(ImagesRemoved::bounded)
 }

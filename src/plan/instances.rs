@@ -1,4 +1,4 @@
-//! What a new instance is given: its id, address, user and assignment.
+//! New instances: id, address, user and assignment.
 
 pub(crate) mod address;
 pub(crate) mod create;

@@ -2,7 +2,8 @@
 //!
 //! Architecture invariant: no input or output, no clock, no await (ARCHITECTURE.md, invariant 1).
 
-// Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
+// Tests encode JSON in places; the build without tests is what keeps `serde_json::to_vec` and its
+// like out.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod draft;
@@ -57,22 +58,21 @@ pub use secrets::{
 pub use snapshot::*;
 pub use volumes::{Held, users_of};
 
-/// What every leader seeds its plans with, and who looks ahead: so what is shown is what then comes.
+/// The seed of every leader's plans and of previews: a preview shows what the leader then does.
 pub const SEED: u64 = 0;
 
 /// Decides what to write now.
 ///
-/// The same snapshot, reports, time and seed give the same plan. The changes are to be committed
-/// in their order, each with the leader's fence; after that the caller waits until a snapshot
-/// shows them before it plans again.
+/// The same snapshot, reports, time and seed give the same plan. The caller commits the changes in
+/// their order, each with the leader's fence, and plans again only when a snapshot shows them.
 ///
-/// What does not fit into one transaction is not among the changes: its object is left as it is, and the plan is
-/// made anew without it.
+/// A change that does not fit into one transaction is left out: its object is left as it is, and
+/// the plan is made anew without it.
 pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64) -> Plan {
     let mut frozen = frozen::Frozen::default();
     loop {
         let mut plan = plan_without(snapshot, observed, (now, seed), &frozen);
-        // Each time it goes round there is one object more to leave out.
+        // Each iteration leaves out at least one more object.
         if frozen.extend(&plan.frozen) {
             continue;
         }
@@ -84,7 +84,8 @@ pub fn plan(snapshot: &Snapshot, observed: &Observed, now: Timestamp, seed: u64)
     }
 }
 
-/// One plan that leaves these objects as they are; in its `frozen` stand those that have to be left besides.
+/// One plan that leaves the `frozen` objects as they are; the plan's `frozen` lists those that have
+/// to be left as well.
 fn plan_without(
     snapshot: &Snapshot,
     observed: &Observed,
@@ -115,8 +116,8 @@ fn plan_without(
     let callers = draft.count();
     crate::services::service_addresses::plan_balance(&mut draft, &statuses, &services);
     crate::services::dns::plan_dns(&mut draft, &statuses, &services);
-    // Not all may fit into one transaction, and the leader may die between two: what is to stop has lost
-    // its callers by then.
+    // These changes may need several transactions, and the leader may die between two: instances
+    // being stopped have lost their callers by then.
     draft.put_before(workloads, callers);
     crate::volumes::moves::plan_moves(&mut draft, &statuses);
     crate::volumes::removals::plan_removals(&mut draft, &statuses);
@@ -128,7 +129,7 @@ fn plan_without(
     draft.finish()
 }
 
-/// A namespace that is to go goes when its last workload is gone.
+/// Deletes a namespace that is being deleted once its last workload is gone.
 fn plan_namespaces(draft: &mut draft::Draft<'_>) {
     let snapshot = draft.snapshot;
     for (name, stored) in snapshot

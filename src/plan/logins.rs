@@ -1,8 +1,9 @@
-//! Names and passwords for registries: what is stored of them, and how an instance's machine gets those that pulls of
-//! its images need.
+//! Credentials for registries: how they are stored, and how an instance's machine gets those that
+//! it needs to pull its images.
 //!
-//! They are stored for a namespace and a registry, or a part of one, sealed as secrets are. An assignment has what its
-//! images need, and follows what is stored: they are no part of a version, so that another password replaces nothing.
+//! They are stored sealed, as secrets are, for a namespace and a registry or a path of one. An
+//! assignment has the credentials for its images and follows the stored ones: they are no part of a
+//! version, so that a new password replaces no instance.
 
 use kat_types::registry::LoginRecord;
 use std::collections::BTreeMap;
@@ -26,15 +27,17 @@ use kat_types::{
     resource::secret::SecretValues,
 };
 
-/// Lowest schema of an assignment with credentials: agents of before pull without any.
+/// Lowest schema of an assignment with credentials: agents that know only lower ones pull without
+/// any.
 pub(super) const LOGINS_SCHEMA: u32 = 6;
-/// Most bytes of the credentials of an instance, as they are stored: its assignment is one value of the store.
+/// Maximum bytes of an instance's credentials as stored: its assignment is one value of the store.
 const MOST_BYTES: usize = 64 << 10;
-/// What the values of one registry are called on the way to a machine.
+/// Keys of one registry's values in the assignment.
 const USERNAME: &str = "username";
 const PASSWORD: &str = "password";
 
-/// What is sealed for one version of one registry's credentials of a namespace opens in no other place.
+/// The context of sealing: credentials sealed for one version of one registry's record in a
+/// namespace do not open in any other place.
 fn context(namespace: &str, place: &LoginPlace, record: &LoginRecord) -> Vec<u8> {
     let (place, version) = (place.to_string(), record.version.to_string());
     let parts = ["registry", namespace, &place, &record.uid, &version];
@@ -46,7 +49,7 @@ fn name(namespace: &str, place: &LoginPlace) -> String {
 }
 
 impl Sealing {
-    /// Puts name and password into a record, whose other fields say of what.
+    /// Seals name and password into `record`, whose other fields say what they are for.
     ///
     /// # Errors
     /// [`SealingError`].
@@ -70,7 +73,7 @@ impl Sealing {
         })
     }
 
-    /// Name and password of a record.
+    /// Opens the name and password of a record.
     ///
     /// # Errors
     /// [`SealingError`].
@@ -97,7 +100,7 @@ impl Sealing {
 /// A stored login and what it is for.
 type Found<'s> = (&'s LoginPlace, &'s Stored<LoginRecord>);
 
-/// What a namespace has for these images, by the key of Podman's file.
+/// The logins of a namespace for these images, by the key in Podman's file.
 fn found<'s, 'i>(
     snapshot: &'s Snapshot,
     namespace: &str,
@@ -115,7 +118,7 @@ fn found<'s, 'i>(
     found.collect()
 }
 
-/// What a namespace has for an image, to ask its registry with.
+/// The opened logins of a namespace for an image, to query its registry with.
 ///
 /// # Errors
 /// [`SealingError`].
@@ -140,7 +143,7 @@ fn versions(found: &BTreeMap<String, Found<'_>>) -> BTreeMap<String, SecretVersi
         .collect()
 }
 
-/// What an instance's machine is to have for these images.
+/// The credentials for these images, sealed for an instance's machine.
 fn sealed_for<'i>(
     snapshot: &Snapshot,
     namespace: &str,
@@ -175,7 +178,7 @@ fn sealed_for<'i>(
     deliver(snapshot, Purpose::Logins, machine, versions(&found), open).map(Some)
 }
 
-/// Opens on its machine what [`Assignment::logins`] has, by the key of Podman's file.
+/// Opens [`Assignment::logins`] on its machine: credentials by the key in Podman's file.
 ///
 /// # Errors
 /// [`SealingError`].
@@ -202,7 +205,7 @@ pub fn open_logins(
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Lowest schema that an agent must know to pull these images.
+    /// Lowest assignment schema that an agent must know to pull these images.
     pub(super) fn logins_schema<'i>(&self, images: impl IntoIterator<Item = &'i str>) -> u32 {
         match found(self.draft.snapshot, &self.key.namespace, images).is_empty() {
             true => 1,
@@ -210,7 +213,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Credentials for a new instance's images; nothing where they can't be sealed, which the status then says.
+    /// Credentials for a new instance's images; `None` if they can't be sealed, which the status
+    /// then says.
     pub(super) fn sealed_logins<'i>(
         &mut self,
         images: impl IntoIterator<Item = &'i str>,
@@ -230,8 +234,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Gives instances the credentials that there are now, where these are others than they have. What can't be sealed
-    /// stays as it was: nothing that runs needs it.
+    /// Updates the credentials of instances that have other ones than are stored. If they can't be
+    /// sealed, the old ones stay: a running instance does not need them.
     pub(super) fn follow_logins(&mut self, all: &[LiveInstance<'_>]) {
         let snapshot = self.draft.snapshot;
         let namespace = &self.key.namespace;

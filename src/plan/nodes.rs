@@ -1,4 +1,4 @@
-//! Machines: who joins, who is lost, drained or leaving, and what is said of each.
+//! Machines: admission, endpoints, loss, drain, deletion and status.
 
 pub(crate) mod admission;
 pub(crate) mod drain;

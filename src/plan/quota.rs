@@ -1,4 +1,4 @@
-//! What a namespace uses of its quotas, and whether a change may make that more.
+//! Use of a namespace's quotas, and whether a change may increase it.
 
 use super::{Snapshot, WorkloadEntry, rollout::replicas};
 use kat_types::resource::{Amounts, Bytes, Container, Counted, MilliCpu, WorkloadSpec};
@@ -21,16 +21,15 @@ pub const OF_DEPLOY_TOKENS: Amounts = Amounts {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the quota `{word}` of namespace `{namespace}` is {quota}: {used} used now, and {asked} with this", word = counted.word())]
 pub struct QuotaExceeded {
-    /// Whose quota.
+    /// The namespace with the quota.
     pub namespace: String,
-    /// Which quota.
     pub counted: Counted,
     quota: String,
     used: String,
     asked: String,
 }
 
-/// What one workload takes of its namespace's quotas.
+/// The amounts of its namespace's quotas that one workload uses.
 pub fn amounts_of_workload(spec: &WorkloadSpec, file_bytes: usize) -> Amounts {
     let instances = u64::from(replicas(spec));
     let whole = Container::together(&spec.container, &spec.init_containers, &spec.sidecars);
@@ -53,7 +52,7 @@ fn number(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// What a stored workload takes, with the volumes that it has left.
+/// The amounts that a stored workload uses, with the volumes that it has left.
 fn of_entry(snapshot: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry) -> Amounts {
     let file_bytes = entry.files.values().map(|file| file.value.len()).sum();
     let mut amounts = match &entry.parsed {
@@ -67,13 +66,13 @@ fn of_entry(snapshot: &Snapshot, key: &WorkloadKey, entry: &WorkloadEntry) -> Am
     amounts
 }
 
-/// Volumes that were made for this workload and are not removed.
+/// Number of volumes that were made for this workload and are not removed.
 fn kept_volumes(snapshot: &Snapshot, key: &WorkloadKey) -> u64 {
     let volumes = snapshot.volumes.keys();
     number(volumes.filter(|volume| volume.workload == *key).count())
 }
 
-/// What a namespace uses.
+/// The amounts that a namespace uses.
 pub fn used_by_namespace(snapshot: &Snapshot, namespace: &str) -> Amounts {
     let count = |count: usize| Some(number(count));
     let secrets = || {
@@ -106,7 +105,7 @@ pub fn used_by_namespace(snapshot: &Snapshot, namespace: &str) -> Amounts {
     used
 }
 
-/// Refuses an apply of a workload that takes `wanted`.
+/// Refuses an apply of a workload that uses `wanted` if that exceeds a quota.
 ///
 /// # Errors
 /// As [`check_growth`].
@@ -131,8 +130,8 @@ pub fn check_workload(
     check_growth(snapshot, &key.namespace, defaults, &before, &after)
 }
 
-/// Refuses a change after which something of the namespace would take `after` instead of `before`, where that is
-/// more and exceeds a quota. What exceeds a quota already stays.
+/// Refuses a change that raises the namespace's use from `before` to `after` if that is more and
+/// exceeds a quota. Use that exceeds a quota already may stay.
 ///
 /// # Errors
 /// The first quota that would be exceeded.

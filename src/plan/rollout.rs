@@ -1,10 +1,10 @@
-//! How a new version takes the place of another (RFC001-KAT 4.5): how many at once, when one has
-//! shown that it works, how far it is, and when it has stalled.
+//! Rollouts (RFC001-KAT 4.5): how many instances are replaced at once, when a new version counts as
+//! working, how far a rollout is, and when it has stalled.
 //!
-//! A *pair* is a slot in which a successor stands beside what it replaces. With `maxSurge` of 1 and
-//! more there are as many pairs at most; with 0 a slot is emptied and filled again, one after the
-//! other; Simultaneous empties all of them first. A slot whose instance of the new version does not
-//! work counts as a pair for as long, so that a version that fails reaches so many slots and no more.
+//! A *pair* is a slot in which a successor stands beside its predecessor. With `maxSurge` of 1 and
+//! more there are as many pairs at most. With 0 one slot after the other is emptied and filled
+//! again. Simultaneous empties all slots first. A slot whose instance of the new version does not
+//! work counts as a pair for as long, so that a failing version reaches a limited number of slots.
 
 pub(crate) mod budget;
 pub(crate) mod rollback;
@@ -27,11 +27,11 @@ use kat_types::{
     resource::{MaxSurge, UpdateStrategyType, WorkloadSpec, WorkloadType},
 };
 
-/// An instance without a health check has shown that it works when its program has run for so long:
-/// most that fail do so at their start.
+/// An instance without a health check counts as working once its program has run for this long:
+/// most programs that fail do so at their start.
 pub(super) const SETTLED: Duration = Duration::from_secs(3);
 
-/// What began then had run for long enough at this time.
+/// Whether a program that began at `since` has run for [`SETTLED`] at `now`.
 pub(super) fn has_run(since: Timestamp, now: Timestamp) -> bool {
     time_from(since, now) >= SETTLED
 }
@@ -40,10 +40,10 @@ fn time_from(since: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(since)).unwrap_or_default()
 }
 
-/// What `spec.updateStrategy` comes to.
+/// The effect of `spec.updateStrategy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Strategy {
-    /// Most pairs at once; with `stops_first` most slots that are empty at once.
+    /// Maximum number of pairs at once; with `stops_first`, of slots that are empty at once.
     pub(super) at_once: usize,
     /// The old instance of a slot ends before the new one starts.
     pub(super) stops_first: bool,
@@ -52,7 +52,8 @@ pub(super) struct Strategy {
 }
 
 impl Strategy {
-    /// `in_place` says that an instance, or what it is to replace, has what two can't have at once.
+    /// `in_place` says that an instance, or its predecessor, uses something that two instances
+    /// can't have at once.
     pub(super) fn of(spec: &WorkloadSpec, replicas: u32, in_place: bool) -> Self {
         let surge = match spec.update_strategy.rolling.max_surge {
             MaxSurge::Count(count) => u64::from(count),
@@ -67,14 +68,13 @@ impl Strategy {
     }
 }
 
-/// An instance of this workload may change data that outlives it, or has something of its machine that two can't
-/// have at once.
+/// Whether an instance of this workload may change data that outlives it, or uses something of its
+/// machine that two instances can't have at once.
 pub(super) fn in_place(spec: &WorkloadSpec) -> bool {
     writes_data(spec) || spec.together().has_machine_things()
 }
 
-/// How instances of a workload take each other's place, in words: `at most 1 at a time, each stops when its
-/// successor is healthy`.
+/// The update strategy in words: `at most 1 at a time, each stops when its successor is healthy`.
 pub fn in_words(spec: &WorkloadSpec) -> String {
     let Strategy {
         at_once,
@@ -96,7 +96,7 @@ pub fn in_words(spec: &WorkloadSpec) -> String {
     }
 }
 
-/// Wanted instances.
+/// Wanted number of instances; 0 for a Job and a DaemonService, which are not planned.
 pub(super) fn replicas(spec: &WorkloadSpec) -> u32 {
     match spec.kind {
         WorkloadType::Service => spec.replicas.unwrap_or(1),
@@ -105,7 +105,7 @@ pub(super) fn replicas(spec: &WorkloadSpec) -> u32 {
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// It is healthy, and where no health check says so, it has been running for a while.
+    /// The instance is healthy and, without a health check, has run for [`SETTLED`].
     pub(super) fn is_settled(&mut self, live: &LiveInstance<'_>) -> bool {
         if !live.healthy() {
             return false;
@@ -124,8 +124,9 @@ impl WorkloadPlanner<'_, '_, '_> {
         false
     }
 
-    /// The instance that keeps a slot needs its predecessors no more. One of the same version has
-    /// shown elsewhere that it works.
+    /// Whether the instance that keeps a slot makes its predecessors unnecessary. If all of them
+    /// are of the wanted version, it is a move: the version has shown elsewhere that it works, and
+    /// being healthy is enough.
     pub(super) fn has_taken_over(&mut self, best: &LiveInstance<'_>, here: &Slot<'_, '_>) -> bool {
         let moved = here.predecessor().is_some() && here.predecessors().all(|live| live.current);
         if moved {
@@ -135,14 +136,14 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// A rollout starts nothing new: it was paused, or goes nowhere.
+    /// The rollout starts nothing new: it is paused or has stalled.
     pub(super) fn is_held(&self) -> bool {
         let stalled = self.record.rollout.as_ref().is_some_and(|one| one.stalled);
         self.entry.meta.value.paused || stalled
     }
 
-    /// Notes how far the present generation is; true where the workload went back to another one,
-    /// and nothing else is to be done on this snapshot.
+    /// Updates the rollout record of the present generation. Returns true if the workload was
+    /// rolled back to another generation; the caller then does nothing else with this snapshot.
     pub(super) fn follow(&mut self, parsed: &ParsedWorkload, all: &[LiveInstance<'_>]) -> bool {
         let now = self.draft.now;
         let meta = &self.entry.meta.value;
@@ -151,7 +152,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let mut healthy = BTreeSet::new();
         let mut old = 0;
         for live in all.iter().filter(|live| live.wanted()) {
-            // Of each, for it is looked at again when it has.
+            // Called for every instance, since it schedules a wake-up for one that has not settled.
             let settled = self.is_settled(live);
             if !live.current {
                 old += 1;
@@ -166,7 +167,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         let before = self.record.rollout.take();
         let mut before = before.filter(|one| one.generation == meta.generation);
         if let Some(progressed) = before.as_mut().and_then(|one| one.progressed.as_mut()) {
-            // The clock of another leader may be ahead.
+            // The leader that wrote the time may have a clock that is ahead of this one's.
             *progressed = now.min(*progressed);
         }
         let is_new = before.is_none();
@@ -199,7 +200,8 @@ impl WorkloadPlanner<'_, '_, '_> {
             if is_whole && !stopping {
                 self.finish(&mut rollout, replicas);
             } else if meta.paused || is_whole || self.moving.is_some() {
-                // Where nothing but the end of the old ones is missing, they may take their time.
+                // The deadline does not run while the rollout is paused, while data moves, or when
+                // only the end of old instances is missing.
                 (rollout.progressed, rollout.stalled) = (None, false);
             } else if progress || rollout.progressed.is_none() {
                 (rollout.progressed, rollout.stalled) = (Some(now), false);
@@ -209,7 +211,8 @@ impl WorkloadPlanner<'_, '_, '_> {
             let spec = &parsed.workload.spec.update_strategy;
             let deadline = Duration::from_secs(u64::from(spec.progress_deadline_seconds));
             let left = deadline.saturating_sub(time_from(since, now));
-            // A leader that has just begun does not know yet what its machines have done meanwhile.
+            // For one node loss timeout a new leader may not have heard of the progress that its
+            // machines have made meanwhile.
             let unheard =
                 loss::timeout(self.draft.snapshot).saturating_sub(self.around.leading_for);
             match left.max(unheard) {
@@ -223,7 +226,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         stalled && parsed.workload.spec.update_strategy.auto_rollback && self.go_back(all)
     }
 
-    /// The generation is wholly healthy: from now on it is one to go back to.
+    /// Records that all instances of the generation are healthy, so that a rollback may return to
+    /// it.
     fn finish(&mut self, rollout: &mut RolloutRecord, replicas: u32) {
         (rollout.done, rollout.stalled) = (true, false);
         let generation = rollout.generation;
@@ -232,7 +236,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.workload_event(EventKind::Normal, EventReason::RolloutCompleted, message);
         }
         if replicas == 0 {
-            // Nothing has shown that it works.
+            // Without replicas nothing has shown that the generation works.
             return;
         }
         let kept = &self.entry.archive;
@@ -242,7 +246,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.record.good.push(generation);
     }
 
-    /// An event says that it has stalled, once.
+    /// Writes an event when the workload becomes Stalled, once.
     pub(super) fn tell_stalled(&mut self, before: &WorkloadStatusRecord) {
         let status = &self.record.status;
         if status.phase != WorkloadPhase::Stalled || before.status.phase == WorkloadPhase::Stalled {

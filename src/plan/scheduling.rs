@@ -1,4 +1,4 @@
-//! Where an instance goes, and what of a machine is taken.
+//! Choice of a machine for an instance, and what of each machine is in use.
 
 pub(crate) mod devices;
 pub(crate) mod host_ports;

@@ -1,5 +1,5 @@
-//! One workload's part of a plan: its instances as they are, what `converge` makes of them, its
-//! status, and its end.
+//! The plan of one workload: the state of its instances, the steps of `converge`, its status, and
+//! its deletion.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,7 +37,7 @@ use kat_types::{
     stored::WorkloadKey,
 };
 
-/// What all workloads of a plan look at.
+/// The part of a plan's input that all workloads share.
 #[derive(Clone, Copy)]
 pub(super) struct ClusterView<'b> {
     pub(super) statuses: &'b BTreeMap<String, NodeStatusRecord>,
@@ -46,7 +46,7 @@ pub(super) struct ClusterView<'b> {
     pub(super) leading_for: Duration,
 }
 
-/// Brings one workload closer to what is wanted of it.
+/// Brings one workload a step closer to its desired state.
 pub(super) fn plan_workload<'a>(
     draft: &mut Draft<'a>,
     machines: &mut Machines<'a>,
@@ -72,8 +72,8 @@ pub(super) fn plan_workload<'a>(
             let assignment = &instance.assignment.value;
             let lost = losses.is_replaced(&instance.node);
             let fenced = lost && assignment.on_partition == OnPartition::Stop;
-            // Of what writes data nobody can say that it ended, unless its machine has stopped it; and what has
-            // its data on that machine is nothing without it.
+            // An instance that writes data may still run unless its machine has stopped it, and one
+            // whose data is on that machine is useless elsewhere.
             let pinned = volumes::is_pinned(draft, key, assignment, statuses);
             let waits = (assignment.writes_data() && !fenced) || pinned;
             let record = status.and_then(|status| status.instances.get(id)).cloned();
@@ -123,7 +123,7 @@ pub(super) fn plan_workload<'a>(
         return pass.write_frozen(&all, &frozen);
     }
     if let Some((key, cause)) = pass.next_is_not_writable(&all) {
-        // The plan is made anew, and leaves the workload as it is.
+        // The plan is made anew, and then leaves the workload as it is.
         return pass.draft.refuse(pass.key, key, cause);
     }
     pass.confirm_stopped(&all);
@@ -140,7 +140,7 @@ pub(super) fn plan_workload<'a>(
         pass.finish_deletion(&all);
     } else if let Ok(parsed) = &entry.parsed {
         if pass.follow_secrets(&all) || pass.follow(parsed, &all) {
-            // Its files are others now: the next plan sees them.
+            // The rollback has changed the files: the next plan sees them.
             return;
         }
         pass.converge(parsed, &all);
@@ -148,11 +148,11 @@ pub(super) fn plan_workload<'a>(
     if !meta.deleting {
         pass.follow_logins(&all);
     }
-    // What runs of a workload that can't be read is left alone; its status says why.
+    // Instances of a workload whose files can't be read are left alone; the status says why.
     pass.write_status(&all);
 }
 
-/// The work on one workload.
+/// The plan of one workload while it is made.
 pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) draft: &'d mut Draft<'a>,
     pub(super) machines: &'d mut Machines<'a>,
@@ -162,18 +162,18 @@ pub(super) struct WorkloadPlanner<'d, 'a, 'b> {
     pub(super) group: Group,
     pub(super) record: WorkloadStatusRecord,
     pub(super) unschedulable: Option<String>,
-    /// Why an instance is not placed that uses secrets.
+    /// Why an instance that uses secrets is not placed.
     pub(super) secret_trouble: Option<SecretTrouble>,
-    /// Why something can't leave a machine that is drained.
+    /// Why an instance can't leave a drained machine.
     pub(super) stuck: Option<String>,
-    /// How far its data is that is on its way to another machine.
+    /// How far the move of the workload's data to another machine is.
     pub(super) moving: Option<String>,
     /// Machines that may have something of a deleted workload's user.
     left: Vec<&'b str>,
 }
 
 impl<'a> WorkloadPlanner<'_, 'a, '_> {
-    /// Takes away the assignments whose machine confirms that nothing of them is left.
+    /// Deletes the assignments of instances that their machine confirms as stopped.
     fn confirm_stopped(&mut self, all: &[LiveInstance<'_>]) {
         for live in all.iter().filter(|live| !live.wanted()) {
             let stopped = live
@@ -187,7 +187,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// Asks for an instance to be stopped. It stays assigned, with its address, until its machine
+    /// Requests that an instance is stopped. It stays assigned, with its address, until its machine
     /// confirms.
     pub(super) fn stop(&mut self, live: &LiveInstance<'_>, reason: &str) {
         let assignment = Assignment {
@@ -196,7 +196,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             ..Assignment::clone(live.assignment)
         };
         let assignment = match self.is_frozen() {
-            // Whatever it carries, that it is to stop can be written.
+            // Without files, secrets and credentials, the stop can always be written.
             true => Assignment {
                 carried: None,
                 secrets: None,
@@ -217,7 +217,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         self.flush_if_full();
     }
 
-    /// The workload's keys go when no machine has anything of it any more.
+    /// Deletes the workload's keys once no machine has anything of it.
     fn finish_deletion(&mut self, all: &[LiveInstance<'_>]) {
         let index = self.entry.meta.value.index;
         self.left = self
@@ -257,13 +257,13 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         self.record.gone = true;
     }
 
-    /// Something of the workload cannot be written.
+    /// Whether a change of the workload cannot be written.
     pub(super) fn is_frozen(&self) -> bool {
         self.draft.frozen.workload(self.key).is_some()
     }
 
-    /// The instance that is to be replaced by one that cannot be written, and why. What is replaced in place stops
-    /// first: once it has stopped, it would be too late to see that.
+    /// The instance that is to be replaced by one that cannot be written, and why. With in-place
+    /// replacement the old instance stops first, and after that it would be too late to find out.
     fn next_is_not_writable(&self, all: &[LiveInstance<'_>]) -> Option<(String, NotWritableCause)> {
         let meta = &self.entry.meta.value;
         if meta.deleting || meta.paused {
@@ -280,7 +280,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         Some((keys::desired_instance(replaced.node, replaced.id), cause))
     }
 
-    /// The status alone: why nothing of the workload is started, stopped or moved.
+    /// Writes only the status, which says why nothing of the workload is started, stopped or moved.
     fn write_frozen(&mut self, all: &[LiveInstance<'_>], frozen: &NotWritable) {
         let WorkloadKey { namespace, name } = self.key;
         let stored_at = keys::workload_status(namespace, name);
@@ -319,7 +319,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         self.draft.commit(group, reason, Vec::new());
     }
 
-    /// The wanted instances that have shown that they work. The plan is made again when others may have.
+    /// Ids of the wanted instances that are settled. Schedules a new plan for when others may be.
     fn settled<'l>(&mut self, all: &'l [LiveInstance<'_>]) -> BTreeSet<&'l str> {
         let mut settled = BTreeSet::new();
         for live in all.iter().filter(|live| live.wanted()) {
@@ -383,14 +383,14 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// Before large values are put: what is gathered goes first where both would be too much for one transaction.
+    /// Commits the gathered operations if `bytes` more would be too much for one transaction.
     pub(super) fn make_room(&mut self, bytes: usize) {
         if Draft::has_no_room(&self.group, bytes) {
             self.flush(true);
         }
     }
 
-    /// Commits what is gathered, with the count of the instances made so far.
+    /// Commits the gathered operations, with the count of the instances made so far.
     fn flush(&mut self, with_record: bool) {
         let mut group = std::mem::take(&mut self.group);
         if with_record {
@@ -419,7 +419,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
     }
 }
 
-/// It has the init containers and sidecars of its files, which a leader of an earlier version leaves out.
+/// The assignment has the init containers and sidecars of its files, which a leader of an earlier
+/// version leaves out.
 fn has_others_of(assignment: &Assignment, entry: &WorkloadEntry) -> bool {
     let Ok(parsed) = &entry.parsed else {
         return true;

@@ -1,4 +1,4 @@
-//! Names and service addresses, and who serves behind them.
+//! DNS records and service addresses, and the instances that serve behind them.
 
 pub(crate) mod dns;
 pub(crate) mod service_addresses;

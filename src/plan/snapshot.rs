@@ -1,4 +1,5 @@
-//! What the leader decides from: the stored state at one revision, and what the agents report.
+//! The input of the leader's decisions: the stored state at one revision, and what the agents
+//! report.
 
 use std::{
     collections::BTreeMap,
@@ -39,16 +40,16 @@ use kat_types::{
 pub struct WorkloadEntry {
     /// Generation, hashes, index.
     pub meta: Stored<WorkloadMeta>,
-    /// The parsed files; an error when a stored file can't be read any more, with the reason.
+    /// The parsed files; the error says why a stored file can't be read any more.
     pub parsed: Result<Arc<ParsedWorkload>, String>,
     /// The files as written, by name, each with its revision.
     pub files: BTreeMap<String, Stored<Arc<str>>>,
-    /// What became of it.
+    /// Status as the leader last wrote it.
     pub status: Option<Stored<WorkloadStatusRecord>>,
-    /// The kept generations, the present one too.
+    /// The kept generations, including the present one.
     pub archive: BTreeMap<u64, Archived>,
-    /// Of a workload that is paused, and whose present version was never wholly healthy: the last version
-    /// that was.
+    /// The last version that was wholly healthy, for a workload that is paused and whose present
+    /// version never was.
     pub earlier: Option<EarlierVersion>,
 }
 
@@ -57,18 +58,17 @@ pub struct WorkloadEntry {
 pub struct EarlierVersion {
     /// The generation that has it.
     pub generation: u64,
-    /// Hash of what decides about the units.
+    /// Hash of everything that decides about the units.
     pub template_hash: String,
-    /// Its files.
     pub parsed: Arc<ParsedWorkload>,
-    /// What the registry said of its image.
+    /// What the registry answered about its image.
     pub image: ImageRecord,
 }
 
 impl WorkloadEntry {
-    /// Kept generations that go when this one is written: all but the last [`GENERATIONS`], the last
-    /// one that was wholly healthy, and the last such one that said or ran something else: whichever content
-    /// is written, there is one to go back to.
+    /// Kept generations to delete when generation `next` is written: all but the last
+    /// [`GENERATIONS`], the last one that was wholly healthy, and the last such one with other
+    /// content or images. So whichever content is written, there is a generation to return to.
     pub fn outdated(&self, next: u64) -> Vec<u64> {
         let good = self.status.iter().flat_map(|status| &status.value.good);
         let mut good = good.rev().filter_map(|good| {
@@ -98,7 +98,7 @@ impl WorkloadEntry {
 /// One kept generation of a workload.
 #[derive(Debug, Clone, Default)]
 pub struct Archived {
-    /// How it came to be; generations that were kept before this was written have none.
+    /// How the generation came to be; `None` for one that was kept before this record existed.
     pub record: Option<GenerationRecord>,
     /// The files as they were written, by name; shared with the store's copy.
     pub files: BTreeMap<String, Arc<KeyValue>>,
@@ -113,12 +113,12 @@ pub struct ParsedWorkload {
     pub load_balancer: Option<VirtualLoadBalancer>,
     /// The files that its volumes mount, as one text.
     pub carried: Option<Arc<str>>,
-    /// Bytes of the least assignment of it, once that was asked: files of a mebibyte take milliseconds.
+    /// Bytes of the least assignment of it, computed on first use: files of a mebibyte take
+    /// milliseconds.
     pub(super) least_assignment: Measured,
 }
 
 impl ParsedWorkload {
-    /// Of these files.
     pub fn new(
         workload: Workload,
         load_balancer: Option<VirtualLoadBalancer>,
@@ -133,12 +133,13 @@ impl ParsedWorkload {
     }
 }
 
-/// Something that follows from what stands beside it, and so makes no difference between two of them.
+/// A value that is derived from the fields beside it, and so makes no difference between two of
+/// them.
 #[derive(Debug, Default)]
 pub(super) struct Measured(pub(super) OnceLock<Result<usize, NotEncoded>>);
 
 impl Clone for Measured {
-    /// A copy may be changed.
+    /// The copy may be changed, so it measures anew.
     fn clone(&self) -> Self {
         Self::default()
     }
@@ -155,41 +156,40 @@ impl Eq for Measured {}
 /// A machine as stored.
 #[derive(Debug, Clone)]
 pub struct NodeEntry {
-    /// What was fixed or decided about it.
+    /// Identity, addresses, labels and decisions of users.
     pub registration: Stored<NodeRegistration>,
-    /// What became of it.
+    /// Status as the leader last wrote it.
     pub status: Option<Stored<NodeStatusRecord>>,
-    /// Its part of the overlay.
+    /// Its subnet of the overlay.
     pub subnet: Option<Ipv4Net>,
     /// WireGuard's public key, base64.
     pub public_key: Option<String>,
     /// `host:port` of its WireGuard.
     pub endpoints: Vec<String>,
-    /// How it is reached beside its addresses.
+    /// How it is reached besides its addresses.
     pub reach: Reach,
-    /// Confirms its list of assignments.
+    /// Meta of its list of assignments, which the agent confirms.
     pub desired: Stored<DesiredMeta>,
 }
 
 /// An assignment as stored.
 #[derive(Debug, Clone)]
 pub struct InstanceEntry {
-    /// The machine.
+    /// Name of its machine.
     pub node: String,
     /// Revision of the store at which the entry was created.
     pub created_revision: i64,
-    /// The assignment.
     pub assignment: Stored<Arc<Assignment>>,
 }
 
 /// A candidate of the leaders' election.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
-    /// Its key.
+    /// Its key in the store.
     pub key: String,
     /// Revision at which the key was created.
     pub create_revision: i64,
-    /// Its machine.
+    /// Name of its machine.
     pub candidate: String,
 }
 
@@ -206,55 +206,55 @@ pub struct Snapshot {
     pub cluster: ClusterConfiguration,
     /// `host:port` of the leader's API.
     pub leader_endpoint: Option<String>,
-    /// The machine that leads; nothing where a leader of version 0.1.0 wrote the endpoint.
+    /// Name of the leading machine; `None` if a leader of version 0.1.0 wrote the endpoint.
     pub leader_name: Option<String>,
-    /// Where machines answer, as it was last written.
+    /// Endpoints of machines, as last written.
     pub endpoints: Option<Stored<ClusterEndpoints>>,
     /// etcd's members, as the leader last saw them.
     pub members: Option<Stored<ClusterMembers>>,
-    /// How often the store was begun anew.
+    /// How often the store was started anew.
     pub store_epoch: Option<Stored<StoreEpoch>>,
-    /// What became of the leader's backups.
+    /// Status of the leader's backups.
     pub backup: Option<Stored<BackupRecord>>,
-    /// Who stands for election, who leads first.
+    /// Candidates of the election; the leader comes first.
     pub election: Vec<Standing>,
-    /// Revision at which a subnet was last given away.
+    /// Revision at which a subnet was last assigned.
     pub overlay_revision: i64,
     /// Namespaces by name.
     pub namespaces: BTreeMap<String, Stored<NamespaceRecord>>,
     /// Machines by name.
     pub nodes: BTreeMap<String, NodeEntry>,
-    /// Workloads.
     pub workloads: BTreeMap<WorkloadKey, Arc<WorkloadEntry>>,
     /// Assignments by instance.
     pub instances: BTreeMap<String, InstanceEntry>,
     /// Addresses by instance.
     pub allocations: BTreeMap<String, Stored<Allocation>>,
-    /// What is stored of services' addresses.
+    /// Service addresses, what is behind them, and host port numbers.
     pub services: BTreeMap<WorkloadKey, ServiceEntry>,
     /// Where the data of volumes lies.
     pub volumes: BTreeMap<VolumeKey, Stored<VolumeRecord>>,
-    /// By machine, the volumes that it is to remove.
+    /// By machine, the volumes whose data it has to remove.
     pub removals: BTreeMap<String, BTreeMap<VolumeKey, RemovalRecord>>,
     /// Secrets, sealed.
     pub secrets: BTreeMap<SecretKey, Stored<Arc<SecretRecord>>>,
     /// Credentials for registries, by namespace and what they are for.
     pub logins: BTreeMap<String, BTreeMap<LoginPlace, Stored<LoginRecord>>>,
-    /// Secrets and credentials that this version can't read; no key goes while there are any.
+    /// Number of secrets and credentials that this version can't read; no sealing key is deleted
+    /// while there are any.
     pub unread_secrets: usize,
-    /// The keys that seal them, by number.
+    /// The data keys that seal secrets and credentials, by number.
     pub sealing_keys: BTreeMap<u64, Stored<SealingKeyRecord>>,
-    /// What opens these.
+    /// Opens the data keys.
     pub sealing: Sealing,
-    /// By machine, the volumes that it is to send or to take.
+    /// By machine, the volumes that it has to send or receive.
     pub moves: BTreeMap<String, BTreeMap<VolumeKey, MoveRecord>>,
-    /// By machine, the images that it is to keep beside those of its instances.
+    /// By machine, the images that it has to keep besides those of its instances.
     pub kept_images: KeptByMachine,
     /// Owners of workload indexes.
     pub indexes: BTreeMap<u32, Stored<IndexRecord>>,
-    /// The index that was handed out last.
+    /// The index that was assigned last.
     pub last_index: Option<Stored<LastIndex>>,
-    /// DNS keys (whole), each with its revision.
+    /// DNS keys (whole paths), each with its revision.
     pub dns: BTreeMap<String, i64>,
     /// How registries are reached.
     pub registries: Option<Stored<RegistrySettings>>,
@@ -276,7 +276,7 @@ impl Snapshot {
         })
     }
 
-    /// The instance that has an address.
+    /// The instance that the address is allocated to.
     pub fn owner_of(&self, address: Ipv4Addr) -> Option<&str> {
         self.allocations
             .iter()
@@ -297,8 +297,7 @@ pub struct Observed {
 /// The last report of a machine.
 #[derive(Debug, Clone)]
 pub struct ReportedNode {
-    /// How long ago it came, by the leader's monotonic clock.
+    /// Time since it arrived, by the leader's monotonic clock.
     pub age: Duration,
-    /// The report.
     pub report: Arc<NodeReport>,
 }

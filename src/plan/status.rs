@@ -1,4 +1,4 @@
-//! What users see of a workload: phase, counts and conditions.
+//! The status of a workload: phase, counts and conditions.
 
 use std::collections::BTreeSet;
 
@@ -21,24 +21,24 @@ pub(super) struct Tally {
     live: u32,
     old: u32,
     trouble: Option<Trouble>,
-    /// Whose health check has not succeeded yet, and why.
+    /// The instance whose health check has not succeeded yet, and why.
     unchecked: Option<String>,
     unschedulable: Option<String>,
-    /// In one word.
+    /// The reason for `unschedulable`.
     not_placed: Reason,
-    /// How far its data is that is on its way to another machine.
+    /// How far the move of its data to another machine is.
     pub(super) moving: Option<String>,
-    /// What of it cannot be written, and why.
+    /// Why a change of it cannot be written.
     pub(super) not_writable: Option<String>,
-    /// What a deletion waits for.
+    /// What its deletion waits for.
     left: String,
 }
 
-/// What is the matter with an instance.
+/// The trouble of an instance.
 pub(super) struct Trouble {
     reason: String,
     message: String,
-    /// It is of the version that is wanted.
+    /// The instance is of the wanted version.
     current: bool,
 }
 
@@ -67,13 +67,13 @@ impl Trouble {
     }
 }
 
-/// The matter with an instance, rather with one of the version that is wanted.
+/// The trouble of an instance, preferably of one of the wanted version.
 pub(super) fn trouble(all: &[LiveInstance<'_>]) -> Option<Trouble> {
     let troubles = all.iter().filter_map(Trouble::of);
     troubles.max_by_key(|trouble| trouble.current)
 }
 
-/// Whose health check has not succeeded yet, and why.
+/// The id of an instance whose health check has not succeeded yet, with the message.
 pub(super) fn unchecked(live: &LiveInstance<'_>) -> Option<String> {
     let record = live.record.as_ref().filter(|record| is_unchecked(record))?;
     (live.wanted() && !live.away).then(|| format!("{}: {}", live.id, record.message))
@@ -84,7 +84,8 @@ fn is_unchecked(record: &InstanceRecord) -> bool {
 }
 
 impl Tally {
-    /// Ready are instances that have shown that they work: by their health check, or by having run for a while.
+    /// Counts an instance as ready if it is in `settled`: its health check succeeds, or it has run
+    /// long enough.
     pub(super) fn count(
         all: &[LiveInstance<'_>],
         settled: &BTreeSet<&str>,
@@ -119,7 +120,8 @@ impl Tally {
         for live in all {
             let wanted = live.assignment.wanted == kat_types::assignment::Wanted::Running;
             tally.live += 1;
-            // What is only to be stopped, on a machine that is away, holds nobody up.
+            // An instance that is only to be stopped, on a machine that does not answer, blocks
+            // nothing.
             tally.old += u32::from((!live.current || !wanted) && (wanted || !live.away));
             let ready = wanted && settled.contains(live.id);
             tally.ready += u32::from(ready);
@@ -128,13 +130,13 @@ impl Tally {
         tally
     }
 
-    /// No instance is placed, for another reason than machines.
+    /// Notes that no instance is placed, for another reason than machines.
     pub(super) fn is_not_placed(&mut self, reason: Reason, message: &str) {
         self.not_placed = reason;
         self.unschedulable = Some(message.to_owned());
     }
 
-    /// An instance is on a machine that is away; `why` nothing is moved from there.
+    /// Notes an instance on a machine that does not answer; `why` says why it is not replaced.
     pub(super) fn is_away(&mut self, live: &LiveInstance<'_>, why: Option<&str>) {
         let waits = live
             .waits
@@ -155,7 +157,7 @@ impl Tally {
     }
 }
 
-/// What of a workload is still on which machines: its instances, and then its user.
+/// What of a workload is left on which machines: its instances, and then its user.
 fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
     if all.is_empty() {
         let machines = left.join(", ");
@@ -170,7 +172,7 @@ fn still_there(all: &[LiveInstance<'_>], left: &[&str]) -> String {
     }
 }
 
-/// The status that follows from a tally; `since` is kept where a condition stays as it was.
+/// The status that follows from a tally. A condition that stays the same keeps its `since`.
 pub(super) fn workload_status(
     tally: &Tally,
     before: &WorkloadStatus,
@@ -215,7 +217,7 @@ pub(super) fn workload_status(
     }
 }
 
-/// Says that a service has no address of its own.
+/// The condition of a service that has no service address.
 pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timestamp) -> Condition {
     let mut earlier = before.conditions.iter();
     let since = earlier
@@ -230,7 +232,7 @@ pub(super) fn without_address(before: &WorkloadStatus, why: String, now: Timesta
     }
 }
 
-/// Says that the present generation was not asked for by anybody.
+/// The condition of a generation that an automatic rollback made.
 fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
     let generation = entry.meta.value.generation;
     let record = entry.archive.get(&generation)?.record.as_ref()?;
@@ -243,7 +245,7 @@ fn rolled_back(entry: &WorkloadEntry) -> Option<Condition> {
     })
 }
 
-/// Says that replicas may run different images under the same name.
+/// The condition of a workload whose replicas may run different images under the same name.
 fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
     let meta = &entry.meta.value;
     let mut images = meta.image.each();
@@ -260,7 +262,7 @@ fn unpinned(entry: &WorkloadEntry) -> Option<Condition> {
     })
 }
 
-/// Says that something can't leave a machine that is drained.
+/// The condition of a workload with an instance that can't leave a drained machine.
 pub(super) fn drain_blocked(before: &WorkloadStatus, why: &str, now: Timestamp) -> Condition {
     let mut earlier = before.conditions.iter();
     let since = earlier

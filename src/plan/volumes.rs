@@ -1,7 +1,9 @@
-//! Which machine holds the data of a volume (RFC001-KAT 4.7): an instance goes where its data is, or waits.
+//! Which machine holds the data of a volume (RFC001-KAT 4.7): an instance runs where its data is,
+//! or waits.
 //!
-//! The place is written down with the first instance and stays when that ends, is replaced, or its workload is
-//! deleted, until somebody asks for the data's removal. A volume base path that machines share pins nothing.
+//! The place is recorded with the first instance. It stays when that instance ends or is replaced,
+//! and when its workload is deleted, until the data's removal is requested. A volume base path that
+//! machines share pins nothing.
 
 pub(crate) mod moves;
 pub(crate) mod removals;
@@ -22,12 +24,12 @@ use kat_types::{
     volumes::VolumeMove,
 };
 
-/// Where the data of an instance's volumes lets it be.
+/// The machines that an instance may run on because of its volumes' data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Held<'a> {
-    /// The only machine, where it is one.
+    /// The only machine; `None` if the data does not pin the instance to one.
     pub on: Option<&'a str>,
-    /// Only a machine that has the shared volume base path.
+    /// Only a machine with the shared volume base path.
     pub shared: bool,
 }
 
@@ -37,8 +39,9 @@ pub(super) fn writes_data(spec: &WorkloadSpec) -> bool {
     volumes.any(|volume| volume.keeps_data() && spec.together().writes_to(&volume.name))
 }
 
-/// The volume of a slot whose place is written down; nothing for what is not mounted, and for what is the
-/// machine's own.
+/// The key of a slot's volume whose place is recorded: cluster storage, or a host path that KAT
+/// creates and `container` writes to. `None` for any other volume, and for one that `container`
+/// does not mount.
 fn tracked(
     workload: &WorkloadKey,
     volume: &Volume,
@@ -73,7 +76,7 @@ fn tracked(
     })
 }
 
-/// The record is of this very volume: its file may name another path now.
+/// The record is of this volume: its manifest may name another host path now.
 fn is_of(record: &VolumeRecord, volume: &Volume) -> bool {
     let path = volume.host_mount.as_ref().map(|host| &host.host_path);
     record.host_path.as_ref() == path
@@ -85,7 +88,7 @@ fn is_shared(statuses: &BTreeMap<String, NodeStatusRecord>, node: &str) -> bool 
         .is_some_and(|status| status.volume_shared)
 }
 
-/// Its data lies on its machine and nowhere else.
+/// The instance's data lies on its machine and nowhere else.
 pub(super) fn is_pinned(
     draft: &Draft<'_>,
     workload: &WorkloadKey,
@@ -105,7 +108,8 @@ pub(super) fn is_pinned(
 }
 
 impl<'a> WorkloadPlanner<'_, 'a, '_> {
-    /// Where an instance of a slot may be. An error is the reason why it can be nowhere now.
+    /// The machines that an instance of a slot may run on. An error is the reason why none is
+    /// possible now.
     pub(super) fn held(
         &self,
         volumes: &[Volume],
@@ -133,7 +137,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             }
             let made = record.made || place.is_some_and(|node| self.has_made(&key, node));
             if !made && !record.deleting && !self.is_claimed(&key, slot) {
-                // No instance has run with it: there is nothing that it could return to.
+                // No instance has run with the volume: there is no data to return to.
                 continue;
             }
             if record.deleting {
@@ -168,7 +172,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         Ok(held)
     }
 
-    /// This plan has placed it, or an instance of another slot is to have it.
+    /// This plan has placed the volume, or a wanted instance of another slot has it.
     fn is_claimed(&self, key: &VolumeKey, slot: u32) -> bool {
         let mut instances = self.draft.instances_of(self.key).iter();
         let another = instances.any(|(_, entry)| {
@@ -179,7 +183,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         another || self.draft.has_placed(key)
     }
 
-    /// The volumes of an instance that is placed on `node`, whose places are written down with it.
+    /// The volumes of an instance on `node`; records their places.
     pub(super) fn assigned_volumes(
         &mut self,
         volumes: &[Volume],
@@ -204,7 +208,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         assigned.collect()
     }
 
-    /// What has run has made its data; and what becomes of it in the end may be another thing now.
+    /// Records that volumes of instances that have run hold data, and the reclaim policy that the
+    /// manifest has now.
     pub(super) fn note_volumes(&mut self, all: &[LiveInstance<'_>]) {
         for live in all.iter().filter(|live| !live.away) {
             let phase = live.record.as_ref().map(|record| record.phase);
@@ -233,7 +238,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
                     volume.made = true;
                 }
             }
-            // Should its folder be gone one day, its machine does not begin with an empty one.
+            // The assignment says that the data was made: should its folder disappear one day, the
+            // machine does not start with an empty one.
             if live.wanted() && assignment != **live.assignment && !self.is_frozen() {
                 self.make_room_for(&assignment);
                 self.draft.update(&mut self.group, live.node, &assignment);
@@ -242,7 +248,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// What the file says now becomes of a volume, or this where it says nothing of it.
+    /// The reclaim policy of a volume in the manifest, or `otherwise` if the manifest does not name
+    /// it; `Retain` if the manifest can't be read.
     fn reclaim_of(&self, name: &str, otherwise: ReclaimPolicy) -> ReclaimPolicy {
         let Ok(parsed) = &self.entry.parsed else {
             return ReclaimPolicy::Retain;
@@ -252,20 +259,20 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         volume.map_or(otherwise, |volume| volume.reclaim)
     }
 
-    /// A machine says that it has made the folder.
+    /// The machine reports that it has created the volume's folder.
     fn has_made(&self, key: &VolumeKey, node: &str) -> bool {
         let status = self.around.statuses.get(node);
         let name = key.to_string();
         status.is_some_and(|status| status.made_volumes.contains(&name))
     }
 
-    /// Writes down where the data of a volume lies, if anything of that is new.
+    /// Records where the data of a volume lies, if that changed.
     fn write_down(&mut self, key: &VolumeKey, volume: &Volume, node: &str, made: bool) {
         let shares =
             volume.simple_cluster_storage.is_some() && is_shared(self.around.statuses, node);
         let before = self.draft.volume(key);
         let before = before.filter(|record| is_of(record, volume)).cloned();
-        // Data that is there does not move by itself; at most its machine turns out to share it.
+        // Existing data does not move by itself; at most its machine turns out to share it.
         let there = before.as_ref().filter(|before| before.made);
         let place = match there {
             Some(there) if there.node.as_deref() == Some(node) && shares => None,
@@ -297,7 +304,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// The data of a workload that is going: what is to go with it is marked. True while any is there.
+    /// Marks the data that is to be removed with a workload that is being deleted. Returns true
+    /// while the workload has any volume record.
     pub(super) fn give_up_volumes(&mut self) -> bool {
         let all = self.entry.meta.value.deletes_volumes;
         let records: Vec<(VolumeKey, VolumeRecord)> = self.draft.volumes_of(self.key);

@@ -1,7 +1,7 @@
-//! The election of RFC001-KAT 5.3, once for every store: a lease, a key of its own for each candidate
-//! below [`keys::ELECTION`], and the lowest create revision leads. The layout is that of etcd's
-//! own `concurrency` package, so `etcdctl elect` shows it too; its blocking RPC is not used,
-//! because a time limit of the connection would cut it and its answer lacks the fence.
+//! The election of RFC001-KAT 5.3, the same for every store: each candidate has a lease and its own
+//! key below [`keys::ELECTION`], and the key with the lowest create revision leads. The layout is
+//! that of etcd's `concurrency` package, so `etcdctl elect` shows it too. etcd's blocking RPC is
+//! not used, because a time limit of the connection would end it and its answer lacks the fence.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -28,16 +28,16 @@ pub struct Lease {
     pub ttl: Duration,
 }
 
-/// What an election needs beside the [`StateStore`].
+/// Operations that an election needs besides the [`StateStore`].
 #[async_trait]
 pub trait Leases: StateStore + Clone {
-    /// A new lease of about `ttl`.
+    /// Grants a new lease of about `ttl`.
     async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError>;
-    /// Renews it; `false` means that it is gone.
+    /// Renews a lease; returns `false` if it does not exist.
     async fn renew(&self, lease: i64) -> Result<bool, StoreError>;
-    /// Ends it, with its keys; fine if it is gone.
+    /// Revokes a lease and deletes its keys; no error if it does not exist.
     async fn revoke(&self, lease: i64) -> Result<(), StoreError>;
-    /// Creates a key that lives as long as the lease, unless it exists; its create revision.
+    /// Creates a key with the lease, unless the key exists; returns its create revision.
     async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError>;
 }
 
@@ -46,10 +46,10 @@ fn election_key(lease: i64) -> String {
     format!("{}{lease:x}", keys::ELECTION)
 }
 
-/// Lease of a candidate's key.
+/// The lease of a candidate's key.
 fn lease_of(key: &str) -> Option<i64> {
     let hex = key.strip_prefix(keys::ELECTION)?;
-    // Leases are 63 bit in etcd; `{:x}` of a negative one would still come back as itself.
+    // Leases have 63 bits in etcd; `{:x}` of a negative one would still be parsed as itself.
     u64::from_str_radix(hex, 16).ok().map(u64::cast_signed)
 }
 
@@ -80,7 +80,7 @@ pub async fn campaign<S: Leases>(
     }
 }
 
-/// One lease's worth of waiting for the leadership.
+/// Waits for the leadership for as long as one lease lives.
 async fn stand<S: Leases>(
     store: &S,
     candidate: &str,
@@ -125,8 +125,8 @@ async fn stand<S: Leases>(
     })
 }
 
-/// Waits until no candidate is ahead. What passes is tried again: the place in the queue is kept
-/// as long as the lease lives. Gives back when the store was asked that said so.
+/// Waits until no candidate is ahead. Passing errors are retried: the place in the queue is kept as
+/// long as the lease lives. Returns the time of the query that found no candidate ahead.
 async fn wait_for_turn<S: Leases>(
     store: &S,
     key: &str,
@@ -147,11 +147,11 @@ async fn wait_for_turn<S: Leases>(
 enum Wait {
     /// The store did not answer.
     Again(StoreError),
-    /// The own key is gone.
+    /// The candidate's own key is gone.
     Gone(StoreError),
 }
 
-/// Whether this candidate leads; if not, returns after the one ahead of it went.
+/// Whether this candidate leads; if not, returns after the key of the candidate ahead was deleted.
 async fn is_turn<S: Leases>(store: &S, key: &str, create_revision: i64) -> Result<bool, Wait> {
     let listing = store.list(keys::ELECTION).await.map_err(Wait::Again)?;
     if !listing
@@ -197,16 +197,16 @@ struct Keeper<S> {
     key: String,
     /// The key's create revision, once it is there.
     created: Arc<OnceLock<i64>>,
-    /// When the store was last asked for the key, and had it.
+    /// When the store was last queried for the key and had it.
     sure: watch::Sender<Instant>,
     lost: CancellationToken,
 }
 
 impl<S: Leases> Keeper<S> {
-    /// Keeps it alive until `lost` is cancelled, and cancels it when the lease is gone, when the
-    /// key is gone, or when nine tenths of the lease have passed since the last renewal that is known
-    /// to have worked was *sent*. The store counts from a later moment, so by this clock
-    /// (`CLOCK_MONOTONIC`) the lease can't have run out yet. Ends the lease at the end.
+    /// Keeps the lease alive until `lost` is cancelled, and revokes it at the end. Cancels `lost`
+    /// when the lease or the key is gone, or when nine tenths of the lease have passed since the
+    /// last successful renewal was *sent*. The store counts from a later moment, so by this clock
+    /// (`CLOCK_MONOTONIC`) the lease can't have expired yet.
     async fn run(self, asked: Instant) {
         let ttl = self.lease.ttl;
         let limit = ttl - ttl / 10;
@@ -252,13 +252,13 @@ impl<S: Leases> Keeper<S> {
             }
         }
         self.lost.cancel();
-        // Best effort: the next candidate need not wait for the lease's end.
+        // Best effort, so that the next candidate need not wait for the lease to expire.
         if let Err(error) = self.store.revoke(self.lease.id).await {
             tracing::debug!(key, "the lease was left to run out: {error:#}");
         }
     }
 
-    /// Whether the key is known to be gone; a store that does not answer says nothing.
+    /// Whether the key is known to be gone; no answer means that it is not known.
     async fn key_is_gone(&self) -> bool {
         let Some(created) = self.created.get() else {
             return false;
@@ -279,7 +279,7 @@ impl<S: Leases> Keeper<S> {
 pub async fn resign<S: Leases>(store: &S, leadership: &Leadership) -> Result<(), StoreError> {
     let lease = lease_of(&leadership.key)
         .ok_or_else(|| StoreError::Invalid(format!("{} is not an election key", leadership.key)))?;
-    // First: nothing may be decided any more once the next candidate can win.
+    // Cancelled first: this leader must decide nothing once the next candidate can win.
     leadership.lost.cancel();
     store.revoke(lease).await
 }

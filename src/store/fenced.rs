@@ -1,4 +1,5 @@
-//! Commits of the leader: a long list of changes, cut into transactions that each carry the fence.
+//! Commits of the leader: a long list of changes, split into transactions that each contain the
+//! fence.
 
 use super::{Committed, StateStore, StoreError};
 use kat_types::{
@@ -6,12 +7,12 @@ use kat_types::{
     transaction::{Compare, MAX_BYTES, MAX_OPERATIONS, Operation, TransactionSize},
 };
 
-/// Writes that must take effect together, and what must hold for them.
+/// Writes that must take effect together, and their conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Conditions beside the fence.
+    /// Conditions besides the fence.
     pub conditions: Vec<Compare>,
-    /// The writes; not split over transactions.
+    /// The writes; they are not split over transactions.
     pub operations: Vec<Operation>,
 }
 
@@ -24,17 +25,17 @@ impl From<Vec<Operation>> for Group {
     }
 }
 
-/// How far a commit came.
+/// Result of a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// Everything is written; the last write is at this revision (0 if there was nothing to do).
     Done(i64),
     /// A transaction was refused: the leadership is lost, or a condition of one of its groups did
-    /// not hold. The groups before it are written, it and all after it are not.
+    /// not hold. The groups before it are written; its own groups and all later ones are not.
     Refused {
-        /// How many groups are written.
+        /// Number of groups that are written.
         written: usize,
-        /// Index of the first group of the refused transaction. It ends before `end`.
+        /// Index of the first group of the refused transaction.
         first: usize,
         /// Index after the last group of the refused transaction.
         end: usize,
@@ -44,7 +45,8 @@ pub enum Outcome {
 /// Why a commit failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CommitError {
-    /// A group can't be written at all. Those before it are written, it and all after it are not.
+    /// A group can't be written at all. The groups before it are written; it and all later ones are
+    /// not.
     #[error(
         "change {index} ({key}) does not fit into one transaction: {operations} operations, \
          {bytes} bytes; at most {MAX_OPERATIONS} and {MAX_BYTES}, the fence included"
@@ -54,20 +56,20 @@ pub enum CommitError {
         index: usize,
         /// Its first key.
         key: String,
-        /// Its operations.
+        /// Number of its operations.
         operations: usize,
-        /// Its bytes.
+        /// Its size in bytes.
         bytes: usize,
     },
-    /// The store failed in the middle.
+    /// The store failed during the commit.
     #[error("after {written} of {total} changes: {source}")]
     Store {
-        /// How many groups are known to be written. What became of the next ones is unknown if
-        /// the store was not reachable.
+        /// Number of groups that are known to be written. The outcome of the next ones is unknown
+        /// if the store was not reachable.
         written: usize,
-        /// How many there were.
+        /// Number of all groups.
         total: usize,
-        /// What the store said.
+        /// Error of the store.
         source: StoreError,
     },
 }
@@ -86,10 +88,11 @@ pub async fn commit(
     write(store, fence, None, groups).await
 }
 
-/// As [`commit`], for what follows from what is stored. `turn` is the revision of [`keys::PLANNED`] in
-/// the copy that it was made of, and becomes that of the last transaction. Each transaction compares
-/// it and writes that key anew, so it is refused where the copy lacks what an earlier one wrote;
-/// and one whose answer was lost, and that arrives late, where another was written since.
+/// As [`commit`], for groups that were derived from stored state. `turn` is the revision of
+/// [`keys::PLANNED`] in the copy from which they were derived, and becomes that of the last
+/// transaction. Each transaction compares that key and writes it again. So a transaction is refused
+/// if the copy lacks an earlier write; and one whose answer was lost, and that arrives late, is
+/// refused if another was written since.
 ///
 /// # Errors
 /// [`CommitError`].
@@ -167,8 +170,9 @@ async fn write(
     }
 }
 
-/// Ranges of groups that go into one transaction each, up to the first group that none takes. A key that two groups
-/// write begins a new one: no transaction may hold a key twice.
+/// Ranges of groups that share a transaction, up to the first group that fits into none. A group
+/// with a key that an earlier group writes begins a new transaction, since no transaction may
+/// contain a key twice.
 fn cut(base: TransactionSize, groups: &[Group]) -> (Vec<(usize, usize)>, Option<CommitError>) {
     let mut pieces = Vec::new();
     let mut first = 0;

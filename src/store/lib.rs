@@ -21,21 +21,21 @@ pub use self::{
     mirror::{Mirror, MirrorState},
 };
 
-/// A prefix as it was at one revision of the store.
+/// All keys with a prefix at one revision of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Listing {
     /// The keys, in their order.
     pub items: Vec<KeyValue>,
-    /// The revision that the list shows; a watch goes on from the next one.
+    /// The revision of the list; a watch continues from the next one.
     pub revision: i64,
 }
 
 /// One change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// It was written.
+    /// The key was written.
     Put(KeyValue),
-    /// It was deleted.
+    /// The key was deleted.
     Delete {
         /// The whole key.
         key: String,
@@ -44,19 +44,19 @@ pub enum WatchEvent {
     },
 }
 
-/// The changes of one revision; a transaction's changes are never split.
+/// The changes of one revision; the changes of a transaction are never split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchBatch {
     /// Revision of the store after these changes.
     pub revision: i64,
-    /// The changes; empty for a progress note.
+    /// The changes; empty for a progress notification.
     pub events: Vec<WatchEvent>,
 }
 
-/// Changes as they come. It ends with an error; the caller lists and watches again.
+/// A stream of changes. It ends with an error; the caller then lists and watches again.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchBatch, StoreError>> + Send>>;
 
-/// What became of a transaction.
+/// Result of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Committed {
     /// Every condition held; the writes are at this revision.
@@ -65,30 +65,30 @@ pub enum Committed {
     No,
 }
 
-/// Why the store did not answer as asked.
+/// Why the store did not carry out a call.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
-    /// No answer, or an answer that says that the cluster can't serve now. Whether a write took
-    /// effect is unknown.
+    /// No answer, or an answer that the store can't serve now. Whether a write took effect is
+    /// unknown.
     #[error("the state store is not reachable: {0}")]
     Unavailable(String),
-    /// The revision asked for is gone; list again.
+    /// The requested revision is compacted; list again.
     #[error("revision {0} of the state store is compacted")]
     Compacted(i64),
-    /// The store says that this caller may not.
+    /// The store refuses this caller.
     #[error("the state store refuses: {0}")]
     Denied(String),
-    /// It takes no writes until it has room again; this one was not made.
+    /// The store takes no writes until it has room again; this write was not made.
     #[error("the state store is full, so nothing can be changed: {0}")]
     Full(String),
-    /// The key or the request can't be served, and trying again will not help.
+    /// The key or the request can't be served, and a retry will not help.
     #[error("the state store refuses the request: {0}")]
     Invalid(String),
 }
 
 impl StoreError {
-    /// Whether the same request may succeed later: the store could not serve or had no room, or the history that
-    /// was asked for is gone and a new list will do.
+    /// Whether the same request may succeed later: the store could not serve it or had no room, or
+    /// the requested history is compacted and a new list helps.
     pub fn is_passing(&self) -> bool {
         matches!(
             self,
@@ -107,24 +107,24 @@ pub struct Leadership {
     /// Cancelled when leadership is lost or resigned, and, by the local monotonic clock, before
     /// the lease can have run out.
     pub lost: CancellationToken,
-    /// When the store was last asked for the key, and had it: nobody else led before that. It is
-    /// asked five times in the life of a lease.
+    /// When the store was last queried for the key and had it: no other candidate led before that
+    /// time. The store is queried five times in the life of a lease.
     pub sure: watch::Receiver<Instant>,
 }
 
 impl Leadership {
-    /// How long ago it was sure that nobody else leads.
+    /// Time since it was last sure that no other candidate leads.
     pub fn unsure_for(&self) -> Duration {
         self.sure.borrow().elapsed()
     }
 
-    /// The condition that every transaction of this leader carries (ARCHITECTURE.md, invariant 2).
+    /// The condition that every transaction of this leader contains (ARCHITECTURE.md, invariant 2).
     pub fn fence(&self) -> Compare {
         Compare::CreateRevision(self.key.clone(), self.create_revision)
     }
 }
 
-/// RFC001-KAT 5.1's interface, with lists and watches that fit together.
+/// The interface of RFC001-KAT 5.1, with lists and watches that fit together.
 #[async_trait]
 pub trait StateStore: Send + Sync + 'static {
     /// One key, if it exists.
@@ -145,13 +145,12 @@ pub trait StateStore: Send + Sync + 'static {
         operations: &[Operation],
     ) -> Result<Committed, StoreError>;
 
-    /// Waits until this candidate is elected, however long that takes and whatever the store does
-    /// meanwhile; fails only where trying again will not help. The lease (whole seconds, at least
-    /// 1) is kept alive by the store until the leadership is lost or resigned. Dropping the future
-    /// withdraws the candidate.
+    /// Waits until this candidate is elected, whatever the store does meanwhile; fails only if a
+    /// retry will not help. The store keeps the lease (whole seconds, at least 1) alive until the
+    /// leadership is lost or resigned. Dropping the future withdraws the candidate.
     async fn campaign(&self, candidate: &str, lease: Duration) -> Result<Leadership, StoreError>;
 
-    /// Gives leadership up; the next candidate wins at once.
+    /// Resigns the leadership; the next candidate wins at once.
     async fn resign(&self, leadership: &Leadership) -> Result<(), StoreError>;
 
     /// The candidate that leads now.

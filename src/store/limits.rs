@@ -1,5 +1,5 @@
-//! What one transaction may hold. The same rules for every store, checked before anything is sent,
-//! so that a test against memory refuses what etcd would.
+//! Limits of a transaction. They are the same for every store and are checked before anything is
+//! sent, so that a test with the memory store refuses what etcd would refuse.
 
 use std::collections::BTreeSet;
 

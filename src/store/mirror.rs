@@ -1,9 +1,9 @@
-//! A copy of a prefix of the store that follows it: list, then watch, and again from the list when
+//! A copy of a prefix of the store that is kept up to date: list, then watch, and list again when
 //! the watch fails.
 //!
-//! The states are: *empty* (nothing listed yet), *confirmed* (a whole list, and a watch that goes
-//! on from it) and *stale* (the watch broke; what was known is kept). A list replaces everything at
-//! once, so nobody ever sees a part of one, and what the list lacks is gone.
+//! The states are *empty* (nothing listed yet), *confirmed* (a complete list, and a watch that
+//! continues from it) and *stale* (the watch broke, and the last content is kept). A list replaces
+//! everything at once, so readers never see a part of it, and keys that the list lacks are gone.
 //!
 //! A snapshot is cheap: it shares keys and values with the copy. While a snapshot is held, the
 //! next change copies the map's nodes, not the values.
@@ -23,26 +23,26 @@ use kat_types::{backoff::Backoff, transaction::KeyValue};
 /// Keys and their values.
 pub type Entries = BTreeMap<Arc<str>, Arc<KeyValue>>;
 
-/// Most revisions that are applied before they are shown, so that a long catch-up wakes readers
-/// once and not once for each revision.
+/// Maximum number of revisions that are applied before readers see them, so that a long catch-up
+/// wakes readers once and not for each revision.
 const MOST_BATCHES: usize = 256;
 
-/// The prefix as it was at one revision.
+/// All keys with the prefix at one revision.
 #[derive(Debug, Clone, Default)]
 pub struct MirrorState {
     /// Every key with the prefix.
     pub entries: Arc<Entries>,
-    /// The revision that the entries show; 0 before the first list.
+    /// The revision of the entries; 0 before the first list.
     pub revision: i64,
-    /// Whether a watch follows the store now. A list that is not confirmed may be stale, and an
-    /// empty one means nothing.
+    /// Whether a watch follows the store now. Unconfirmed entries may be stale, and empty ones mean
+    /// nothing.
     pub confirmed: bool,
-    /// When the entries were last known to be the store's: a list, a change or a progress note.
+    /// When the entries last matched the store: at a list, a change or a progress notification.
     pub synced_at: Option<Instant>,
 }
 
 impl MirrorState {
-    /// One key.
+    /// The value of one key.
     pub fn get(&self, key: &str) -> Option<&KeyValue> {
         self.entries.get(key).map(AsRef::as_ref)
     }
@@ -67,7 +67,7 @@ impl MirrorState {
         self.synced_at = Some(Instant::now());
     }
 
-    /// Applies one revision. A revision that is shown already (the list was newer) changes nothing.
+    /// Applies one revision. A revision that the list already included changes nothing.
     fn apply(&mut self, batch: WatchBatch) {
         self.synced_at = Some(Instant::now());
         if batch.revision <= self.revision {
@@ -91,17 +91,17 @@ impl MirrorState {
     }
 }
 
-/// Why a wait for the mirror ended without it.
+/// Why a wait for the mirror failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
-    /// The time is over.
+    /// The time limit has passed.
     #[error("the copy of {prefix} did not reach revision {wanted} in time; it shows {shown}")]
     TimedOut {
         /// The prefix.
         prefix: String,
-        /// The revision that was waited for; 0 for any confirmed one.
+        /// The requested revision; 0 for any confirmed one.
         wanted: i64,
-        /// The revision that is shown.
+        /// The revision of the mirror.
         shown: i64,
     },
     /// The mirror was stopped.
@@ -117,8 +117,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// Starts to follow a prefix, until `cancel`. Errors of the store are tried again with a
-    /// growing pause (100 ms to 5 s) and show as a state that is not confirmed.
+    /// Follows a prefix until `cancel`. After errors of the store it retries with growing pauses
+    /// (100 ms to 5 s), and the state is not confirmed meanwhile.
     pub fn start(store: Arc<dyn StateStore>, prefix: &str, cancel: CancellationToken) -> Self {
         let (sender, state) = signal::channel(Arc::default());
         let prefix: Arc<str> = Arc::from(prefix);
@@ -134,13 +134,13 @@ impl Mirror {
         Self { prefix, state }
     }
 
-    /// The copy as it is now.
+    /// The present content.
     pub fn snapshot(&self) -> Arc<MirrorState> {
         self.state.borrow().clone()
     }
 
-    /// Waits until the copy or its confirmation changed since this handle last waited, and returns
-    /// it. The first call returns at once if there is anything.
+    /// Waits until the content or its confirmation has changed since this handle last waited, and
+    /// returns it. The first call returns at once if there is any content.
     ///
     /// # Errors
     /// [`MirrorError::Stopped`].
@@ -151,9 +151,9 @@ impl Mirror {
         }
     }
 
-    /// Waits until the copy is confirmed and shows `revision` or a later one: a writer sees its
-    /// own write here. A revision that touched nothing below the prefix shows only with a later
-    /// change, a progress note or a list.
+    /// Waits until the mirror is confirmed and shows `revision` or a later one, so that a writer
+    /// sees its own write. A revision that changed nothing below the prefix shows only with a later
+    /// change, a progress notification or a list.
     ///
     /// # Errors
     /// [`MirrorError::TimedOut`] after `limit`, [`MirrorError::Stopped`].
@@ -175,7 +175,7 @@ impl Mirror {
         }
     }
 
-    /// Waits until a whole list was read and a watch follows it.
+    /// Waits until a complete list was read and a watch follows it.
     ///
     /// # Errors
     /// As [`Self::wait_for_revision`].
@@ -215,8 +215,8 @@ impl Follower {
         }
     }
 
-    /// Lists, opens the watch, and only then shows the list: a confirmed copy is one that will be
-    /// told of changes.
+    /// Lists, opens the watch, and only then publishes the list: a confirmed copy receives all
+    /// later changes.
     async fn open(&mut self) -> Result<WatchStream, StoreError> {
         let listing = self.store.list(&self.prefix).await?;
         let changes = self.store.watch(&self.prefix, listing.revision + 1).await?;
@@ -234,7 +234,7 @@ impl Follower {
                 Some(Err(error)) => return error,
                 None => return ended(),
             }
-            // What else is there already is shown together.
+            // Further revisions that have already arrived are published together.
             let mut failed = None;
             for _ in 0..MOST_BATCHES {
                 match changes.next().now_or_never() {

@@ -32,8 +32,8 @@ use crate::secrets::AssignedSecrets;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", remote = "Self")]
 pub struct Assignment {
-    /// Lowest version of this object's schema that one must know to run it rightly: see
-    /// [`needed_schema`].
+    /// Lowest version of this object's schema that an agent must know to run the instance
+    /// correctly: see [`needed_schema`].
     pub schema: u32,
     /// `<workload>-<5 base32>`, never used again.
     pub instance: String,
@@ -52,26 +52,27 @@ pub struct Assignment {
     pub slot: u32,
     /// Generation of the workload's files that this came from.
     pub generation: u64,
-    /// Hash of what decides about the units; the same hash needs no replacement.
+    /// Hash of everything that decides about the units; an instance with the same hash is not
+    /// replaced.
     pub template_hash: String,
-    /// The user that runs it.
+    /// The host user that runs the instance.
     pub user: WorkloadUser,
     /// Its address on the overlay.
     pub address: Ipv4Addr,
     /// The image, pinned where a digest is known.
     pub image: String,
-    /// What runs.
+    /// The main container.
     pub container: Container,
-    /// What runs before that, in this order, each with its image.
+    /// Containers that run before the main one, in this order, each with its image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub init_containers: Vec<Container>,
-    /// What runs beside it, each with its image.
+    /// Containers that run beside the main one, each with its image.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sidecars: Vec<Container>,
     /// Ports that the workload declares.
     #[serde(default)]
     pub ports: Vec<Port>,
-    /// When it counts as healthy; while it runs, where there is none.
+    /// Health check; without one the instance counts as healthy while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_check: Option<HealthCheck>,
     /// What systemd does when the program ends.
@@ -79,7 +80,7 @@ pub struct Assignment {
     /// When it was placed.
     #[serde(default)]
     pub created: Option<Timestamp>,
-    /// What its machine does with it while it reaches no leader.
+    /// What its machine does with it while the machine reaches no leader.
     #[serde(default, skip_serializing_if = "runs_on")]
     pub on_partition: OnPartition,
     /// The volumes that its container mounts.
@@ -88,17 +89,19 @@ pub struct Assignment {
     /// The files of the workload's folder that its volumes mount, as one text: a tar.gz in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub carried: Option<Arc<str>>,
-    /// The values that its container uses of secrets, sealed for its machine.
+    /// The used values of secrets, sealed for its machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secrets: Option<AssignedSecrets>,
-    /// Credentials that the pulls of its images need, by the keys of Podman's file, sealed for its machine.
+    /// Credentials for the pulls of its images, by the keys of Podman's file, sealed for its
+    /// machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logins: Option<AssignedSecrets>,
-    /// Run or stop.
+    /// Whether the instance has to run or stop.
     #[serde(default)]
     pub wanted: Wanted,
-    /// Why this version does not understand it, where a newer one wrote it: it is left as it is,
-    /// and can be stopped. What could not be read has its default.
+    /// Why this version does not understand the assignment, if a newer version wrote it: the
+    /// instance is left as it is, and can be stopped. Fields that could not be read have their
+    /// defaults.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_understood: Option<String>,
 }
@@ -107,28 +110,28 @@ fn runs_on(on_partition: &OnPartition) -> bool {
     *on_partition == OnPartition::Keep
 }
 
-/// A volume as an instance has it.
+/// A volume of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedVolume {
-    /// As `workload.kat` says.
+    /// The definition in `workload.kat`.
     pub definition: Volume,
-    /// Of simple cluster storage: its folder below the machine's volume base path,
-    /// `<namespace>/<workload>/<volume>`, and `.<slot>` where each replica has one.
+    /// For simple cluster storage: its folder below the machine's volume base path,
+    /// `<namespace>/<workload>/<volume>`, with `.<slot>` if each replica has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
-    /// Its data has been there: nothing empty must take its place.
+    /// The data has existed: an empty folder must not take its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub made: bool,
 }
 
-/// Whether an instance is to run.
+/// Whether an instance has to run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wanted {
     /// It runs.
     #[default]
     Running,
-    /// It is stopped and confirmed as stopped; then the leader deletes the entry.
+    /// It has to stop; once its machine confirms that, the leader deletes the assignment.
     Stopped,
 }
 
@@ -191,8 +194,8 @@ impl Assignment {
         unit_name(&self.namespace, &self.instance)
     }
 
-    /// For so long it is out of names and service addresses before its stop signal. Nobody is sent
-    /// to a Job.
+    /// Time for which it is out of DNS and service addresses before its stop signal; zero for a
+    /// Job, which has no callers.
     pub fn drain(&self) -> Duration {
         let seconds = match self.workload_type {
             WorkloadType::Service | WorkloadType::DaemonService => self.container.drain_seconds,
@@ -201,20 +204,22 @@ impl Assignment {
         Duration::from_secs(seconds.into())
     }
 
-    /// It may change data that outlives it, so no other instance may have that meanwhile, and its machine asks
-    /// before it starts it (ARCHITECTURE.md, invariant 11).
+    /// Whether it may change data that outlives it. No other instance may have that data meanwhile,
+    /// and its machine asks the leader before it starts the instance (ARCHITECTURE.md, invariant
+    /// 11).
     pub fn writes_data(&self) -> bool {
         let mut volumes = self.volumes.iter().map(|volume| &volume.definition);
         volumes.any(|volume| volume.keeps_data() && self.together().writes_to(&volume.name))
     }
 
-    /// It ends before its successor starts.
+    /// Whether it has to end before its successor starts.
     pub fn stops_first(&self) -> bool {
         self.writes_data() || self.together().has_machine_things()
     }
 
-    /// Its machine looks before each start after a boot: whether its place is confirmed, and whether it may have
-    /// what is the machine's: paths that it mounts, devices, groups, the network, less confinement.
+    /// Whether its machine checks before each start after a boot that the instance's place is
+    /// confirmed, and that it may use what belongs to the machine: mounted paths, devices, groups,
+    /// the network, less confinement.
     pub fn asks_first(&self) -> bool {
         let mut volumes = self.volumes.iter();
         self.stops_first()
@@ -222,21 +227,21 @@ impl Assignment {
             || !self.security_wants().is_empty()
     }
 
-    /// What its containers ask for beyond Podman's own confinement: see [`Container::security_wants`].
+    /// What its containers need beyond Podman's own confinement: see [`Container::security_wants`].
     pub fn security_wants(&self) -> BTreeSet<String> {
         let others = self.others().map(|(_, one)| one);
         let all = std::iter::once(&self.container).chain(others);
         all.flat_map(Container::security_wants).collect()
     }
 
-    /// Names what it carries: 32 hexadecimal digits, the same for the same text alone.
+    /// Identifies the carried files: 32 hexadecimal digits of the text's hash.
     pub fn carried_digest(&self) -> Option<String> {
         let digest = Sha256::digest(self.carried.as_ref()?.as_bytes());
         let (name, _) = digest.split_at(16);
         Some(hex::encode(name))
     }
 
-    /// It is to run here, and this version knows how.
+    /// Whether it has to run here, and this version understands it.
     pub fn is_run(&self) -> bool {
         self.wanted == Wanted::Running && self.not_understood.is_none()
     }

@@ -1,5 +1,5 @@
-//! Pauses between attempts, each twice as long as the one before. Computation alone: who pauses has the clock, and
-//! the randomness too, so that a simulation with a seed repeats itself.
+//! Pauses between attempts, each twice as long as the one before. Pure computation: the caller has
+//! the clock and the randomness, so that a simulation with a seed is reproducible.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ pub struct Backoff {
     pub first: Duration,
     /// The longest pause.
     pub most: Duration,
-    /// The part of a pause, from 0 to 1, that chance may take away, so that many callers don't come back in step.
+    /// The maximum part of a pause, from 0 to 1, that a random number may take away, so that many
+    /// callers do not retry at the same time.
     pub jitter: f64,
 }
 
@@ -24,19 +25,19 @@ impl Backoff {
         }
     }
 
-    /// The same with jitter.
+    /// The same pauses with jitter.
     #[must_use]
     pub const fn with_jitter(self, jitter: f64) -> Self {
         Self { jitter, ..self }
     }
 
-    /// The whole pause after a failure, of which there were `earlier` before.
+    /// The full pause after a failure, with `earlier` failures before it.
     pub fn after(&self, earlier: u32) -> Duration {
         let times = 1_u32.checked_shl(earlier).unwrap_or(u32::MAX);
         self.first.saturating_mul(times).min(self.most)
     }
 
-    /// The pauses in their order, from the first on.
+    /// The sequence of pauses, starting with the first.
     pub const fn pauses(self) -> Pauses {
         Pauses {
             backoff: self,
@@ -45,7 +46,7 @@ impl Backoff {
     }
 }
 
-/// Pauses of one caller.
+/// The sequence of pauses of one caller.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pauses {
     backoff: Backoff,
@@ -53,20 +54,21 @@ pub struct Pauses {
 }
 
 impl Pauses {
-    /// The next pause, whole.
+    /// The next pause without jitter.
     pub fn next_pause(&mut self) -> Duration {
         let pause = self.backoff.after(self.failures);
         self.failures = self.failures.saturating_add(1);
         pause
     }
 
-    /// The next pause, shortened by `chance` of what jitter may take away. `chance` is a random number from 0 to 1.
+    /// The next pause, shortened by `chance` times the jitter. `chance` is a random number from 0
+    /// to 1.
     pub fn next_jittered(&mut self, chance: f64) -> Duration {
         let taken = (self.backoff.jitter * chance).clamp(0.0, 1.0);
         self.next_pause().mul_f64(1.0 - taken)
     }
 
-    /// Something worked: the next pause is the first again.
+    /// Called after a success: the next pause is the first again.
     pub fn reset(&mut self) {
         self.failures = 0;
     }

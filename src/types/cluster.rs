@@ -6,14 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::MachineEndpoints;
 
-/// `/kat/config/members`: etcd's members as the leader last saw them. Every machine may read it:
-/// one that finds itself in it starts its etcd.
+/// `/kat/config/members`: etcd's members as the leader last saw them. Every machine may read it; a
+/// machine that is listed starts its etcd.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterMembers {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// By machine.
+    /// By name of the machine.
     pub members: BTreeMap<String, MemberRecord>,
 }
 
@@ -21,9 +21,9 @@ pub struct ClusterMembers {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MemberRecord {
-    /// etcd's id of it, hexadecimal. A machine that was removed and added again has another one.
+    /// etcd's member id, hexadecimal. A machine that was removed and added again has another one.
     pub id: String,
-    /// It has a vote. A member begins without one and gets it when it has caught up.
+    /// It has a vote. A member starts without one and gets it when it has caught up.
     pub voting: bool,
     /// It answers the leader.
     pub healthy: bool,
@@ -35,12 +35,12 @@ pub struct MemberRecord {
 pub struct ClusterEndpoints {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// By machine.
+    /// By name of the machine.
     pub machines: BTreeMap<String, MachineEndpoints>,
 }
 
 impl ClusterEndpoints {
-    /// Where etcd answers: URLs on the overlay.
+    /// URLs of etcd's members on the overlay.
     pub fn etcd(&self, port: u16) -> Vec<String> {
         let members = self.machines.values().filter(|machine| machine.etcd);
         members
@@ -49,8 +49,8 @@ impl ClusterEndpoints {
             .collect()
     }
 
-    /// Where the API answers: of the machines that may lead, each first address before any second;
-    /// those that only the cluster's own machines reach come last.
+    /// Endpoints of the API on machines that may lead: each machine's first address before any
+    /// second. Machines that only the cluster's own machines reach come last.
     pub fn api(&self) -> Vec<String> {
         let members = self.machines.values().filter(|machine| machine.etcd);
         let (hidden, open): (Vec<_>, Vec<_>) = members.partition(|machine| machine.is_hidden());

@@ -1,9 +1,9 @@
-//! What goes over a session (`exec`, `port-forward`): small frames both ways, in the two bodies of one
-//! HTTP request, so that each direction ends by itself and waits by itself.
+//! Frames of a session (`exec`, `port-forward`): small messages both ways, in the two bodies of one
+//! HTTP request, so that each direction ends and blocks independently.
 //!
-//! A frame is a byte that says what it is, its length in four bytes (big endian), and so many bytes, at
-//! most [`MOST`]. Either side is hostile to the other: a frame that is too long, or of a kind that does
-//! not go this way, ends the session.
+//! A frame is a kind of one byte, a length of four bytes (big-endian), and that many bytes, at most
+//! [`MOST`]. Neither side trusts the other: a frame that is too long, or whose kind does not belong
+//! to this direction, ends the session.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use crate::api::ErrorBody;
 use crate::json;
 
-/// A refusal whose words have no JSON.
+/// Replaces an error that can't be encoded as JSON.
 const NOT_SAID: &[u8] =
     br#"{"error":"Internal","message":"why it failed cannot be written as JSON"}"#;
-/// Most bytes of a frame's content.
+/// Maximum bytes of a frame's content.
 pub const MOST: usize = 32 * 1024;
 /// Bytes before the content.
 const HEAD: usize = 5;
@@ -28,7 +28,7 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
-/// A signal that the caller was sent and passes on to the command.
+/// A signal that the caller received and forwards to the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PassedSignal {
@@ -43,15 +43,15 @@ pub enum PassedSignal {
 }
 
 impl PassedSignal {
-    /// All of them.
+    /// All forwarded signals.
     pub const ALL: [Self; 4] = [Self::Hangup, Self::Interrupt, Self::Quit, Self::Terminate];
 
-    /// Its number (signal(7)).
+    /// The signal's number (signal(7)).
     pub fn number(self) -> u8 {
         self as u8
     }
 
-    /// Its name, without `SIG`.
+    /// The signal's name without `SIG`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Hangup => "HUP",
@@ -62,39 +62,40 @@ impl PassedSignal {
     }
 }
 
-/// What the caller sends.
+/// A frame from the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Input {
     /// Bytes for the program, or for the connection.
     Data(Bytes),
-    /// There are no more.
+    /// The end of the input.
     End,
-    /// The caller's terminal has this size now.
+    /// The new size of the caller's terminal.
     Resize(TerminalSize),
-    /// The caller was sent this.
+    /// A signal that the caller received.
     Signal(PassedSignal),
 }
 
-/// What the caller gets.
+/// A frame to the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Output {
     /// From standard output, the terminal, or the connection.
     Data(Bytes),
     /// From standard error.
     Error(Bytes),
-    /// It is over; nothing comes after it. The program's exit code, or 0 at a connection's end.
+    /// The last frame: the program's exit code, or 0 at a connection's end.
     Exit(u8),
-    /// It ended otherwise; nothing comes after it.
+    /// The last frame of a session that failed, with the error.
     Failed(Box<ErrorBody>),
 }
 
-/// Why a session's bytes are not understood.
+/// Why a session's bytes can't be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// More content than is allowed.
+    /// A frame with more content than [`MOST`].
     #[error("a frame of {0} bytes is longer than {MOST}")]
     TooLong(usize),
-    /// Its kind does not go this way, or its content is not of its kind.
+    /// A kind that does not belong to this direction, or a content that does not belong to its
+    /// kind.
     #[error("a frame of kind {0} is not understood")]
     Unknown(u8),
     /// The body ended inside a frame.
@@ -102,18 +103,18 @@ pub enum FrameError {
     CutOff,
 }
 
-/// One direction's frames.
+/// Frames of one direction.
 pub trait Message: Sized {
     /// The kind and the content.
     fn parts(&self) -> (u8, Bytes);
 
-    /// Reads what [`Message::parts`] gave.
+    /// Decodes a kind and a content as given by [`Message::parts`].
     ///
     /// # Errors
     /// [`FrameError::Unknown`].
     fn of(kind: u8, content: Bytes) -> Result<Self, FrameError>;
 
-    /// As it goes over the wire. Data longer than [`MOST`] becomes several frames.
+    /// The bytes on the wire. Data longer than [`MOST`] becomes several frames.
     fn encode(&self) -> Bytes {
         let (kind, content) = self.parts();
         let mut wire = BytesMut::with_capacity(content.len() + HEAD);
@@ -180,7 +181,7 @@ impl Message for Output {
             Self::Exit(code) => (EXIT, Bytes::copy_from_slice(&[*code])),
             Self::Failed(body) => {
                 let mut body = body.as_ref().clone();
-                // Words for people, which fit.
+                // Shortened texts, which fit into a frame.
                 body.details.clear();
                 body.error = body.error.chars().take(MOST / 24).collect();
                 body.message = body.message.chars().take(MOST / 24).collect();
@@ -205,19 +206,19 @@ impl Message for Output {
     }
 }
 
-/// Cuts what arrives in pieces into frames. It holds one frame and one piece at most.
+/// Splits arriving bytes into frames. It holds at most one frame and one piece.
 #[derive(Debug, Default)]
 pub struct Frames {
     buffer: BytesMut,
 }
 
 impl Frames {
-    /// Takes in a piece.
+    /// Adds a piece of arriving bytes.
     pub fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }
 
-    /// The next whole frame; nothing until more is pushed.
+    /// The next complete frame; `None` until more bytes are pushed.
     ///
     /// # Errors
     /// [`FrameError`]; nothing can be read after it.
@@ -238,10 +239,10 @@ impl Frames {
         T::of(kind, self.buffer.split_to(length).freeze()).map(Some)
     }
 
-    /// At the end of the body.
+    /// Checks the end of the body.
     ///
     /// # Errors
-    /// [`FrameError::CutOff`] where it is not the end of a frame.
+    /// [`FrameError::CutOff`] if the body ends inside a frame.
     pub fn end(&self) -> Result<(), FrameError> {
         if self.buffer.is_empty() {
             Ok(())

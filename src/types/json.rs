@@ -1,18 +1,19 @@
-//! JSON of what is stored, written to files and sent.
+//! JSON for the store, for files and for the API.
 //!
-//! A value without JSON is an error that names it, never an empty value in its place. So nothing else calls
-//! `serde_json::to_vec` and its like: `clippy.toml` refuses it.
-//! It cannot refuse `serde_json::to_value`, which the macro `json!` and derived schemas call: use [`tree`].
+//! A value that can't be encoded is an error that names it, never an empty value in its place. So
+//! only this module calls `serde_json::to_vec` and its like: `clippy.toml` refuses them elsewhere.
+//! It can't refuse `serde_json::to_value`, which the macro `json!` and derived schemas call: use
+//! [`tree`].
 
 use serde::Serialize;
 
-/// A value has no JSON.
+/// A value that can't be encoded as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{what} cannot be written as JSON: {reason}")]
 pub struct NotEncoded {
-    /// The key, path or object.
+    /// The key, path or object whose value it is.
     pub what: String,
-    /// What serde said.
+    /// The error of serde.
     pub reason: String,
 }
 

@@ -1,17 +1,17 @@
-//! The keys of the store (RFC001-KAT 5.2; ARCHITECTURE.md, Keys in etcd). Every key is made here and
-//! nowhere else.
+//! The keys of the store (RFC001-KAT 5.2; ARCHITECTURE.md, Keys in etcd). No other module builds
+//! keys.
 
-/// Everything of KAT.
+/// Prefix of all keys of KAT.
 pub const ROOT: &str = "/kat/";
 /// Version of the schema of stored objects.
 pub const SCHEMA_VERSION: &str = "/kat/schema_version";
-/// What every machine may read about the cluster.
+/// Prefix of what every machine may read about the cluster.
 pub const CONFIG: &str = "/kat/config/";
-/// Generated at init.
+/// Uid of the cluster, generated at init.
 pub const CLUSTER_UID: &str = "/kat/config/cluster_uid";
 /// `host:port` of the leader's API.
 pub const LEADER_ENDPOINT: &str = "/kat/config/leader_endpoint";
-/// Name of the machine that leads, written together with [`LEADER_ENDPOINT`].
+/// Name of the leading machine, written together with [`LEADER_ENDPOINT`].
 pub const LEADER_NAME: &str = "/kat/config/leader_name";
 /// The cluster configuration of init, as JSON.
 pub const CLUSTER: &str = "/kat/config/cluster";
@@ -19,9 +19,9 @@ pub const CLUSTER: &str = "/kat/config/cluster";
 pub const ENDPOINTS: &str = "/kat/config/endpoints";
 /// The members of etcd.
 pub const MEMBERS: &str = "/kat/config/members";
-/// How registries are reached.
+/// Settings of registries: mirrors, and those without a valid certificate.
 pub const REGISTRIES: &str = "/kat/config/registries";
-/// How often the store was begun anew.
+/// How often the store was started anew.
 pub const STORE_EPOCH: &str = "/kat/config/store_epoch";
 /// The overlay's CIDR.
 pub const OVERLAY_CIDR: &str = "/kat/network/config/overlay_cidr";
@@ -31,48 +31,48 @@ pub const NAMESPACES: &str = "/kat/namespaces/";
 pub const REGISTRATIONS: &str = "/kat/nodes/registration/";
 /// Statuses of machines.
 pub const NODE_STATUS: &str = "/kat/nodes/status/";
-/// Desired lists of machines.
+/// Prefix of the desired state of machines.
 pub const NODE_DESIRED: &str = "/kat/nodes/desired/";
 /// Workloads as users wrote them.
 pub const WORKLOADS: &str = "/kat/workloads/desired/";
-/// What became of workloads.
+/// Prefix of workloads' statuses.
 pub const WORKLOAD_STATUS: &str = "/kat/workloads/status/";
-/// Earlier generations.
+/// Prefix of kept generations.
 pub const ARCHIVE: &str = "/kat/workloads/archive/";
-/// Everything of the network.
+/// Prefix of all keys of the network.
 pub const NETWORK: &str = "/kat/network/";
 /// Subnet, key and endpoints of each machine.
 pub const NETWORK_NODES: &str = "/kat/network/nodes/";
 /// Addresses of instances.
 pub const ALLOCATIONS: &str = "/kat/network/allocations/";
-/// Addresses of services, and who is behind them.
+/// Prefix of service addresses and the instances behind them.
 pub const SERVICES: &str = "/kat/network/services/";
-/// Records of the cluster's zone.
+/// Prefix of the DNS records of the cluster's zone.
 pub const DNS: &str = "/kat/dns/";
 /// Tokens, hashed.
 pub const TOKENS: &str = "/kat/tokens/";
 /// Authorities and certificates.
 pub const PKI: &str = "/kat/pki/";
-/// Where the data of volumes lies.
+/// Prefix of volumes' records: where their data lies.
 pub const VOLUMES: &str = "/kat/volumes/";
-/// Secrets, sealed. Leaders alone read them.
+/// Prefix of sealed secrets. Only leaders read them.
 pub const SECRETS: &str = "/kat/secrets/";
-/// Credentials for registries, sealed. Leaders alone read them.
+/// Prefix of sealed credentials for registries. Only leaders read them.
 pub const LOGINS: &str = "/kat/registries/";
-/// The keys that seal secrets, sealed themselves. Leaders alone read them.
+/// Prefix of the data keys that seal secrets, which are sealed themselves. Only leaders read them.
 pub const SEALING: &str = "/kat/sealing/";
 /// Indexes of workload users.
 pub const INDEXES: &str = "/kat/indexes/";
-/// The index that was handed out last. No number, so no index.
+/// The index that was assigned last. The name is not a number, so it is no index.
 pub const LAST_INDEX: &str = "/kat/indexes/last";
-/// What became of the leader's backups.
+/// Status of the leader's backups.
 pub const BACKUP: &str = "/kat/backup";
-/// Written with every plan of a leader: who planned from a copy of the store without the last one is
-/// refused.
+/// Written with every plan of a leader: a plan that was made from a copy of the store without the
+/// last one is refused.
 pub const PLANNED: &str = "/kat/planned";
 /// Events.
 pub const EVENTS: &str = "/kat/events/";
-/// The election.
+/// Prefix of the candidates' keys in the election.
 pub const ELECTION: &str = "/kat/leader_election/";
 
 /// A namespace.
@@ -90,12 +90,12 @@ pub fn node_status(node: &str) -> String {
     format!("{NODE_STATUS}{node}")
 }
 
-/// Everything a machine is to do.
+/// Prefix of everything that a machine has to do.
 pub fn node_desired(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/")
 }
 
-/// Confirms a machine's list.
+/// Meta of a machine's list of assignments, which confirms the list.
 pub fn desired_meta(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/meta")
 }
@@ -110,32 +110,32 @@ pub fn desired_instance(node: &str, instance: &str) -> String {
     format!("{NODE_DESIRED}{node}/instances/{instance}")
 }
 
-/// The volumes that a machine is to remove.
+/// Prefix of the volumes that a machine has to remove.
 pub fn desired_removals(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/removals/")
 }
 
-/// A volume that a machine is to remove, by [`volume`]'s last three parts.
+/// A volume that a machine has to remove; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn desired_removal(node: &str, volume: &str) -> String {
     format!("{NODE_DESIRED}{node}/removals/{volume}")
 }
 
-/// The volumes that a machine is to send or to take.
+/// Prefix of the volumes that a machine has to send or receive.
 pub fn desired_moves(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/moves/")
 }
 
-/// A volume that a machine is to send or to take, by [`volume`]'s last three parts.
+/// A volume that a machine has to send or receive; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn desired_move(node: &str, volume: &str) -> String {
     format!("{NODE_DESIRED}{node}/moves/{volume}")
 }
 
-/// The images that a machine is to keep beside those of its instances.
+/// The images that a machine has to keep besides those of its instances.
 pub fn desired_images(node: &str) -> String {
     format!("{NODE_DESIRED}{node}/images")
 }
 
-/// Where the data of a volume lies; `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
+/// Record of a volume: where its data lies. `volume` is `NAMESPACE/WORKLOAD/VOLUME`.
 pub fn volume(volume: &str) -> String {
     format!("{VOLUMES}{volume}")
 }
@@ -145,7 +145,7 @@ pub fn secret(secret: &str) -> String {
     format!("{SECRETS}{secret}")
 }
 
-/// All credentials for registries of a namespace.
+/// Prefix of a namespace's credentials for registries.
 pub fn logins(namespace: &str) -> String {
     format!("{LOGINS}{namespace}/")
 }
@@ -155,12 +155,12 @@ pub fn login(namespace: &str, place: &str) -> String {
     format!("{LOGINS}{namespace}/{place}")
 }
 
-/// A key that seals secrets.
+/// A data key that seals secrets.
 pub fn sealing_key(number: u64) -> String {
     format!("{SEALING}{number}")
 }
 
-/// Everything of one workload's desired state.
+/// Prefix of a workload's desired state.
 pub fn workload(namespace: &str, workload: &str) -> String {
     format!("{WORKLOADS}{namespace}/{workload}/")
 }
@@ -195,7 +195,8 @@ pub fn archive_file(namespace: &str, workload: &str, generation: u64, file: &str
     format!("{ARCHIVE}{namespace}/{workload}/{generation}/{file}")
 }
 
-/// How an archived generation came to be. No file has this name: theirs end in `.kat`.
+/// The record of how an archived generation came to be. No file has this name: names of files end
+/// in `.kat`.
 pub fn archive_meta(namespace: &str, workload: &str, generation: u64) -> String {
     archive_file(namespace, workload, generation, "meta")
 }
@@ -210,7 +211,7 @@ pub fn allocation(instance: &str) -> String {
     format!("{ALLOCATIONS}{instance}/ip")
 }
 
-/// Everything of one service's address.
+/// Prefix of the keys of a service's address.
 pub fn service(namespace: &str, workload: &str) -> String {
     format!("{SERVICES}{namespace}/{workload}/")
 }
@@ -225,12 +226,12 @@ pub fn service_balance(namespace: &str, workload: &str) -> String {
     format!("{SERVICES}{namespace}/{workload}/balance")
 }
 
-/// What `hostPort: auto` is for a workload.
+/// The numbers assigned for `hostPort: auto` of a workload.
 pub fn host_ports(namespace: &str, workload: &str) -> String {
     format!("{SERVICES}{namespace}/{workload}/host_ports")
 }
 
-/// One record; `value` is the address, or `instance=address` for an instance's own name.
+/// One DNS record; `value` is the address, or `instance=address` for an instance's own name.
 pub fn dns_record(namespace: &str, workload: &str, kind: &str, value: &str) -> String {
     format!("{DNS}{namespace}/{workload}/{kind}/{value}")
 }

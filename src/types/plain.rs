@@ -1,7 +1,7 @@
-//! Somebody else's text for a terminal: nothing of it moves the cursor, changes colours or turns the
-//! direction of writing.
+//! Untrusted text for a terminal, made safe: it can't move the cursor, change colours or reverse
+//! the direction of writing.
 
-/// One line of somebody else's text with its control characters written out.
+/// One line of untrusted text with its control characters escaped.
 pub fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for character in text.chars() {
@@ -13,13 +13,13 @@ pub fn plain(text: &str) -> String {
     shown
 }
 
-/// The same of several lines.
+/// Several lines of untrusted text, each as by [`plain`].
 pub fn plain_lines(text: &str) -> String {
     let lines: Vec<String> = text.split('\n').map(plain).collect();
     lines.join("\n")
 }
 
-/// Adds a character, or if it does more than stand there, its number.
+/// Adds a character, or its escaped number if it is a control character.
 pub fn push_plain(shown: &mut String, character: char) {
     let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     if character.is_control() || turns {
@@ -29,10 +29,10 @@ pub fn push_plain(shown: &mut String, character: char) {
     }
 }
 
-/// Characters of the program's own words that an error carries.
+/// Maximum characters of a program's own output in an error.
 const WORDS_LIMIT: usize = 600;
 
-/// The end of a text, in one line.
+/// The end of a text, on one line.
 pub fn last_words(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let words: Vec<&str> = text.split_whitespace().collect();

@@ -1,6 +1,7 @@
 //! Objects that the leader stores, each with the version of its schema.
 //!
-//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339, UTC.
+//! Readers ignore fields that they do not know (ARCHITECTURE.md, invariant 10). Times are RFC 3339,
+//! UTC.
 
 use std::{
     collections::BTreeMap,
@@ -25,22 +26,22 @@ use crate::volumes::{KeptCopy, VolumeMove};
 pub struct NamespaceRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Generated once.
+    /// Generated when the namespace is created.
     pub uid: String,
-    /// Free labels.
+    /// Labels of the namespace.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// When it was made.
+    /// When the namespace was created.
     pub created: Timestamp,
-    /// It goes as soon as its workloads are gone.
+    /// It is being deleted: its key is deleted as soon as it has no workloads.
     #[serde(default)]
     pub deleting: bool,
-    /// What it may have.
+    /// Quotas of the namespace.
     #[serde(default, skip_serializing_if = "Amounts::is_empty")]
     pub quota: Amounts,
 }
 
-/// `/kat/nodes/registration/{node}`: what was fixed or decided about a machine.
+/// `/kat/nodes/registration/{node}`: identity, addresses and settings of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRegistration {
@@ -50,7 +51,7 @@ pub struct NodeRegistration {
     pub uid: String,
     /// SHA-256 of the machine's public key, hexadecimal: proves a machine whose leaf expired.
     pub identity_key: String,
-    /// The keys of its certificates as a machine that holds the store, from its join or a later report.
+    /// The keys of its certificates as a member of etcd, from its join or a later report.
     #[serde(default, skip_serializing_if = "MemberKeys::is_empty")]
     pub member_keys: MemberKeys,
     /// Labels.
@@ -62,7 +63,7 @@ pub struct NodeRegistration {
     /// It is being drained.
     #[serde(default)]
     pub draining: bool,
-    /// While it is drained, what no other machine takes is stopped too.
+    /// While it is drained, instances that no other machine can take are stopped too.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain_forced: bool,
     /// `amd64`, `arm64` ...
@@ -70,16 +71,16 @@ pub struct NodeRegistration {
     /// It holds etcd.
     #[serde(default)]
     pub etcd: bool,
-    /// It never is to hold etcd.
+    /// It must never hold etcd.
     #[serde(default)]
     pub no_etcd: bool,
-    /// It asks to hold etcd: it goes before others that could.
+    /// It asks to hold etcd: it is preferred to other candidates.
     #[serde(default)]
     pub etcd_peer: bool,
     /// Addresses at which others reach it outside the overlay.
     #[serde(default)]
     pub advertise: Vec<IpAddr>,
-    /// It is to go, with all that was written for it.
+    /// It is being deleted, with everything stored for it.
     #[serde(default)]
     pub deleting: bool,
     /// When it joined.
@@ -87,7 +88,7 @@ pub struct NodeRegistration {
 }
 
 impl NodeRegistration {
-    /// A machine of which nothing else is known or decided.
+    /// The registration of a machine of which nothing else is known.
     pub fn new(uid: &str, created: Timestamp) -> Self {
         Self {
             schema: 1,
@@ -115,52 +116,53 @@ impl NodeRegistration {
 pub struct NodeStatusRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// In one word.
+    /// Phase of the machine; an unknown word is read as [`NodePhase::Joining`].
     #[serde(deserialize_with = "newer::word")]
     pub phase: NodePhase,
-    /// One word for programs.
+    /// Reason of the phase, in one word for programs.
     pub reason: String,
-    /// A sentence for people.
+    /// Reason of the phase, in a sentence for users.
     pub message: String,
     /// Since when it is in this phase.
     pub since: Option<Timestamp>,
-    /// All that it has.
+    /// All resources of the machine.
     pub capacity: ResourceList,
-    /// What workloads may use.
+    /// Resources that workloads may use.
     pub allocatable: ResourceList,
-    /// Addresses of its links.
+    /// Addresses of its network interfaces.
     pub addresses: Vec<String>,
     /// KAT's version.
     pub version: String,
-    /// Its instances, each as last reported while it is assigned.
+    /// Its instances by id, each as last reported while it is assigned.
     pub instances: BTreeMap<String, InstanceRecord>,
     /// Revision of the desired list that the agent has acted on; 0 while it has confirmed none
     /// since it started.
     pub desired_revision: u64,
-    /// Indexes of the workload users of which something is, or may be, left on the machine.
+    /// Indexes of workload users of which something is, or may be, left on the machine.
     pub user_indexes: Vec<u32>,
-    /// Indexes that the machine names without ever having had an instance of their user: nothing waits for them.
+    /// Indexes that the machine reports without ever having had an instance of their user: nothing
+    /// waits for them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unexplained_indexes: Vec<u32>,
     /// Conditions of the machine.
     pub conditions: Vec<Condition>,
-    /// Highest schema of an assignment that its agent understands; 0 is 1.
+    /// Highest assignment schema that its agent understands; 0 counts as 1.
     pub assignment_schema: u32,
-    /// Number of its `packaging/data-path`; 0 is one from before this was said.
+    /// Version of its data path, `packaging/data-path`; 0 for one from before it was reported.
     pub data_path: u32,
-    /// Its volume base path is storage that it shares with all machines that say so.
+    /// Its volume base path is storage that it shares with all machines that report the same.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub volume_shared: bool,
-    /// Containers may share its network.
+    /// Containers may use its network.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub host_network: bool,
-    /// Folders of volumes that it has made and not removed, where these are not shared.
+    /// Folders of volumes that it has created and not removed, if these are not shared.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub made_volumes: Vec<String>,
-    /// Volumes that it was to remove, and of which nothing is left on it.
+    /// Volumes that it had to remove, and of which nothing is left on it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub removed_volumes: Vec<String>,
-    /// Volumes that it takes from other machines; their progress is not kept.
+    /// Volumes that it receives from other machines; their progress is not stored.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub volume_moves: Vec<VolumeMoveReport>,
     /// The images that it last removed because nothing used them.
@@ -172,27 +174,27 @@ pub struct NodeStatusRecord {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InstanceRecord {
-    /// In one word.
+    /// Phase of the instance.
     #[serde(deserialize_with = "newer::word")]
     pub phase: InstancePhase,
-    /// One word for programs.
+    /// Reason of the phase, in one word for programs; empty for none.
     pub reason: String,
-    /// A sentence for people.
+    /// Reason of the phase, in a sentence for users.
     pub message: String,
-    /// Health.
+    /// Result of its health check.
     #[serde(deserialize_with = "newer::word")]
     pub health: Health,
-    /// Times that the program was started again.
+    /// Number of restarts of the program.
     pub restarts: u32,
     /// Since when it is in this phase.
     pub since: Option<Timestamp>,
     /// Exit code of the program's last end.
     pub exit_code: Option<i32>,
-    /// `sha256:...` of what runs.
+    /// `sha256:...` of the running image.
     pub image_digest: Option<String>,
     /// Podman's container id.
     pub container_id: String,
-    /// Template hash of what the unit was rendered from.
+    /// Template hash of the assignment from which the unit was rendered.
     pub template_hash: String,
     /// Conditions of the instance.
     pub conditions: Vec<Condition>,
@@ -209,11 +211,11 @@ pub struct WorkloadMeta {
     pub schema: u32,
     /// Generated when the workload is created.
     pub uid: String,
-    /// Counts changes of the files' meaning.
+    /// Counts changes of the files' content.
     pub generation: u64,
-    /// Hash of the whole bundle: the same means that an apply changes nothing.
+    /// Hash of the whole bundle: with an equal hash an apply changes nothing.
     pub spec_hash: String,
-    /// Hash of what decides about the units.
+    /// Hash of everything that decides about the units.
     pub template_hash: String,
     /// The workload's index: its uid and subordinate ids follow from it.
     pub index: u32,
@@ -221,44 +223,48 @@ pub struct WorkloadMeta {
     pub created: Timestamp,
     /// When the present generation was applied.
     pub updated: Timestamp,
-    /// It goes as soon as the agents confirm that nothing of it is left.
+    /// It is being deleted: its keys are deleted as soon as the agents confirm that nothing of it
+    /// is left.
     #[serde(default)]
     pub deleting: bool,
-    /// And the data of its volumes goes with it.
+    /// The data of its volumes is deleted with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deletes_volumes: bool,
-    /// Its rollout moves nothing new.
+    /// Its rollout is paused.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub paused: bool,
-    /// When somebody last asked that its instances be replaced by others like them: part of the
+    /// When a user last requested that its instances be replaced by new ones: part of the
     /// template's hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
-    /// What the registry said of its image.
+    /// What the registry answered about its image.
     #[serde(default, skip_serializing_if = "ImageRecord::is_empty")]
     pub image: ImageRecord,
 }
 
-/// What a registry said of a version's image, when that version was applied.
+/// What a registry answered about a version's image when that version was applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ImageRecord {
-    /// The image as the file names it, for which this was asked; empty where nobody was asked.
+    /// The image in the file's words, for which the registry was queried; empty if none was
+    /// queried.
     pub reference: String,
-    /// The same by its digest, `registry.example/web@sha256:...`; empty where that is not known.
+    /// The image by its digest, `registry.example/web@sha256:...`; empty if unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub pinned: String,
-    /// The architectures that it is made for (`amd64`, `arm64` ...); empty where that is not known, and
-    /// any machine may try.
+    /// The architectures of the image (`amd64`, `arm64` ...); empty if unknown, so that any machine
+    /// may try.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub architectures: Vec<String>,
-    /// Why the digest is not known; empty where it is.
+    /// Why the digest is unknown; empty if it is known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// The version has images besides, of which nothing was learned: none was asked for that is never pulled.
+    /// The version has further images that were not looked up, such as images that are never
+    /// pulled.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
-    /// The same of other images of the version: those of its init containers and sidecars. They have no others.
+    /// Records of the version's other images: those of its init containers and sidecars. Their own
+    /// lists are empty.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<ImageRecord>,
 }
@@ -269,15 +275,15 @@ pub struct ImageRecord {
 pub struct WorkloadStatusRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// What users see.
+    /// The status that users see.
     pub status: WorkloadStatus,
-    /// Instances made so far: their ids follow from this count.
+    /// Number of instances made so far, from which their ids derive.
     pub instances_made: u32,
     /// Failed instances in a row, for the growing delay before the next one.
     pub failures: u32,
     /// When the last instance failed.
     pub last_failure: Option<Timestamp>,
-    /// How far the present generation is.
+    /// Progress of the present generation's rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutRecord>,
     /// Kept generations that were wholly healthy once, oldest first; the last one is `lastGood`.
@@ -288,29 +294,29 @@ pub struct WorkloadStatusRecord {
     pub gone: bool,
 }
 
-/// How far a generation is. It is stored, so that another leader goes on counting.
+/// Progress of a generation's rollout. It is stored, so that another leader continues it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutRecord {
-    /// The generation.
+    /// Number of the generation.
     pub generation: u64,
     /// When the leader first saw it.
     pub started: Option<Timestamp>,
-    /// When it last came nearer to its end; nothing while it is paused.
+    /// When it last progressed; `None` while it is paused.
     pub progressed: Option<Timestamp>,
-    /// Instances of another version that ran when it began.
+    /// Number of instances of another version when it began.
     pub replaces: u32,
-    /// Most instances of it that were healthy at once.
+    /// Highest number of its instances that were healthy at once.
     pub updated: u32,
-    /// Fewest instances of another version.
+    /// Lowest number of instances of another version.
     pub old: u32,
-    /// It was wholly healthy once: what comes later is no rollout.
+    /// All of its instances were healthy once: later changes are no rollout.
     pub done: bool,
-    /// It made no progress for too long.
+    /// It made no progress within `progressDeadlineSeconds`.
     pub stalled: bool,
 }
 
-/// Generations that are kept, with the present one.
+/// Number of generations that are kept, including the present one.
 pub const GENERATIONS: u64 = 10;
 
 /// `/kat/workloads/archive/{ns}/{workload}/{generation}/meta`: how a generation came to be.
@@ -321,16 +327,16 @@ pub struct GenerationRecord {
     pub schema: u32,
     /// When it was written.
     pub applied: Timestamp,
-    /// Who asked for it.
+    /// The caller who requested it; empty for KAT itself.
     #[serde(default)]
     pub by: String,
-    /// What was asked for.
+    /// The kind of request.
     #[serde(default, deserialize_with = "newer::word")]
     pub origin: Origin,
-    /// The generation that it goes back to.
+    /// The generation whose content it restores, for a rollback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of: Option<u64>,
-    /// Why, where nobody asked for it.
+    /// Why KAT made it by itself; empty for a request.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub why: String,
     /// Hash of the whole bundle.
@@ -340,25 +346,26 @@ pub struct GenerationRecord {
     /// The restart that is part of the template's hash.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restarted: Option<Timestamp>,
-    /// What the registry said of its image.
+    /// What the registry answered about its image.
     #[serde(default, skip_serializing_if = "ImageRecord::is_empty")]
     pub image: ImageRecord,
 }
 
 impl GenerationRecord {
-    /// It ran something else than what is wanted now: other files, or another image under the same name.
+    /// Whether it ran something else than is wanted now: other files, or another image under the
+    /// same name.
     pub fn is_another(&self, meta: &WorkloadMeta) -> bool {
         self.spec_hash != meta.spec_hash || self.image.pins() != meta.image.pins()
     }
 }
 
-/// What made a generation.
+/// The origin of a generation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// An apply.
     #[default]
     Applied,
-    /// A rollback that somebody asked for.
+    /// A rollback that a user requested.
     RolledBack,
     /// A rollback by `autoRollback`.
     RolledBackItself,
@@ -372,12 +379,12 @@ pub enum Origin {
     SecretChanged,
 }
 
-/// No generation of an unknown origin is gone back from by itself.
+/// `autoRollback` never leaves a generation of an unknown origin.
 impl newer::Words for Origin {
     const NEWER: Self = Self::RolledBack;
 }
 
-/// The template's hash of a workload whose files say `files`, after a restart was asked for.
+/// The template's hash of a workload with the hash `files`, after a restart was requested.
 pub fn with_restart(files: &str, restarted: Option<Timestamp>) -> String {
     match restarted {
         None => files.to_owned(),
@@ -385,41 +392,42 @@ pub fn with_restart(files: &str, restarted: Option<Timestamp>) -> String {
     }
 }
 
-/// `/kat/volumes/{ns}/{workload}/{volume}`: where the data of a volume lies, from the first placement on,
-/// and after its workload is gone (RFC001-KAT 4.7). See [`super::VolumeKey`] for the last part of the key.
+/// `/kat/volumes/{ns}/{workload}/{volume}`: where the data of a volume lies, from its first
+/// placement on and after its workload is deleted (RFC001-KAT 4.7). See
+/// [`crate::volumes::VolumeKey`] for the last part of the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Index of the workload user that owns the data: nobody else gets it meanwhile.
+    /// Index of the workload user that owns the data: no other workload gets it meanwhile.
     pub index: u32,
-    /// The machine; nothing where the data is on storage that machines share.
+    /// Name of the machine with the data; `None` for storage that machines share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Of a path of the machine: the path.
+    /// Path on the machine, for a host path that KAT creates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_path: Option<String>,
-    /// An instance has run with it.
+    /// An instance has run with the volume.
     #[serde(default)]
     pub made: bool,
-    /// What becomes of the data when the workload is deleted.
+    /// What happens to the data when the workload is deleted.
     #[serde(default, deserialize_with = "newer::word")]
     pub reclaim: ReclaimPolicy,
     /// The data is to be removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub deleting: bool,
-    /// When it was placed.
+    /// When the volume was first placed.
     pub created: Timestamp,
-    /// It is on its way to another machine.
+    /// The move of the data to another machine, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<VolumeMove>,
-    /// Copies that are left where it was before it moved.
+    /// Copies kept on machines that had the data before a move.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept: Vec<KeptCopy>,
 }
 
-/// `/kat/indexes/{index}`: who has a workload index.
+/// `/kat/indexes/{index}`: the workload that owns an index.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IndexRecord {
@@ -433,13 +441,13 @@ pub struct IndexRecord {
     pub workload_uid: String,
 }
 
-/// `/kat/indexes/last`: where the indexes that are handed out have come round to.
+/// `/kat/indexes/last`: how far the assignment of indexes has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LastIndex {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// The index that was handed out last; its workload may be gone.
+    /// The index that was assigned last; its workload may be deleted.
     pub index: u32,
 }
 
@@ -449,29 +457,29 @@ pub struct LastIndex {
 pub struct Allocation {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// The machine whose subnet it is of.
+    /// Name of the machine whose subnet contains the address.
     pub node: String,
-    /// The address.
+    /// Overlay address of the instance.
     pub address: Ipv4Addr,
 }
 
-/// `/kat/backup`: what became of the leader's backups.
+/// `/kat/backup`: status of the leader's backups.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BackupRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// The machine on which the last one lies.
+    /// Name of the machine with the last backup.
     pub node: String,
     /// When the last one was made.
     pub last: Option<Timestamp>,
-    /// Why there is none since; empty while all is well.
+    /// Why backups have failed since; empty if they succeed.
     pub failure: String,
-    /// Since when that is so.
+    /// When the failures began.
     pub failing_since: Option<Timestamp>,
 }
 
-/// `/kat/tokens/{id}`: the secret is stored hashed.
+/// `/kat/tokens/{id}`: a token, with a hash of its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct TokenRecord {
@@ -479,20 +487,21 @@ pub struct TokenRecord {
     pub schema: u32,
     /// SHA-256 of the secret, hexadecimal.
     pub hash: String,
-    /// What it may do.
+    /// What the token allows.
     pub scope: Scope,
-    /// A name for people.
+    /// A name for users.
     #[serde(default)]
     pub name: String,
-    /// When it was made.
+    /// When the token was created.
     pub created: Timestamp,
-    /// When it ends.
+    /// When the token expires; `None` for never.
     #[serde(default)]
     pub expires: Option<Timestamp>,
-    /// How many more machines may join with it; any number without it. Nothing else uses tokens up.
+    /// Number of further machines that may join with it; `None` for any number. Nothing else uses
+    /// tokens up.
     #[serde(default)]
     pub uses: Option<u32>,
-    /// Whoever reaches the API may join with it, without its secret.
+    /// Anybody who reaches the API may join with it, without its secret.
     #[serde(default)]
     pub insecure_trust_network: bool,
 }

@@ -1,4 +1,4 @@
-//! How registries are reached and by whose name, and how names of images are read.
+//! Settings of registries, credentials for them, and parsing of image names.
 
 mod logins;
 mod reference;
@@ -10,32 +10,33 @@ use serde::{Deserialize, Serialize};
 pub use logins::{LoginPlace, LoginRecord, Logins, login_host, needed};
 pub use reference::Reference;
 
-/// `/kat/config/registries`: how registries are reached, by their hosts (`registry.example`, `registry.lab:5000`).
+/// `/kat/config/registries`: settings of registries by host (`registry.example`,
+/// `registry.lab:5000`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistrySettings {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Those about which something is said.
+    /// Registries with settings, by host.
     pub registries: BTreeMap<String, RegistrySetting>,
 }
 
-/// How one registry is reached.
+/// Settings of one registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RegistrySetting {
-    /// Its certificate is not checked, and HTTP without TLS will do.
+    /// Its certificate is not checked, and HTTP without TLS is allowed.
     pub insecure: bool,
-    /// Hosts, with paths where they have one, that are asked before it, in this order.
+    /// Hosts, optionally with a path, that are queried before the registry, in this order.
     pub mirrors: Vec<String>,
 }
 
-/// Name and password for a registry. Debug does not show them.
+/// Name and password for a registry. `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The name.
+    /// The user name.
     pub username: String,
-    /// The password, or a token that stands for one.
+    /// The password, or a token in its place.
     pub password: String,
 }
 

@@ -12,13 +12,13 @@ impl Root {
         Self(path.into())
     }
 
-    /// Where the root itself lies.
+    /// The path of the root itself.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where this tree has what a real machine has at `path`. A leading `/` never leads out of the tree; `..` is left
-    /// as it is.
+    /// The path in this tree of `path` on a real machine. A leading `/` never leads out of the
+    /// tree; `..` is left as it is.
     pub fn below(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.0.join(path.strip_prefix("/").unwrap_or(path))

@@ -1,4 +1,4 @@
-//! What is stored and assigned of secrets. How they are sealed and opened is the planner's.
+//! Stored secrets, and the secrets in assignments. The planner seals and opens them.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -45,15 +45,15 @@ impl fmt::Display for SecretKey {
 pub struct SecretRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Generated when the secret is made.
+    /// Generated when the secret is created.
     pub uid: String,
     /// Counts changes of the content, from 1.
     pub version: u64,
-    /// When it was made.
+    /// When the secret was created.
     pub created: Timestamp,
     /// When its content last changed.
     pub updated: Timestamp,
-    /// What may be told of its keys.
+    /// The public facts of its keys.
     pub keys: BTreeMap<String, SecretKeyRecord>,
     /// Number of the data key that sealed it.
     pub key_id: u64,
@@ -61,7 +61,7 @@ pub struct SecretRecord {
     pub sealed: String,
 }
 
-/// The sealed values are left out: they are long, and tell nothing.
+/// The sealed values are left out: they are long and not readable.
 impl fmt::Debug for SecretRecord {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
@@ -74,35 +74,36 @@ impl fmt::Debug for SecretRecord {
     }
 }
 
-/// What may be told of one key of a secret.
+/// The public facts of one key of a secret.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SecretKeyRecord {
     /// Bytes of its value.
     pub size: usize,
-    /// A variable can have it.
+    /// The value is text, so that an environment variable can have it.
     pub text: bool,
 }
 
-/// `/kat/sealing/{number}`: a data key. New things are sealed with the one of the highest number.
+/// `/kat/sealing/{number}`: a data key. New values are sealed with the one of the highest number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SealingKeyRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// When it was made.
+    /// When the key was created.
     pub created: Timestamp,
     /// The key, sealed with the recovery key, in base64.
     pub sealed: String,
 }
 
-/// What an instance uses of secrets, or of credentials of registries, sealed for its machine.
+/// Values of secrets that an instance uses, or its credentials for registries, sealed for its
+/// machine.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AssignedSecrets {
-    /// By name, which version of each it was given.
+    /// The version of each that it was given, by name.
     pub versions: BTreeMap<String, SecretVersion>,
-    /// The values that it uses, sealed, in base64.
+    /// The used values, sealed, in base64.
     pub sealed: String,
 }
 
@@ -119,14 +120,14 @@ impl fmt::Debug for AssignedSecrets {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SecretVersion {
-    /// Of which secret: one that was made anew is another.
+    /// Uid of the secret: a secret that was created anew is another one.
     pub uid: String,
     /// Its version.
     pub version: u64,
 }
 
 impl SecretVersion {
-    /// The version of a secret as it is stored.
+    /// The present version of a stored secret.
     pub fn of(record: &SecretRecord) -> Self {
         Self {
             uid: record.uid.clone(),
@@ -135,16 +136,16 @@ impl SecretVersion {
     }
 }
 
-/// What of one secret is used.
+/// The keys of one secret that are used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SecretUse {
-    /// These keys; true where a variable has the value.
+    /// The used keys; `true` if an environment variable has the value.
     pub keys: BTreeMap<String, bool>,
     /// All of its keys.
     pub whole: bool,
 }
 
-/// What containers use of secrets, by the names of these.
+/// The uses of secrets by containers, by the secrets' names.
 pub fn secret_uses<'c>(
     containers: impl IntoIterator<Item = &'c Container>,
     volumes: &[Volume],
@@ -174,7 +175,7 @@ pub fn secret_uses<'c>(
     uses
 }
 
-/// What a workload uses of secrets.
+/// The uses of secrets by a workload.
 pub fn secrets_of(spec: &WorkloadSpec) -> BTreeMap<String, SecretUse> {
     let others = spec.init_containers.iter().chain(&spec.sidecars);
     secret_uses(

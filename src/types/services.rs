@@ -22,7 +22,7 @@ pub struct ServiceAddress {
 pub struct ServiceBalance {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Those that the service has, or an instance of another version still has.
+    /// Ports that the service has, or that an instance of another version still has.
     pub ports: Vec<ServicePort>,
 }
 
@@ -38,16 +38,16 @@ pub struct ServicePort {
     pub instances: Backends,
 }
 
-/// What an instance is to those who call its workload.
+/// The role of an instance for callers of its workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum BackendState {
-    /// It takes what comes.
+    /// It takes new traffic.
     Serving,
-    /// It is on its way out: it ends what it has begun, and takes nothing new.
+    /// It is ending: it finishes what it has begun, and takes no new traffic.
     Leaving,
-    /// It may be there, and nobody is sent to it: it is ill, starts again, or its machine does not
-    /// answer. So is what a newer version says that this one does not know.
+    /// It may exist, but callers are not sent to it: it is unhealthy, restarts, or its machine does
+    /// not answer. A word of a newer version that this version does not know is read as this.
     #[serde(other)]
     Held,
 }
@@ -55,17 +55,17 @@ pub enum BackendState {
 /// Instances of a service by their addresses.
 pub type Backends = BTreeMap<Ipv4Addr, BackendState>;
 
-/// `/kat/network/services/{ns}/{workload}/host_ports`: what `auto` is.
+/// `/kat/network/services/{ns}/{workload}/host_ports`: the numbers assigned for `auto`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortNumbers {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Those that a version of the workload had once.
+    /// Also numbers that only an earlier version of the workload used.
     pub ports: Vec<HostPortNumber>,
 }
 
-/// What `auto` is for one port of a container.
+/// The number assigned for `auto` for one port of a container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct HostPortNumber {
@@ -73,7 +73,7 @@ pub struct HostPortNumber {
     pub container_port: u16,
     /// Its transport.
     pub protocol: Protocol,
-    /// Port of each machine that runs it.
+    /// The host port, the same on each machine that runs the workload.
     pub number: u16,
 }
 

@@ -1,4 +1,4 @@
-//! What every object of the store has: its key and the revision of its last write.
+//! A stored object with the revision of its last write, and the key of a workload.
 
 /// An object and the revision at which it was last written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,9 +12,9 @@ pub struct Stored<T> {
 /// Namespace and name of a workload.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WorkloadKey {
-    /// Its namespace.
+    /// Name of the namespace.
     pub namespace: String,
-    /// Its name.
+    /// Name of the workload, unique in its namespace.
     pub name: String,
 }
 

@@ -1,17 +1,18 @@
-//! Top-level domains, and names that stand in for one in private networks.
+//! Top-level domains, and names that are used like one in private networks.
 //!
-//! A container writes WORKLOAD.NAMESPACE for a service of the cluster, so a namespace with such a name would have names of
-//! others: new ones are refused, and for old ones the names outside come first (`network/dns/zone.rs`).
+//! A container writes WORKLOAD.NAMESPACE for a service of the cluster, so the services of a
+//! namespace with such a name would take other hosts' names. New namespaces with these names are
+//! refused, and for old ones the names outside take precedence (`network/dns/zone.rs`).
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
-/// Delegated ones, in lower case and as DNS has them (RFC 5891), with those of RFC 6761, RFC 6762, RFC 7686, RFC 9476 and RFC 8375,
-/// and what routers and offices use.
+/// Delegated top-level domains, in lower case and in DNS form (RFC 5891), those of RFC 6761, RFC
+/// 6762, RFC 7686, RFC 9476 and RFC 8375, and those that routers and offices use.
 const LIST: &str = include_str!("../../packaging/top-level-domains");
 
 static NAMES: LazyLock<BTreeSet<&str>> = LazyLock::new(|| LIST.lines().collect());
 
-/// Whether a label is one; in any case.
+/// Whether a label is such a name, regardless of case.
 pub fn contains(label: &str) -> bool {
     NAMES.contains(label.to_ascii_lowercase().as_str())
 }

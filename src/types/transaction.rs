@@ -1,11 +1,11 @@
-//! Keys with their values, transactions, and what one transaction may hold.
+//! Keys with their values, transactions, and the limits of a transaction.
 
-/// One key.
+/// A key of the store with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The whole key.
     pub key: String,
-    /// Its value.
+    /// Bytes of the value.
     pub value: Vec<u8>,
     /// Revision of the store at which the key was last written.
     pub mod_revision: i64,
@@ -18,7 +18,8 @@ pub struct KeyValue {
 pub enum Compare {
     /// The key's last write was at this revision; 0 means that it does not exist.
     ModRevision(String, i64),
-    /// The key was created at this revision; the fence of a leader compares its election key so.
+    /// The key was created at this revision; a leader's fence compares its election key in this
+    /// way.
     CreateRevision(String, i64),
 }
 
@@ -43,10 +44,10 @@ impl Operation {
     }
 }
 
-/// Most operations, and most conditions, in one transaction: etcd's `--max-txn-ops`.
+/// Maximum number of operations, and of conditions, in one transaction: etcd's `--max-txn-ops`.
 pub const MAX_OPERATIONS: usize = 128;
 
-/// Most bytes of keys and values in one transaction: 1.4 MiB, which leaves room for the encoding
+/// Maximum bytes of keys and values in one transaction: 1.4 MiB, which leaves room for the encoding
 /// below etcd's `--max-request-bytes` of 1.5 MiB.
 pub const MAX_BYTES: usize = 1_468_006;
 
@@ -64,7 +65,7 @@ fn condition_bytes(condition: &Compare) -> usize {
     16 + compared_key(condition).len()
 }
 
-/// What a transaction, or a part of one, takes of its limits.
+/// Size of a transaction, or of a part of one, for comparison with the limits.
 #[derive(Debug, Clone, Copy)]
 pub struct TransactionSize {
     /// Number of conditions.
@@ -86,7 +87,7 @@ impl TransactionSize {
         }
     }
 
-    /// Size of both in one transaction.
+    /// Size of both parts in one transaction.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -96,7 +97,7 @@ impl TransactionSize {
         }
     }
 
-    /// One transaction holds it.
+    /// Whether one transaction can hold this.
     pub fn fits(self) -> bool {
         self.conditions <= MAX_OPERATIONS
             && self.operations <= MAX_OPERATIONS
@@ -104,7 +105,7 @@ impl TransactionSize {
     }
 }
 
-/// The key that a condition looks at.
+/// The key that a condition compares.
 pub fn compared_key(condition: &Compare) -> &str {
     match condition {
         Compare::ModRevision(key, _) | Compare::CreateRevision(key, _) => key,

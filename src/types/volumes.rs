@@ -1,4 +1,4 @@
-//! Whose data a volume is, and what is stored of its place, its way to another machine and its removal.
+//! Keys of volumes, and the stored objects of their moves and removals.
 
 use std::fmt;
 
@@ -7,20 +7,21 @@ use serde::{Deserialize, Serialize};
 
 use crate::stored::WorkloadKey;
 
-/// A volume whose place is known: `NAMESPACE/WORKLOAD/VOLUME`.
+/// Key of a volume whose place is recorded: `NAMESPACE/WORKLOAD/VOLUME`.
 ///
-/// `VOLUME` is the name in the file, with `.SLOT` where each replica has its own, and for a path of the machine
-/// that KAT makes there `NAME@host.SLOT`. No name of a volume has these characters.
+/// `VOLUME` is the name in the file, followed by `.SLOT` if each replica has its own volume. For a
+/// path of the machine that KAT creates it is `NAME@host.SLOT`. Names of volumes contain neither
+/// `.` nor `@`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeKey {
-    /// Whose it is; that workload may be gone.
+    /// The workload of the volume, which may be deleted.
     pub workload: WorkloadKey,
-    /// Which one of it.
+    /// Last part of the key, see [`VolumeKey`].
     pub volume: String,
 }
 
 impl VolumeKey {
-    /// Reads what [`fmt::Display`] writes.
+    /// Parses the form that [`fmt::Display`] writes.
     pub fn parse(text: &str) -> Option<Self> {
         let (namespace, rest) = text.split_once('/')?;
         let (workload, volume) = rest.split_once('/')?;
@@ -31,14 +32,14 @@ impl VolumeKey {
         })
     }
 
-    /// Its name in `workload.kat`.
+    /// Name of the volume in `workload.kat`.
     pub fn name(&self) -> &str {
         let end = self.volume.find(['.', '@']);
         end.and_then(|end| self.volume.get(..end))
             .unwrap_or(&self.volume)
     }
 
-    /// The slot, where each replica has its own.
+    /// The slot, if each replica has its own volume.
     pub fn slot(&self) -> Option<u32> {
         self.volume.rsplit_once('.')?.1.parse().ok()
     }
@@ -50,83 +51,89 @@ impl fmt::Display for VolumeKey {
     }
 }
 
-/// A volume's way to another machine, in its record.
+/// A move of a volume to another machine, in the volume's record.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeMove {
-    /// The same for all volumes that move together, and for no other move.
+    /// Id of the move, shared by all volumes that move together.
     pub id: String,
-    /// The machine that has the data.
+    /// Name of the machine that has the data.
     pub from: String,
-    /// The machine that is to have it.
+    /// Name of the machine that receives the data.
     pub to: String,
-    /// When it was asked for.
+    /// When the move was requested.
     pub asked: Timestamp,
-    /// The copy is whole and is the data now; its machine still has to put it in its place.
+    /// The copy is complete and is the data now; the receiving machine still has to put it in its
+    /// place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub placing: bool,
-    /// What was known of an earlier copy there when this one became the data: it lies there until that is placed.
+    /// The kept copy that was on the receiving machine when this copy became the data: it lies in
+    /// the volume's place until the new copy is put there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<KeptCopy>,
 }
 
-/// A copy that is left where the data was.
+/// A copy of a volume that is kept for a while on a machine that had the data.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KeptCopy {
-    /// The machine.
+    /// Name of the machine with the copy.
     pub node: String,
-    /// It goes after this.
+    /// The copy is removed after this time.
     pub until: Timestamp,
-    /// A move was broken off there, which may have put its copy there or not: whatever else lies there is not KAT's.
+    /// A move was given up that may or may not have put its copy there: anything else in that place
+    /// is not KAT's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
 }
 
-/// `/kat/nodes/desired/{node}/moves/{ns}/{workload}/{volume}`: data that a machine is to send, or to take.
+/// `/kat/nodes/desired/{node}/moves/{ns}/{workload}/{volume}`: a volume that a machine has to send
+/// or receive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MoveRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// Identity of the move.
+    /// Id of the move, as in [`VolumeMove`].
     pub id: String,
-    /// The machine that sends it, to nobody but `to`.
+    /// Name of the machine that sends the data, only to `to`.
     pub from: String,
-    /// The machine that takes it.
+    /// Name of the machine that receives the data.
     pub to: String,
-    /// Index of the workload user whose data it is.
+    /// Index of the workload user that owns the data.
     pub index: u32,
-    /// The copy is the data now: it is to be put in its place.
+    /// The copy is the data now: the receiving machine has to put it in its place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub place: bool,
-    /// What lies in that place is a copy that was kept after an earlier move, and goes.
+    /// The volume's place holds a copy kept by an earlier move, which is removed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replaces: bool,
 }
 
-/// `/kat/nodes/desired/{node}/removals/{ns}/{workload}/{volume}`: data that a machine is to remove.
+/// `/kat/nodes/desired/{node}/removals/{ns}/{workload}/{volume}`: data that a machine has to
+/// remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RemovalRecord {
     /// Version of this object's schema, now 1.
     pub schema: u32,
-    /// When it was asked for: tells one removal from an earlier one of the same name.
+    /// When the removal was requested; distinguishes it from an earlier removal with the same name.
     pub asked: Timestamp,
-    /// Index of the workload user whose data it is: nobody else's is removed.
+    /// Index of the workload user that owns the data: no other user's data is removed.
     pub index: u32,
-    /// It has been there: where it is not found, its disk may be missing.
+    /// The data has existed: if it is not found, its disk may be missing.
     #[serde(default)]
     pub made: bool,
-    /// It is a copy that was kept: where the base path is there and it is not, it is gone.
+    /// The data is a kept copy: if the base path exists and the copy does not, it is removed
+    /// already.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub copy: bool,
-    /// It goes only where that machine has put it there for a move, and nothing has run with it.
+    /// Removed only if that machine has put the data there for a move, and nothing has run with it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsure: bool,
 }
 
-/// A removal as a machine confirms it.
+/// The form in which a machine confirms a removal.
 pub fn removal_id(volume: &str, asked: Timestamp) -> String {
     format!("{volume} {asked}")
 }

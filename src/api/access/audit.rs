@@ -1,8 +1,10 @@
-//! One line for each call (RFC001-KAT 9.1, API Audit), at the target `audit`, and the counters.
+//! The audit log: one line for each call (RFC001-KAT 9.1, API Audit), at the target `audit`, and
+//! the counters of calls.
 //!
-//! Anybody may call, as often as the network lets him. So the calls of anonymous callers, and those above a caller's
-//! rate, have a number of lines for each second together, and the refused calls of each known caller one for each ten
-//! seconds; further ones are counted, and the count is a line of its own.
+//! Anybody can call, as often as the network allows. So the number of lines is bounded: for the
+//! calls of anonymous callers and those above a caller's rate together, in each second; for the
+//! refused calls of each known caller, in each ten seconds. Further calls are counted, and the
+//! count is a line of its own.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -22,33 +24,33 @@ use crate::{
 };
 use kat_types::api::STALE_HEADER;
 
-/// Put into a response by the gate, for the line.
+/// Added to a response by the gate, for the audit line.
 #[derive(Clone)]
 pub(crate) struct Handled {
-    /// The route, if one was found.
     pub(crate) route: &'static Route,
-    /// Who called, if that is known.
+    /// The caller; anonymous if unknown.
     pub(crate) caller: Caller,
 }
 
-/// Name of unknown routes among the counters.
+/// Name of unknown routes in the counters.
 const NO_ROUTE: &str = "(none)";
-/// Most characters of a path in a line.
+/// Maximum characters of a path in a line.
 const MAX_PATH: usize = 256;
 
-/// Lines of bounded calls, in their time.
+/// Maximum lines of bounded calls in one period.
 const BOUNDED_LINES: u32 = 20;
-/// The time of calls that anybody can cause.
+/// Period for calls that anybody can cause.
 const WHILE: Duration = Duration::from_secs(1);
-/// The time of one known caller's calls that were refused: a program that asks in a circle must not push older lines out.
+/// Period for the refused calls of one known caller: a program that calls in a loop must not push
+/// older lines out.
 const WHILE_REFUSED: Duration = Duration::from_secs(10);
 
-/// Whose lines are counted together.
+/// The callers whose lines are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Bounded {
     /// Anybody who can reach the port.
     Anybody,
-    /// One caller whose calls are refused, as [`Caller`] shows it.
+    /// One caller, in the form of [`Caller`]'s `Display`, whose calls are refused.
     Refused(String),
 }
 
@@ -61,7 +63,7 @@ impl Bounded {
     }
 }
 
-/// How many bounded lines were written lately.
+/// Number of bounded lines written in the current periods.
 #[derive(Debug, Default)]
 pub(crate) struct BoundedLines(Mutex<BTreeMap<Bounded, Spent>>);
 
@@ -73,7 +75,7 @@ struct Spent {
 }
 
 impl BoundedLines {
-    /// Whether one more line may be written. Tells of those that were held back before.
+    /// Whether one more line may be written. First writes the counts of periods that have ended.
     pub(crate) fn take(&self, whose: Bounded) -> bool {
         self.settle();
         let mut all = self.0.lock();
@@ -90,7 +92,7 @@ impl BoundedLines {
         true
     }
 
-    /// Tells how many lines were held back, once their time is over.
+    /// Writes the counts of held back lines of periods that have ended.
     pub(crate) fn settle(&self) {
         for (whose, more) in self.expired() {
             match whose {
@@ -104,7 +106,7 @@ impl BoundedLines {
         }
     }
 
-    /// How many lines were held back in a time that is over; it begins anew.
+    /// Numbers of held back lines of periods that have ended; these start anew.
     fn expired(&self) -> Vec<(Bounded, u64)> {
         let mut all = self.0.lock();
         let over = all.extract_if(.., |whose, spent| spent.since.elapsed() >= whose.time());
@@ -113,7 +115,7 @@ impl BoundedLines {
     }
 }
 
-/// Whose lines such a call counts among; nothing where each has its line.
+/// The group in which the line of this call is counted; `None` if every such call has a line.
 fn bounded(caller: &Caller, status: u16) -> Option<Bounded> {
     if *caller == Caller::Anonymous || status == 429 {
         return Some(Bounded::Anybody);
@@ -121,7 +123,7 @@ fn bounded(caller: &Caller, status: u16) -> Option<Bounded> {
     (status >= 400).then(|| Bounded::Refused(caller.to_string()))
 }
 
-/// Writes the line. The query is left out; the path holds names alone.
+/// Writes the audit line. The query is left out; the path contains only names.
 pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next: Next) -> Response {
     let started = Instant::now();
     let path: String = request.uri().path().chars().take(MAX_PATH).collect();
@@ -140,7 +142,8 @@ pub(crate) async fn observe(State(api): State<Arc<Api>>, request: Request, next:
     let heartbeat = handled
         .as_ref()
         .is_some_and(|handled| handled.route.operation == Operation::ReportNode);
-    // A report that is taken comes every few seconds from every machine: it is told only on request.
+    // Every machine reports every few seconds, so an accepted report is logged only at the debug
+    // level.
     if heartbeat && status < 400 {
         tracing::debug!(target: "audit", "{method} {path} {status} by {caller} from {source} in {milliseconds} ms");
     } else if bounded(caller, status).is_none_or(|whose| api.bounded_lines.take(whose)) {

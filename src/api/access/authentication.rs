@@ -1,4 +1,5 @@
-//! Who calls: a token, a certificate, or the local socket (ARCHITECTURE.md, Who may call what).
+//! Authentication of callers by token, certificate, or the local socket (ARCHITECTURE.md, Who may
+//! call what).
 
 use std::net::SocketAddr;
 
@@ -17,20 +18,19 @@ use kat_types::records::{NodeRegistration, TokenRecord};
 pub enum SocketAccess {
     /// Everything: this machine holds etcd.
     Admin,
-    /// Reads about this machine.
+    /// Reads of this machine's part.
     ThisMachine,
 }
 
-/// Where a connection comes from.
+/// The origin of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// TLS over TCP.
     Network(SocketAddr),
     /// The local socket.
     Socket {
-        /// The peer's uid, if the kernel says it.
+        /// uid of the peer, if the kernel reports it.
         uid: Option<u32>,
-        /// What the socket allows.
         access: SocketAccess,
     },
 }
@@ -48,52 +48,49 @@ impl std::fmt::Display for Source {
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Where it comes from.
     pub source: Source,
-    /// Its certificate, if it has one.
+    /// Its verified client certificate, if it sent one.
     pub certificate: Option<PeerCertificate>,
 }
 
 /// A machine whose certificate is for a key that the cluster knows as that machine's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertifiedMachine {
-    /// Its name.
     pub name: String,
     /// SHA-256 of the certificate's public key.
     pub key_hash: String,
 }
 
-/// Who makes a call.
+/// The authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Caller {
-    /// Nobody that is known.
+    /// An unknown caller.
     Anonymous,
     /// The holder of a token.
     Token {
         /// Id of the token.
         id: String,
-        /// Its name for people.
+        /// Its name for users.
         name: String,
-        /// What it may do.
+        /// What the token allows.
         scope: Scope,
     },
     /// A machine, by its certificate.
     Node(CertifiedMachine),
     /// The leader, by its certificate.
     Leader(CertifiedMachine),
-    /// Root on a machine that holds the store, by certificate.
+    /// Root on a machine that holds etcd, by certificate.
     Admin(CertifiedMachine),
-    /// Somebody on this machine.
+    /// A process on this machine, through the local socket.
     Socket {
-        /// The peer's uid, if the kernel says it.
+        /// uid of the peer, if the kernel reports it.
         uid: Option<u32>,
-        /// What the socket allows.
         access: SocketAccess,
     },
 }
 
 impl Caller {
-    /// Sees this machine alone.
+    /// Whether the caller sees only this machine's part of the cluster.
     pub fn sees_only_this_machine(&self) -> bool {
         matches!(
             self,
@@ -104,7 +101,7 @@ impl Caller {
         )
     }
 
-    /// May do everything that a person may.
+    /// Whether the caller may do everything that a user may.
     pub fn is_admin(&self) -> bool {
         match self {
             Self::Admin(_) => true,
@@ -115,7 +112,7 @@ impl Caller {
     }
 }
 
-/// As audit lines and events name a caller; never a secret.
+/// The caller's name in audit lines and events; never contains a secret.
 impl std::fmt::Display for Caller {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -130,12 +127,12 @@ impl std::fmt::Display for Caller {
     }
 }
 
-/// Says who calls. A token that is sent counts, whatever else the connection proves.
+/// Identifies the caller. A token in the request counts, whatever else the connection proves.
 ///
 /// # Errors
-/// [`ApiError::Unauthorized`] for a header that is no bearer token, a token that is unknown or
-/// expired, or a certificate for a key that the cluster does not know as that machine's;
-/// [`ApiError::Unavailable`] while neither can be looked up.
+/// [`ApiError::Unauthorized`] for a header that is no bearer token, for an unknown or expired
+/// token, and for a certificate whose key the cluster does not know as that machine's;
+/// [`ApiError::Unavailable`] while tokens and keys can't be looked up.
 pub fn identify(
     peer: &Peer,
     headers: &HeaderMap,
@@ -190,11 +187,11 @@ fn by_certificate(certificate: &PeerCertificate) -> Caller {
     }
 }
 
-/// Whether the cluster knows the key of a certificate as its machine's. A certificate outlives its
-/// machine's time in the cluster, and its name may be another machine's now: so the key is compared, at
-/// each call.
+/// Whether the cluster knows a certificate's key as that of its machine. A certificate may outlive
+/// its machine's membership, and its name may be another machine's by now, so the key is compared
+/// at each call.
 ///
-/// Callers without a certificate need no such proof.
+/// True for callers without a certificate.
 pub(crate) fn is_registered(caller: &Caller, snapshot: &Snapshot) -> bool {
     let machine = match caller {
         Caller::Node(machine) | Caller::Leader(machine) | Caller::Admin(machine) => machine,
@@ -210,16 +207,17 @@ pub(crate) fn is_registered(caller: &Caller, snapshot: &Snapshot) -> bool {
         Caller::Admin(_) => &registration.member_keys.admin,
         _ => return registration.identity_key == machine.key_hash,
     };
-    // One without a vote yet holds the store as well.
+    // A member without a vote holds the store as well.
     let members = snapshot.members.as_ref();
     let is_member = members.is_some_and(|one| one.value.members.contains_key(&machine.name));
-    // A machine that joined with version 0.1.0 has not said these keys until its first report of a later
-    // version: until then the name of a member has to do, or no leader of that version could be asked.
+    // A machine that joined with version 0.1.0 does not report these keys before its first report
+    // of a later version: until then the name of a member has to do, or the leader would refuse
+    // every leader of that version.
     let is_key = known.is_empty() || *known == machine.key_hash;
     (registration.etcd || is_member) && is_key
 }
 
-/// A registration that proves somebody: its machine does not leave, and has a known key.
+/// Whether the registration can prove a machine: it is not being deleted, and its key is known.
 fn is_in_cluster(registration: &NodeRegistration) -> bool {
     !registration.deleting && !registration.identity_key.is_empty()
 }
@@ -230,19 +228,20 @@ fn unknown_key(caller: &Caller) -> ApiError {
     ))
 }
 
-/// What a call gets before the first whole list arrived from the store.
+/// The error of calls before the first complete list has arrived from the store.
 pub(crate) fn not_ready() -> ApiError {
     ApiError::Unavailable("the state of the cluster is not read yet".to_owned())
 }
 
-/// A machine that joins without a token, while the network is trusted.
+/// The caller for a machine that joins without a token, while the network is trusted.
 fn trusted(snapshot: &Snapshot, now: Timestamp) -> Result<Caller, ApiError> {
     let mut open = snapshot.tokens.iter().filter(|(_, stored)| {
         let record = &stored.value;
         let open = record.insecure_trust_network && record.scope == Scope::Join;
         open && !expired(record, now)
     });
-    // One that is used up lets nobody in, but says so; another may have some left.
+    // A token without uses left admits no machine, but its error says so; another token may have
+    // some left.
     let found = open
         .clone()
         .find(|(_, stored)| stored.value.uses != Some(0));
@@ -260,7 +259,7 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
     if text == TRUSTING {
         return trusted(snapshot, now);
     }
-    // A token for joining has one part more, which is for the machine that joins and never sent.
+    // A join token has one more part, which is for the joining machine and is never sent.
     let token = Token::parse(text)
         .ok()
         .filter(|token| token.authority().is_none());
@@ -274,7 +273,7 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
     if verify_slices_are_equal(hash.as_bytes(), record.hash.as_bytes()).is_err() {
         return Err(unknown());
     }
-    // Only who knows the secret is told this.
+    // Told only to a caller that knows the secret.
     if expired(record, now) {
         let id = token.id();
         return Err(ApiError::Unauthorized(format!(
@@ -288,15 +287,15 @@ fn by_token(text: &str, snapshot: &Snapshot, now: Timestamp) -> Result<Caller, A
     })
 }
 
-/// The token's time is over.
+/// Whether the token has expired.
 fn expired(record: &TokenRecord, now: Timestamp) -> bool {
     record.expires.is_some_and(|expires| expires <= now)
 }
 
-/// Whether a caller that was let in earlier, at the start of a stream, may still stay.
+/// Whether a caller that was admitted at the start of a stream is still valid.
 ///
 /// # Errors
-/// [`ApiError::Unauthorized`] when its token was revoked or has run out, or its machine has left.
+/// [`ApiError::Unauthorized`] if its token was revoked or has expired, or its machine has left.
 pub fn still_valid(caller: &Caller, snapshot: &Snapshot, now: Timestamp) -> Result<(), ApiError> {
     let valid = match caller {
         Caller::Token { id, scope, .. } => snapshot

@@ -1,4 +1,5 @@
-//! The one table that says which caller may use which route (ARCHITECTURE.md, Who may call what).
+//! The one table of authorization: which caller may use which route (ARCHITECTURE.md, Who may call
+//! what).
 
 use crate::{
     access::authentication::{Caller, SocketAccess},
@@ -6,25 +7,25 @@ use crate::{
 };
 use kat_types::api::Scope;
 
-/// Why its own users see little on a machine without etcd.
+/// Error and hint for local users on a machine without etcd.
 const NO_STORE: &str =
     "this machine does not hold the cluster's store, and its socket shows this machine alone";
 const ASK_ELSEWHERE: &str = "ask on a machine that holds it, or copy /etc/kat/admin.conf from the one that began the cluster \
      and run `katcall context add NAME --file admin.conf`";
 
-/// Who may use a route.
+/// The callers that may use a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody who can connect.
+    /// Every caller that can connect.
     Anyone,
-    /// Everybody who proves who they are, machines too.
+    /// Every authenticated caller, including machines.
     Authenticated,
     /// Reads of the whole cluster: `admin` and `read`.
     ReadCluster,
-    /// As [`Access::ReadCluster`]; on a machine without etcd its local users too, who see this
-    /// machine's part alone.
+    /// As [`Access::ReadCluster`]; on a machine without etcd also its local users, who see only
+    /// this machine's part.
     ReadMachine,
-    /// As [`Access::ReadMachine`]; and the machine that the path names, by its certificate.
+    /// As [`Access::ReadMachine`]; also the machine in the path, by its certificate.
     ReadNode,
     /// Reads of one namespace: `admin`, `read`, and `deploy` of that namespace.
     ReadNamespace,
@@ -33,22 +34,22 @@ pub enum Access {
     ReadFiles,
     /// Writes in one namespace: `admin` and `deploy` of that namespace.
     Deploy,
-    /// `admin` alone.
+    /// Only `admin`.
     Admin,
-    /// The machine that the path names, by its certificate.
+    /// The machine in the path, by its certificate.
     Report,
-    /// `admin`, or the machine that the path names, by its certificate: it leaves.
+    /// `admin`, or the machine in the path, by its certificate, to leave the cluster.
     Leave,
-    /// What a machine may see before it joins: as [`Access::ReadCluster`], and tokens for joining.
+    /// Reads of a machine that is about to join: as [`Access::ReadCluster`], and join tokens.
     BeforeJoin,
-    /// A token for joining.
+    /// A join token.
     Join,
-    /// Whoever proves to own a machine's known key, which the handler checks: such a machine's
-    /// certificate may have run out.
+    /// Every caller that proves to own a machine's known key, which the handler checks, since such
+    /// a machine's certificate may have expired.
     KnownKey,
 }
 
-/// What a call is about.
+/// Namespace and machine that a call concerns.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Target<'a> {
     /// Namespace in the path or the query.
@@ -57,11 +58,11 @@ pub struct Target<'a> {
     pub node: Option<&'a str>,
 }
 
-/// Lets a caller through or says why not.
+/// Admits a caller, or returns why not.
 ///
 /// # Errors
-/// [`ApiError::Unauthorized`] for a caller that is nobody, [`ApiError::Forbidden`] for one that is
-/// known and may not.
+/// [`ApiError::Unauthorized`] for an anonymous caller, [`ApiError::Forbidden`] for a known caller
+/// without the right.
 pub fn check(access: Access, caller: &Caller, target: Target<'_>) -> Result<(), ApiError> {
     if allowed(access, caller, target) {
         return Ok(());

@@ -1,5 +1,6 @@
-//! What an apply learns of its image before it is written: the digest that its tag means now, and for which
-//! architectures it is made, so that every replica of a version runs the same, where it can.
+//! Lookup of a workload's images before an apply is written: the digest that a tag has now, and the
+//! architectures of the image, so that every replica of a version runs the same image where
+//! possible.
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -21,21 +22,23 @@ use kat_types::{
     stored::WorkloadKey,
 };
 
-/// Most images that are asked for at once, of a namespace and in all: a registry that does not answer takes its time.
+/// Maximum number of concurrent lookups, of a namespace and in all: a registry that does not answer
+/// takes its time.
 const AT_ONCE: (usize, usize) = (2, 8);
 
-/// Longest time for all images of an apply, of which the caller waits for the answer.
+/// Time limit for all images of an apply, since the caller waits for the response.
 const WHOLE: Duration = Duration::from_secs(15);
 
 static QUESTIONS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(AT_ONCE.0, AT_ONCE.1));
 
-/// Waits for a turn to ask for this namespace.
+/// Waits for a turn to query a registry for this namespace.
 pub(crate) async fn turn(namespace: &str) -> Turn<'static> {
     QUESTIONS.take(namespace).await
 }
 
-/// What this caller is told of a registry that could not be asked. A deploy token names any host, and the leader asks
-/// it: which ports of the leader's networks are open, closed or speak TLS is not for it to learn.
+/// The message of a failed lookup for this caller. A deploy token can name any host, and the leader
+/// queries it: the message must not reveal which ports of the leader's networks are open, closed or
+/// speak TLS.
 pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
     let deploys = matches!(
         caller,
@@ -48,7 +51,7 @@ pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
         RegistryError::Unreachable { host, .. }
         | RegistryError::Refused { host, .. }
         | RegistryError::Unexpected { host, .. } => host,
-        // A registry says these, over TLS that is known by the machine.
+        // These errors come from a registry over TLS that the machine trusts.
         RegistryError::ShortName(_)
         | RegistryError::Unauthorized(_)
         | RegistryError::NotFound { .. } => return error.to_string(),
@@ -60,8 +63,8 @@ pub(crate) fn told(error: &RegistryError, caller: &Caller) -> String {
     format!("{host} does not answer as a registry; the leader's journal says why")
 }
 
-/// Asks the registries of all its images where this apply begins a version; `None` where it does not. Who can't be
-/// asked keeps nobody from applying: it is written down as the problem.
+/// Looks up all images if this apply begins a version; else `None`. A failed lookup does not refuse
+/// the apply: it is recorded as the problem.
 pub(crate) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
     let snapshot = api.snapshot().ok()?;
     if !begins_a_version(apply, &snapshot) {
@@ -76,7 +79,7 @@ pub(crate) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
         let asked = timeout_at(deadline, asked).await;
         asked.unwrap_or_else(|_| not_asked(image))
     });
-    // At once, as each may take its time.
+    // Concurrently, since each may take its time.
     let records = futures_util::future::join_all(asked).await;
     let records: Vec<ImageRecord> = records.into_iter().flatten().collect();
     let partial =
@@ -84,7 +87,7 @@ pub(crate) async fn look(api: &Api, apply: &Apply<'_>) -> Option<ImageRecord> {
     ImageRecord::of_all(records).map(|record| ImageRecord { partial, ..record })
 }
 
-/// What was learned of the images of an apply, but of those that are others by now.
+/// The lookup's results for the images that the submission still names.
 pub(crate) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission) -> ImageRecord {
     let images = &submission.pulled_images;
     let meant = looked.map(|looked| {
@@ -101,7 +104,7 @@ pub(crate) fn still_meant(looked: Option<&ImageRecord>, submission: &Submission)
     meant.flatten().unwrap_or_default()
 }
 
-/// There was no time to ask for this one.
+/// The record of an image for which no time was left.
 fn not_asked(image: &str) -> Option<ImageRecord> {
     let reference = Reference::parse(image).filter(|one| !one.is_pinned())?;
     let host = &reference.host;
@@ -113,7 +116,7 @@ fn not_asked(image: &str) -> Option<ImageRecord> {
     })
 }
 
-/// What is to be known of one image; `None` where nothing is.
+/// The lookup of one image; `None` if there is nothing to record.
 async fn look_at(
     api: &Api,
     snapshot: &Snapshot,
@@ -136,7 +139,8 @@ async fn look_at(
     };
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
-    // What listens on the leader alone is nobody's registry but an administrator's.
+    // A registry on the leader's loopback address is queried only if an administrator has
+    // configured it.
     if reference.is_local() && !settings.registries.contains_key(&reference.host) {
         let problem = format!("{} is the machine itself", reference.host);
         return Some(record(String::new(), Vec::new(), problem));
@@ -154,7 +158,7 @@ async fn look_at(
             };
             Some(record(pinned, found.architectures, String::new()))
         }
-        // It is pinned as it is.
+        // The reference is pinned already.
         Err(_) if reference.is_pinned() => None,
         Err(error @ RegistryError::Unauthorized(_)) => {
             let host = login_host(image);
@@ -165,7 +169,7 @@ async fn look_at(
     }
 }
 
-/// What the workload is made of is another than now.
+/// Whether the apply changes the workload's template.
 fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
     let submission = &apply.submission;
     let key = WorkloadKey::new(&submission.namespace, &submission.name);
@@ -174,7 +178,7 @@ fn begins_a_version(apply: &Apply<'_>, snapshot: &Snapshot) -> bool {
     };
     let meta = &entry.meta.value;
     match apply.cause {
-        // What it ran is kept with it.
+        // A rollback restores the images recorded with its generation.
         Cause::RolledBack { .. } => false,
         Cause::Restarted { at } => meta.restarted != Some(at),
         Cause::Applied | Cause::Scaled { .. } | Cause::ImageSet => {

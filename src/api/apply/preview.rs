@@ -1,5 +1,5 @@
-//! What an apply would come to, without doing it: the same decision as for a real one, the leader's own
-//! plan on a copy of the store, and the difference between before and after.
+//! Preview of an apply: the same decision as for a real apply, the leader's own plan on a copy of
+//! the store, and the difference between before and after.
 
 mod fields;
 mod files;
@@ -24,16 +24,18 @@ use kat_types::{
     stored::WorkloadKey, transaction::Operation,
 };
 
-/// Most previews at once: each copies and plans the whole cluster. Callers take turns.
+/// Maximum number of concurrent previews: each copies and plans the whole cluster. Callers take
+/// turns.
 const AT_ONCE: usize = 1;
 
 static PREVIEWS: LazyLock<SharedTurns> = LazyLock::new(|| SharedTurns::new(1, AT_ONCE));
 
-/// The answer to an apply that is only tried; nothing is written.
+/// The response to a dry run of an apply; nothing is written.
 pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, ApiError> {
     let _turn = PREVIEWS.take(&apply.caller.to_string()).await;
     api.leadership()?;
-    // Read anew and not from the leader's copy, which has no keys any more: whole, and of one revision.
+    // Read from the store, complete and at one revision: the leader's snapshot no longer contains
+    // the keys.
     let listing = api.config.handle.store.list(keys::ROOT).await?;
     let mut rehearsal = Rehearsal::new(listing);
     let mut before = rehearsal.snapshot();
@@ -70,7 +72,7 @@ pub(crate) async fn of(api: &Arc<Api>, apply: &Apply<'_>) -> Result<Written, Api
     })
 }
 
-/// The namespace that an apply of the same folder makes first.
+/// The write of the namespace that an apply of the same folder creates first.
 fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
     let record = NamespaceRecord {
         schema: 1,
@@ -83,7 +85,7 @@ fn namespace_to_come(apply: &Apply<'_>) -> Result<Operation, ApiError> {
     crate::apply::put(keys::namespace(&apply.submission.namespace), &record)
 }
 
-/// The difference between before and after, as far as it is this workload's.
+/// The part of the difference between before and after that concerns this workload.
 fn preview(
     key: &WorkloadKey,
     before: &Snapshot,

@@ -1,4 +1,5 @@
-//! Workloads on their way out: marked here, removed by the leader once the agents confirm that nothing is left.
+//! Deletion of workloads: marked here, completed by the leader once the agents confirm that nothing
+//! is left.
 
 use jiff::Timestamp;
 
@@ -20,12 +21,12 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// A workload that is to go.
+/// A request to delete a workload.
 pub(crate) struct Removal<'a> {
     pub(crate) key: WorkloadKey,
     pub(crate) precondition: Precondition,
     pub(crate) dry_run: bool,
-    /// The data of its volumes goes with it.
+    /// Delete the data of its volumes too.
     pub(crate) volumes: bool,
     pub(crate) caller: &'a Caller,
     pub(crate) now: Timestamp,
@@ -66,13 +67,14 @@ impl Removal<'_> {
     }
 }
 
-/// Its deletion is news, or that the data of its volumes goes with it.
+/// Whether the request changes something: the workload is not being deleted yet, or now the data of
+/// its volumes is to be deleted too.
 pub(crate) fn is_to_mark(entry: &WorkloadEntry, volumes: bool) -> bool {
     let meta = &entry.meta.value;
     !meta.deleting || (volumes && !meta.deletes_volumes)
 }
 
-/// Marks one workload as on its way out; what was to go with it before still does.
+/// Marks one workload as being deleted; an earlier request to delete its volumes stays.
 pub(crate) fn mark_deleting(
     key: &WorkloadKey,
     entry: &WorkloadEntry,

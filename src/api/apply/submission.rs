@@ -1,4 +1,4 @@
-//! The archive that a caller sends, read and checked as a whole.
+//! Reading and checking of the archive that a caller sends.
 
 use std::{collections::BTreeMap, sync::LazyLock};
 
@@ -16,39 +16,37 @@ use kat_types::{
     },
 };
 
-/// Most archives that are unpacked at once, of a caller and in all: unpacking is what costs most for the least asked.
+/// Maximum number of archives that are unpacked at once, of a caller and in all: unpacking costs
+/// most in relation to the request's size.
 const UNPACKED_AT_ONCE: (usize, usize) = (2, 4);
 
 static UNPACKING: LazyLock<SharedTurns> =
     LazyLock::new(|| SharedTurns::new(UNPACKED_AT_ONCE.0, UNPACKED_AT_ONCE.1));
 
-/// A workload as somebody sent it.
+/// A workload as submitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Submission {
-    /// Its namespace.
     pub(crate) namespace: String,
-    /// Its name.
     pub(crate) name: String,
-    /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
     /// The files as written, by name.
     pub(crate) files: BTreeMap<String, String>,
-    /// The same means that nothing changed.
+    /// Hash of the content; an equal hash means that nothing changed.
     pub(crate) spec_hash: String,
-    /// The same means that no instance is replaced.
+    /// Hash of the instances' template; an equal hash means that no instance is replaced.
     pub(crate) template_hash: String,
-    /// The images that machines pull for it, each once, the main container's first; those that they only use where
-    /// they have them are left out.
+    /// The images that machines pull for it, each once, the main container's first. Images that are
+    /// only used where they are present are left out.
     pub(crate) pulled_images: Vec<String>,
     /// Some of its images are never pulled: somebody puts them on machines.
     pub(crate) has_own_images: bool,
-    /// With `onPartition: stop` the seconds that the program has to end.
+    /// Seconds that the program has to end, with `onPartition: stop`.
     pub(crate) fenced_grace: Option<u32>,
-    /// Ports of machines that are to lead to it.
+    /// Host ports with a number.
     pub(crate) host_ports: Vec<(u16, Protocol)>,
-    /// Its namespace is written beside it.
+    /// The submission contains its namespace.
     pub(crate) makes_namespace: bool,
-    /// What it takes of its namespace's quotas.
+    /// The amounts of its namespace's quotas that it uses.
     pub(crate) amounts: Amounts,
     /// Bytes of the largest assignment that an instance of it can have.
     pub(crate) assignment_bytes: usize,
@@ -77,11 +75,11 @@ pub(crate) fn of_files(files: &[SourceFile]) -> Result<Submission, ApiError> {
     of_bundle(bundle::parse(files, Mode::Strict).map_err(refusal)?)
 }
 
-/// The same for files that are `stored` but for one change: a rule that is newer than these refuses nobody another number, image
-/// or start of what runs.
+/// Parses and checks files that differ from the `stored` ones in one change: a rule that is newer
+/// than the stored files does not refuse another number of replicas, another image or a restart.
 ///
 /// # Errors
-/// As [`of_files`], of what `stored` does not say too.
+/// As [`of_files`], but only errors that `stored` does not have as well.
 pub(crate) fn of_changed(
     files: &[SourceFile],
     stored: &[SourceFile],
@@ -184,7 +182,7 @@ fn host_ports(balancer: &VirtualLoadBalancer) -> Vec<(u16, Protocol)> {
     numbers.collect()
 }
 
-/// All mistakes at once; the message names the first.
+/// The error with all diagnostics; its message names the first.
 fn refusal(diagnostics: Vec<Diagnostic>) -> ApiError {
     let first = diagnostics.first().map_or_else(String::new, place);
     let message = match diagnostics.len() {

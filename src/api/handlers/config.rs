@@ -1,4 +1,4 @@
-//! The cluster's configuration, the version, health, and the API's own description.
+//! The cluster's configuration, the version, the health, and the API's description.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use kat_types::api::ServerVersion;
 use kat_types::api::{BackupView, HealthView, StoreView};
 use kat_types::{records::BackupRecord, resource::ClusterConfiguration};
 
-/// Anyone may ask for it, so it says that there is a failure, and the event says which.
+/// Any caller may read this, so it only says that backups fail; the event says why.
 fn backup_view(record: Option<&BackupRecord>) -> BackupView {
     record.map_or_else(BackupView::default, |record| BackupView {
         last: record.last.map(|last| last.to_string()),
@@ -34,10 +34,11 @@ fn backup_view(record: Option<&BackupRecord>) -> BackupView {
     })
 }
 
-/// Most objects that are named.
+/// Maximum number of objects that are named.
 const NAMED: usize = 20;
 
-/// What is wrong with the leader's plans. Callers that may not read the cluster learn how much, not of what.
+/// Problems of the leader's plans. Callers that may not read the cluster get only the number of
+/// objects.
 fn planning_troubles(report: Option<PlanningReport>, names: bool) -> Vec<String> {
     let PlanningReport { frozen, trouble } = report.unwrap_or_default();
     let mut troubles: Vec<String> = trouble.into_iter().collect();
@@ -98,7 +99,7 @@ pub(crate) async fn openapi() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi::TEXT).into_response()
 }
 
-/// Nothing in it is secret: keys and tokens are stored elsewhere.
+/// The configuration contains no secrets: keys and tokens are stored elsewhere.
 pub(crate) async fn cluster(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,

@@ -1,4 +1,4 @@
-//! Events (RFC001-KAT 9.3): what happened, oldest first.
+//! Events (RFC001-KAT 9.3), oldest first.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 };
 use kat_types::api::Event;
 
-/// The query of events; what is left out does not matter.
+/// Query parameters of events; an absent parameter does not filter.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct EventQuery {
@@ -39,7 +39,8 @@ pub(crate) async fn list(
         watch: query.watch,
         resource_version: query.resource_version.clone(),
     };
-    // What befalls a machine matters to all that runs there; a deploy token sees its namespace alone.
+    // Events of a machine concern everything that runs there, but a deploy token sees only its
+    // namespace.
     let all = access::check(Access::ReadCluster, &caller, Target::default()).is_ok();
     let select = Arc::new(move |view: &View<'_>| {
         let events = view.snapshot.events.values();
@@ -51,7 +52,8 @@ pub(crate) async fn list(
     answer(&api, &caller, &list, select).await
 }
 
-/// The events of a namespace are those in it, those about it, and with `all` those of machines.
+/// Whether an event matches the query. The events of a namespace are those in it, those about it,
+/// and with `all` those of machines.
 fn matches(query: &EventQuery, event: &Event, all: bool) -> bool {
     let object = &event.involved_object;
     let kind = query.resource_type.as_ref();

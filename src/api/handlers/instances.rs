@@ -31,32 +31,32 @@ use kat_plan::{InstanceEntry, Snapshot};
 use kat_types::api::LogLine;
 use kat_types::{assignment::Assignment, stored::WorkloadKey};
 
-/// Silence after which nothing more comes of an instance that is gone: its machine had told before that it
-/// has ended, and the journal is a little behind.
+/// Silence after which the log of a removed instance is complete: its machine has reported before
+/// that it ended, and the journal is a little behind.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// What is asked of a log.
+/// Parameters of a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
-    /// Stay and say what is added.
+    /// Keep the stream open and send new lines.
     pub follow: bool,
-    /// Nothing that is older.
+    /// No lines older than this.
     pub since: Option<Timestamp>,
-    /// Only so many of the last lines, before what is added.
+    /// Only this many of the last lines, before new ones.
     pub tail: Option<u64>,
-    /// Only the program's last run before the present one.
+    /// Only the program's run before the present one.
     pub previous: bool,
-    /// Which container; the main one unless named.
+    /// Name of the container; the main one by default.
     pub container: Option<String>,
 }
 
 /// Why a log can't be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogsError {
-    /// It can't be read now.
+    /// The log can't be read now.
     #[error("{0}")]
     Unavailable(String),
-    /// Its machine can't be asked now.
+    /// The instance's machine can't be reached now.
     #[error("{0}")]
     Away(String),
     /// The journal can't be read.
@@ -75,18 +75,19 @@ impl From<LogsError> for ApiError {
     }
 }
 
-/// Lines as they come. It ends, unless it follows; an error ends it early.
+/// Lines as they arrive. The stream ends unless `follow` is set; an error ends it early.
 pub type LogStream = Pin<Box<dyn Stream<Item = Result<LogLine, LogsError>> + Send>>;
 
-/// Opens logs of instances, wherever they run.
+/// Opens logs of instances on any machine.
 #[async_trait]
 pub trait InstanceLogs: Send + Sync + 'static {
-    /// The log of one instance. The stream is dropped when the reader goes away.
+    /// Opens the log of one instance. The stream is dropped when the reader disconnects.
     async fn open(&self, instance: &InstanceEntry, query: LogQuery)
     -> Result<LogStream, LogsError>;
 }
 
-/// Those of one workload, one namespace, or all; on some sockets this machine's alone.
+/// Selects the instances of one workload, one namespace, or all; on a socket with limited rights
+/// only this machine's.
 fn select(
     api: &Api,
     caller: &Caller,
@@ -156,7 +157,7 @@ pub(crate) async fn get(
     Ok(item(&found, &found.metadata.resource_version))
 }
 
-/// The query of a log.
+/// Query parameters of a log.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct LogParameters {
@@ -234,7 +235,7 @@ pub(crate) async fn logs(
     Ok(ndjson(Body::from_stream(lines)))
 }
 
-/// An instance has no container of this name.
+/// The error for a container that the instance does not have.
 fn no_container(assignment: &Assignment, name: &str) -> ApiError {
     let names = assignment.container_names().join(", ");
     let id = &assignment.instance;
@@ -244,27 +245,27 @@ fn no_container(assignment: &Assignment, name: &str) -> ApiError {
     })
 }
 
-/// A log that is being read, for as long as its reader may.
+/// A log being read, for as long as its reader is valid.
 struct Reading {
     api: Arc<Api>,
     caller: Caller,
     snapshots: Receiver<Option<Arc<Snapshot>>>,
     checked_at: Instant,
-    /// The instance whose end is this log's end, which the journal does not know.
+    /// The instance whose removal ends this log, since the journal does not show it.
     follows: Option<String>,
-    /// When it is over, if nothing comes before: the instance is gone.
+    /// When the log ends unless a line comes before, since the instance was removed.
     ends_at: Option<Instant>,
-    /// Nothing once it was ended before its time.
+    /// `None` once the log was ended early.
     lines: Option<LogStream>,
     _held: Held,
 }
 
 impl Reading {
-    /// An error breaks the connection off, so that a reader never takes it for the end.
+    /// An error breaks off the connection, so that a reader never takes it for the end of the log.
     async fn next(&mut self) -> Option<Result<Bytes, LogsError>> {
         let shutdown = self.api.shutdown.clone();
         loop {
-            // A token runs out without any change of the state.
+            // A token expires without any change of the state.
             let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
             let ends_at = self.ends_at;
             let over = async {
@@ -307,7 +308,7 @@ impl Reading {
         }
     }
 
-    /// Why the log ends before its time.
+    /// The last line of a log that ends early, with the reason.
     fn last_line(&self, error: &ApiError) -> Bytes {
         line(&LogLine {
             timestamp: self.api.now().to_string(),

@@ -1,8 +1,8 @@
-//! Machines join (RFC001-KAT 4.1.2, 10.6), and renew their certificates.
+//! Joining machines (RFC001-KAT 4.1.2, 10.6), and renewal of machines' certificates.
 //!
-//! What decides is checked first, and nothing is written for a request that is refused. The
-//! machine's user of etcd comes before its registration: a user without a certificate opens
-//! nothing, and a registered machine must be able to read its list.
+//! All checks come first, and nothing is written for a refused request. The machine's etcd user is
+//! created before its registration: a user without a certificate opens nothing, and a registered
+//! machine must be able to read its list.
 
 use kat_plan::cluster_endpoints;
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -34,42 +34,42 @@ use kat_store::StoreError;
 use kat_types::api::{Certificates, JoinAnswer, JoinPeer, JoinRequest, NodePhase, RenewalRequest};
 use kat_types::{keys, resource::ClusterSpec, transaction::Compare};
 
-/// Most addresses, or endpoints, of one machine.
+/// Maximum number of addresses, and of endpoints, of one machine.
 pub(crate) const MAX_ADDRESSES: usize = 16;
-/// Longest wait for a machine that leaves to be gone.
+/// Longest wait for a leaving machine to be removed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
-/// Longest host name (RFC 1035, section 2.3.4).
+/// Maximum length of a host name (RFC 1035, section 2.3.4).
 const MAX_HOST: usize = 253;
-/// Longest `host:port`.
+/// Maximum length of `host:port`.
 const MAX_ENDPOINT: usize = 260;
 
-/// What lets machines join.
+/// State for joining machines.
 #[derive(Clone)]
 pub struct Joining {
-    /// Sign for them.
+    /// Authorities that sign the machine's certificates.
     pub authorities: Arc<Authorities>,
-    /// Opens the store to them.
+    /// Users of etcd for machines.
     pub users: Arc<dyn NodeUsers>,
 }
 
-/// The machines' users of the store.
+/// The machines' users of etcd.
 #[async_trait]
 pub trait NodeUsers: Send + Sync {
-    /// Makes the user of a machine, who reads the machine's own list and the network. Fine if it is
-    /// there.
+    /// Creates the user of a machine, which may read the machine's own list and the network. No
+    /// error if the user exists.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     async fn admit(&self, node: &str) -> Result<(), StoreError>;
 
-    /// Takes it away. Fine if it is gone.
+    /// Removes the user of a machine. No error if it does not exist.
     ///
     /// # Errors
-    /// What the store says.
+    /// Errors of the store.
     async fn remove(&self, node: &str) -> Result<(), StoreError>;
 }
 
-/// Lets a machine in. That the token is one for joining, and lives, is checked before.
+/// Admits a machine. The gate has checked that the token is a valid join token.
 pub(crate) async fn join(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -114,8 +114,8 @@ pub(crate) async fn join(
     Ok((status, Json(answer)).into_response())
 }
 
-/// Renews the certificates of a machine, for its known key. The request itself proves that key, and
-/// its answer is of use to the key's owner alone.
+/// Renews the certificates of a machine for its known key. The request itself proves that key, and
+/// the response is of use only to the key's owner.
 pub(crate) async fn renew(
     State(api): State<Arc<Api>>,
     At(name): At<String>,
@@ -144,8 +144,8 @@ pub(crate) async fn renew(
     Ok(Json(wire(signed.map_err(not_signed)?)))
 }
 
-/// Takes a machine out for good. Its user of the store goes first, so that a machine that is written
-/// out can read nothing any more; what was written for it is the plan's to remove.
+/// Removes a machine from the cluster. Its etcd user is removed first, so that a machine that is
+/// being deleted can read nothing any more; the plan removes what was stored for it.
 pub(crate) async fn leave(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -219,8 +219,7 @@ fn may_leave<'a>(
     Ok(node)
 }
 
-/// What is written, or why the machine is refused; the token's use is counted in the same
-/// transaction.
+/// What to write, or why the machine is refused. The same transaction counts the token's use.
 fn decide(
     applicant: &Applicant,
     snapshot: &Snapshot,
@@ -236,7 +235,7 @@ fn decide(
     let key = keys::token(token);
     let unchanged = Compare::ModRevision(key.clone(), stored.revision);
     admission.conditions.push(unchanged);
-    // A machine whose first answer was lost asks again: it has used the token already.
+    // A machine whose first response was lost repeats its request: it has used the token already.
     if admission.known {
         return Ok(admission);
     }
@@ -255,8 +254,9 @@ fn used_up(token: &str) -> ApiError {
     }
 }
 
-/// Where no secret is asked for, nothing is shown either once nobody may join any more. Who knows the
-/// secret of a token may read on: its answer may have been lost.
+/// Refuses reads with a used-up token for a trusted network: without a secret, nothing is shown
+/// once no machine may join any more. A caller that knows a token's secret may continue to read,
+/// since its response may have been lost.
 ///
 /// # Errors
 /// [`ApiError::Forbidden`].
@@ -293,7 +293,7 @@ fn refused(error: NotAdmitted) -> ApiError {
     ApiError::conflict(error.to_string(), hint)
 }
 
-/// Reads the request; everything in it is a stranger's.
+/// Parses and checks the request; nothing in it is trusted.
 fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, ApiError> {
     pki::check_name(&request.name)
         .map_err(|error| ApiError::invalid(format!("the machine's name: {error}")))?;
@@ -323,7 +323,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
     for (name, length) in [
         ("endpoints", request.endpoints.len()),
         ("advertise", request.advertise.len()),
-        // None is fine.
+        // An empty list of names is accepted.
         ("names", request.reach.names.len().max(1)),
     ] {
         if !(1..=MAX_ADDRESSES).contains(&length) {
@@ -376,7 +376,7 @@ fn applicant(request: &JoinRequest, spec: &ClusterSpec) -> Result<Applicant, Api
     })
 }
 
-/// An address of one machine, outside the overlay.
+/// Whether an address may be that of one machine outside the overlay.
 pub(crate) fn reachable(address: &IpAddr, spec: &ClusterSpec) -> bool {
     let own = match address {
         IpAddr::V4(address) => {
@@ -394,7 +394,7 @@ fn is_host(name: &str) -> bool {
     (1..=MAX_HOST).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// `host:port`.
+/// Whether the text is `host:port`.
 pub(crate) fn is_endpoint(text: &str) -> bool {
     text.len() <= MAX_ENDPOINT
         && (text

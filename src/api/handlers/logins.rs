@@ -1,4 +1,4 @@
-//! Credentials for registries: list, write, delete. No answer has a password.
+//! Credentials for registries: list, write, delete. No response contains a password.
 
 use std::sync::Arc;
 
@@ -44,12 +44,12 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// Most registries of one namespace.
+/// Maximum number of registries of one namespace.
 const NAMESPACE_LIMIT: usize = 100;
-/// Most bytes of a name, and of a password: tokens of clouds have some thousands.
+/// Maximum bytes of a name, and of a password: tokens of clouds have some thousands.
 const USERNAME_LIMIT: usize = 512;
 const PASSWORD_LIMIT: usize = 16 << 10;
-/// Most bytes of a body.
+/// Maximum bytes of a request's body.
 const MAX_BODY: usize = 64 << 10;
 
 pub(crate) async fn list(
@@ -78,7 +78,7 @@ pub(crate) async fn list(
     Ok(Json(list).into_response())
 }
 
-/// Without its name.
+/// The view of a login, without its user name.
 fn view(namespace: &str, place: &LoginPlace, stored: &Stored<LoginRecord>) -> RegistryLoginView {
     RegistryLoginView {
         registry: place.to_string(),
@@ -101,7 +101,7 @@ pub(crate) async fn write(
     let precondition = Precondition::read(request.headers())?;
     let request = read_request(&api, request).await?;
     let credentials = checked(&request)?;
-    // Nobody is asked for a namespace that is not there.
+    // No registry is queried for a namespace that does not exist.
     check_namespace_exists(&api, &namespace)?;
     let check = match request.no_check {
         true => "notChecked",
@@ -133,7 +133,7 @@ pub(crate) async fn write(
     Ok((status, Json(result)).into_response())
 }
 
-/// What the path names.
+/// Parses the registry in the path.
 fn place(registry: &str) -> Result<LoginPlace, ApiError> {
     match bundle::check_registry(registry) {
         Ok(()) => Ok(LoginPlace::parse(registry)),
@@ -144,7 +144,7 @@ fn place(registry: &str) -> Result<LoginPlace, ApiError> {
     }
 }
 
-/// What is wrong with a body is said by its place alone: the words of a parser would quote it.
+/// An error in a body only names its position: the parser's message would quote the body.
 async fn read_request(api: &Api, request: Request) -> Result<RegistryLoginRequest, ApiError> {
     let (parts, body) = request.into_parts();
     check_content_type(&parts.headers, JSON)?;
@@ -182,7 +182,7 @@ fn checked(request: &RegistryLoginRequest) -> Result<Credentials, ApiError> {
     })
 }
 
-/// Asks the registry itself, before anything is kept.
+/// Checks the credentials with the registry before anything is stored.
 async fn ask(
     api: &Api,
     place: &LoginPlace,
@@ -198,7 +198,8 @@ async fn ask(
     let snapshot = api.snapshot()?;
     let settings = snapshot.registries.as_ref();
     let settings = settings.map_or_else(Default::default, |stored| stored.value.clone());
-    // What listens on the leader alone is nobody's registry but an administrator's.
+    // A registry on the leader's loopback address is queried only if an administrator has
+    // configured it.
     if place.is_local() && !settings.registries.contains_key(place.host()) {
         return Err(ApiError::conflict(
             format!("{} is the machine itself, and is not asked", place.host()),
@@ -224,14 +225,14 @@ async fn ask(
     }
 }
 
-/// Credentials that are to be written.
+/// A request to write credentials.
 struct Change<'a> {
     namespace: &'a str,
     place: &'a LoginPlace,
     credentials: Credentials,
     precondition: Precondition,
     caller: &'a Caller,
-    /// Of the record, if it is new.
+    /// uid of the record, if it is new.
     uid: String,
     now: Timestamp,
 }
@@ -239,7 +240,7 @@ struct Change<'a> {
 type Written = (&'static str, RegistryLoginView);
 
 impl Change<'_> {
-    /// The same again writes nothing.
+    /// The same credentials again write nothing.
     fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
         let (namespace, place) = (self.namespace, self.place);
         let entry = snapshot.namespaces.get(namespace);
@@ -255,7 +256,7 @@ impl Change<'_> {
         self.precondition
             .check(stored.map(|stored| stored.revision))?;
         let login = (namespace, place);
-        // One that does not open is written anew.
+        // A record that can't be opened is replaced.
         let same = stored.is_some_and(|stored| {
             let opened = snapshot.sealing.open_login(snapshot, login, &stored.value);
             opened.is_ok_and(|opened| opened == self.credentials)
@@ -317,7 +318,7 @@ impl Change<'_> {
             conditions: vec![
                 Compare::ModRevision(keys::namespace(namespace), entry.revision),
                 Compare::ModRevision(name, stored.map_or(0, |stored| stored.revision)),
-                // Nothing is sealed any more with a key that another has taken the place of.
+                // Nothing is sealed any more with a key that has a successor.
                 Compare::ModRevision(keys::sealing_key(number), revision),
                 Compare::ModRevision(keys::sealing_key(number.saturating_add(1)), 0),
             ],

@@ -1,4 +1,4 @@
-//! Hands the authorities' keys over to a machine that is to hold etcd.
+//! Hands the authorities' keys to a machine that becomes a member of etcd.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,9 +8,9 @@ use crate::{access::authentication::Caller, context::Api, errors::ApiError, extr
 use kat_pki::recovery_key::RecoveryKey;
 use kat_types::api::{AuthorityKeys, MembershipAnswer};
 
-/// That the certificate is for the registered key of the machine of the path is checked before, and here
-/// once more: nothing else that the API answers is worth as much. The machine must be among the members
-/// that the leader has written down, and not on its way out.
+/// The gate has checked that the certificate is for the registered key of the machine in the path,
+/// and this checks it again: no other response is as valuable. The machine must be among the
+/// members that the leader has stored, and must not be leaving.
 pub(crate) async fn get(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,

@@ -1,4 +1,4 @@
-//! `/metrics` (RFC001-KAT 9.2): JSON by default, Prometheus' text on request.
+//! `/metrics` (RFC001-KAT 9.2): JSON by default, Prometheus text on request.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{context::Api, errors::ApiError, extract::Parameters, view::View};
 use kat_types::api::{Item, WorkloadPhase};
 
-/// Upper bounds of the latency's buckets, seconds.
+/// Upper bounds of the latency buckets, seconds.
 const BUCKETS: [f64; 9] = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
 
 /// Counts calls by method, route and status. Routes come from the table, so their number is fixed.
@@ -99,7 +99,7 @@ pub struct CallMetrics {
     pub seconds: f64,
 }
 
-/// The query of `/metrics`.
+/// Query parameters of `/metrics`.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct FormatQuery {

@@ -44,7 +44,7 @@ use kat_types::{
 
 /// Workloads that are marked in one transaction of a cascade.
 const CASCADE_PIECE: usize = 50;
-/// Most labels of a namespace, and most characters of each.
+/// Maximum number of labels of a namespace, and of characters of each.
 const MAX_LABELS: usize = 64;
 const MAX_LABEL: usize = 256;
 
@@ -65,7 +65,7 @@ pub struct NamespaceRequest {
     pub metadata: NamespaceMetadata,
 }
 
-/// Reads a JSON body.
+/// Reads and parses a JSON body.
 ///
 /// # Errors
 /// [`ApiError::Invalid`] with line and column, and the errors of [`read_body`].
@@ -309,15 +309,15 @@ fn event(
     EventLog::new(&snapshot.events, now).record(EventKind::Normal, reason, object, message)
 }
 
-/// The query of a namespace's deletion.
+/// Query parameters of a namespace's deletion.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct DeleteQuery {
-    /// Say what would happen, and do nothing.
+    /// Return what would happen, and write nothing.
     dry_run: bool,
     /// Delete its workloads too.
     cascade: bool,
-    /// The data of its volumes goes with it, also what is kept of workloads that are gone.
+    /// Delete the data of its volumes too, including volumes kept from deleted workloads.
     volumes: bool,
 }
 
@@ -342,7 +342,7 @@ pub(crate) async fn delete(
         caller: &caller,
     };
     let (outcome, revision) = api.write(|snapshot| removal.decide(snapshot)).await?;
-    // From here on nothing new comes into the namespace, so this ends.
+    // From here on nothing new can be created in the namespace, so the loop ends.
     let mut newest = revision;
     let mut more = (query.cascade || query.volumes) && !query.dry_run;
     while more {
@@ -422,8 +422,8 @@ impl Removal<'_> {
         })
     }
 
-    /// Marks a piece of the namespace's workloads, and of what is kept of those that are gone; says
-    /// whether there may be more.
+    /// Marks a batch of the namespace's workloads, and of volumes kept from deleted workloads.
+    /// Returns whether there may be more.
     fn cascade(&self, snapshot: &Snapshot) -> Result<Decision<bool>, ApiError> {
         let all = self.query.volumes;
         let workloads = snapshot.workloads.iter();

@@ -1,6 +1,6 @@
-//! What administrators decide about machines: draining, labels and taints (RFC001-KAT 4.1.4, 8.2).
+//! Administrators' settings of machines: drain, labels and taints (RFC001-KAT 4.1.4, 8.2).
 //!
-//! Each is a PUT of the whole, so that the same request twice changes nothing.
+//! Each is a PUT of the complete value, so that repeating a request changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,16 +34,16 @@ use kat_plan::{EventKind, EventLog, OWN_LABELS, Snapshot};
 use kat_types::api::{NodeLabels, NodeTaints, ObjectReference, Taint};
 use kat_types::{keys, reason::EventReason, records::NodeRegistration, transaction::Compare};
 
-/// Most labels, or taints, of a machine.
+/// Maximum number of labels, and of taints, of a machine.
 const MAX_ENTRIES: usize = 64;
 
-/// The query of a drain.
+/// Query parameters of a drain.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct DrainQuery {
-    /// Say what would happen, and do nothing.
+    /// Return what would happen, and write nothing.
     dry_run: bool,
-    /// What no other machine takes is stopped too.
+    /// Also stop instances that no other machine can take.
     force: bool,
 }
 
@@ -137,7 +137,7 @@ fn check_count(what: &str, count: usize) -> Result<(), ApiError> {
     )))
 }
 
-/// What is to be.
+/// The desired setting.
 enum Wish {
     Drain { force: bool },
     Uncordon,
@@ -218,7 +218,7 @@ impl Setting<'_> {
         })
     }
 
-    /// Makes the change; the event's reason, and what was done.
+    /// Changes the registration. Returns the event's reason and message.
     fn change(
         &self,
         registration: &mut NodeRegistration,

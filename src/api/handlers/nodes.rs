@@ -57,7 +57,7 @@ pub(crate) async fn get(
     Ok(item(&found, &found.metadata.resource_version))
 }
 
-/// Takes a report in. That the certificate names the machine of the path is checked before.
+/// Accepts a report. The gate has checked that the certificate is that of the machine in the path.
 pub(crate) async fn report(
     State(api): State<Arc<Api>>,
     At(name): At<String>,
@@ -93,7 +93,7 @@ pub(crate) async fn report(
     }
     bound(&mut report, &snapshot.cluster.spec)?;
     api.config.handle.reports.accept(&name, report);
-    // Of the time after it was taken: an answer that is late must not look younger.
+    // Measured after the report was accepted: a late answer must not look younger.
     let unsure = leadership.unsure_for().as_millis() + 1;
     Ok((
         StatusCode::NO_CONTENT,
@@ -109,11 +109,11 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-/// Keeps what a machine may say: one machine must not fill the store.
+/// Bounds the contents of a report: one machine must not fill the store.
 fn bound(report: &mut NodeReport, spec: &ClusterSpec) -> Result<(), ApiError> {
     let bounded = report.keep_bounds();
     bounded.map_err(|error| ApiError::invalid(error.to_string()))?;
-    // What makes no sense here is not told to the other machines.
+    // Unusable addresses are not passed to the other machines.
     report.advertise.retain(|address| reachable(address, spec));
     report.endpoints.retain(|endpoint| is_endpoint(endpoint));
     if !report.member_keys.is_complete() {

@@ -1,4 +1,4 @@
-//! How registries are reached: mirrors, and those that have no proper certificate.
+//! Settings of registries: mirrors, and registries without a valid certificate.
 
 use std::sync::Arc;
 
@@ -27,9 +27,9 @@ use kat_types::{
     transaction::Compare,
 };
 
-/// Most registries about which something is said.
+/// Maximum number of registries with settings.
 const MAX_REGISTRIES: usize = 100;
-/// Most mirrors of one.
+/// Maximum number of mirrors of one registry.
 const MAX_MIRRORS: usize = 10;
 
 pub(crate) async fn list(State(api): State<Arc<Api>>) -> Result<Response, ApiError> {
@@ -96,7 +96,7 @@ pub(crate) async fn unset(
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// The host alone: a path of it would be taken for another one.
+/// Accepts only a host: a path of it would count as another registry.
 fn check_host(host: &str) -> Result<(), ApiError> {
     let fits = !host.contains('/') && bundle::check_registry(host).is_ok();
     if fits {
@@ -132,7 +132,7 @@ async fn write(
     api.write(decide).await.map(drop)
 }
 
-/// What is stored; revision 0 where nothing is.
+/// The stored settings and their revision; revision 0 if there are none.
 fn now(snapshot: &Snapshot) -> (i64, RegistrySettings) {
     let stored = snapshot.registries.as_ref();
     stored.map_or_else(Default::default, |stored| {

@@ -1,7 +1,7 @@
-//! Rollouts (RFC001-KAT 4.5): generations, going back to one, pauses, the number of replicas, restarts.
+//! Rollouts (RFC001-KAT 4.5): generations, rollback, pause, number of replicas, restart.
 //!
-//! Each but the pause is a new generation of the files, as an apply makes it: what a later apply of
-//! the folder changes back is seen in its files.
+//! Each of them except the pause writes a new generation of the files, as an apply does, so that
+//! the files show what a later apply of the folder would change back.
 
 use std::sync::Arc;
 
@@ -112,12 +112,12 @@ pub(crate) async fn roll_back(
     write(&api, &caller, place, query, precondition, change).await
 }
 
-/// The newest generation before the present one that was wholly healthy and says something else.
+/// The newest generation before the present one that was wholly healthy and has other content.
 fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> {
     let meta = &entry.meta.value;
     let good = entry.status.as_ref().map(|status| &status.value.good);
     let found = good.into_iter().flatten().rev().find(|good| {
-        // Of those that are written down as good some may be gone.
+        // Some of the generations recorded as good may no longer be archived.
         let kept = entry.archive.get(good);
         let kept = kept.filter(|kept| **good < meta.generation && !kept.files.is_empty());
         kept.is_some_and(|kept| {
@@ -136,7 +136,7 @@ fn last_good(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<u64, ApiError> 
     })
 }
 
-/// `3 to 12`, or `1, 4 to 12`.
+/// The kept generations in words: `3 to 12`, or `1, 4 to 12`.
 fn kept(entry: &WorkloadEntry) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for generation in entry.archive.keys() {
@@ -223,7 +223,7 @@ pub(crate) async fn restart(
     write(&api, &caller, place, query, precondition, change).await
 }
 
-/// Writes a new generation with the files that `change` makes of what is there.
+/// Writes a new generation with the files that `change` derives from the present ones.
 async fn write(
     api: &Arc<Api>,
     caller: &Caller,
@@ -352,7 +352,7 @@ fn not_deleting(key: &WorkloadKey, entry: &WorkloadEntry) -> Result<(), ApiError
     ))
 }
 
-/// The files as they are now.
+/// The present files.
 fn present(entry: &WorkloadEntry) -> Vec<SourceFile> {
     let files = entry.files.iter();
     files

@@ -1,4 +1,4 @@
-//! Secrets: list, read, write, delete, and another key that seals them. No answer has a value.
+//! Secrets: list, read, write, delete, and rotation of the data key. No response contains a value.
 
 mod rotation;
 
@@ -43,7 +43,7 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// Most bytes of a body: all values in base64, with keys and JSON around them.
+/// Maximum bytes of a request's body: all values in base64, with keys and JSON around them.
 const MAX_BODY: usize = 2 * SECRET_LIMIT;
 
 pub(crate) async fn list_all(
@@ -112,7 +112,7 @@ pub(crate) async fn write(
     Ok(written.answer(revision))
 }
 
-/// What is wrong with a body is said by its place alone: the words of a parser would quote it.
+/// An error in a body only names its position: the parser's message would quote the body.
 async fn read_request(api: &Api, request: Request) -> Result<SecretRequest, ApiError> {
     let (parts, body) = request.into_parts();
     check_content_type(&parts.headers, JSON)?;
@@ -150,7 +150,7 @@ fn decoded(request: &SecretRequest) -> Result<SecretValues, ApiError> {
     Ok(values)
 }
 
-/// The content of a secret that is to be written.
+/// A request to write a secret.
 struct Change<'a> {
     key: SecretKey,
     values: SecretValues,
@@ -159,13 +159,14 @@ struct Change<'a> {
     precondition: Precondition,
     dry_run: bool,
     caller: &'a Caller,
-    /// Of the secret, if it is new.
+    /// uid of the secret, if it is new.
     uid: String,
     now: Timestamp,
 }
 
 impl Change<'_> {
-    /// The same content writes nothing. Which workloads begin a rollout follows from what is stored.
+    /// The same content writes nothing. The leader's plan decides from the stored secret which
+    /// workloads start a rollout.
     fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
         let key = &self.key;
         let namespace = snapshot.namespaces.get(&key.namespace);
@@ -249,7 +250,7 @@ impl Change<'_> {
         values
     }
 
-    /// A key that a workload names stays: its next instance could not start.
+    /// Refuses to remove a key that a workload names: its next instance could not start.
     fn check_used(
         &self,
         snapshot: &Snapshot,
@@ -333,7 +334,7 @@ impl Change<'_> {
             conditions: vec![
                 Compare::ModRevision(keys::namespace(&key.namespace), namespace),
                 Compare::ModRevision(keys::secret(&key.to_string()), before),
-                // Nothing is sealed any more with a key that another has taken the place of.
+                // Nothing is sealed any more with a data key that has a successor.
                 Compare::ModRevision(keys::sealing_key(number), revision),
                 Compare::ModRevision(keys::sealing_key(number.saturating_add(1)), 0),
             ],

@@ -1,8 +1,8 @@
 //! Sessions with an instance: a command in its container, or a connection to one of its ports
 //! ([`kat_types::frames`] go both ways).
 //!
-//! A session is over when its outputs end. When the caller goes away, its inputs end without
-//! [`Input::End`], or what it gets is dropped; then whatever the session started is ended too.
+//! A session is over when its outputs end. When the caller disconnects, its inputs end without
+//! [`Input::End`], or the outputs are dropped; the session's command is then ended too.
 
 use std::{pin::Pin, sync::Arc};
 
@@ -33,10 +33,10 @@ use kat_types::api::NodeUsage;
 use kat_types::api::{CONTENT_TYPE, ExecRequest};
 use kat_types::frames::{Frames, Input, Message, Output};
 
-/// Most words of a command.
+/// Maximum number of words of a command.
 const MOST_WORDS: usize = 1024;
 
-/// What a session is.
+/// The kind of session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionRequest {
     /// A command in the instance's container.
@@ -45,24 +45,24 @@ pub enum SessionRequest {
     Forward(u16),
 }
 
-/// Why a session can't begin.
+/// Why a session can't start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The instance's machine can't be asked now.
+    /// The instance's machine can't be reached now.
     #[error("{0}")]
     Away(String),
     /// It is not possible now.
     #[error("{0}")]
     Unavailable(String),
-    /// Too many are open on the machine, of this caller or of all.
+    /// Too many sessions are open on the machine, of this caller or of all callers.
     #[error("{message}")]
     TooMany {
-        /// Whose, and how many.
+        /// Whose sessions, and how many.
         message: String,
-        /// What to do.
+        /// What the caller can try.
         hint: Option<String>,
     },
-    /// As it is the instance has no such thing.
+    /// The instance's present state or configuration does not allow the session.
     #[error("{0}")]
     Conflict(String),
 }
@@ -81,17 +81,17 @@ impl From<SessionError> for ApiError {
     }
 }
 
-/// What the caller sends. An end without [`Input::End`] says that the caller is gone.
+/// Input from the caller. An end without [`Input::End`] means that the caller has disconnected.
 pub type Inputs = Pin<Box<dyn Stream<Item = Input> + Send>>;
 
-/// What the caller gets; [`Output::Exit`] or [`Output::Failed`] is the last one.
+/// Output to the caller; the last one is [`Output::Exit`] or [`Output::Failed`].
 pub type Outputs = Pin<Box<dyn Stream<Item = Output> + Send>>;
 
-/// Begins sessions with instances, and counts what these take.
+/// Starts sessions with instances, and reads their resource usage.
 #[async_trait]
 pub trait InstanceSessions: Send + Sync + 'static {
-    /// A session with one instance. It ends when what this gives is dropped. The caller is named as in
-    /// audit lines, where it is known.
+    /// Starts a session with one instance. It ends when the returned stream is dropped. `caller` is
+    /// the name in audit lines, if known.
     async fn begin(
         &self,
         caller: Option<&str>,
@@ -100,7 +100,8 @@ pub trait InstanceSessions: Send + Sync + 'static {
         inputs: Inputs,
     ) -> Result<Outputs, SessionError>;
 
-    /// What these instances, which are all of one machine, take now. Those that do not run are left out.
+    /// Present resource usage of these instances, which are all on machine `node`. Instances that
+    /// do not run are left out.
     async fn usage(
         &self,
         node: &str,
@@ -108,7 +109,7 @@ pub trait InstanceSessions: Send + Sync + 'static {
     ) -> Result<NodeUsage, SessionError>;
 }
 
-/// The query of `exec`: JSON, so that a command's words come through as they are.
+/// Query parameters of `exec`: JSON, so that the command's words arrive unchanged.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExecParameters {
@@ -136,7 +137,7 @@ impl ExecParameters {
     }
 }
 
-/// The query of `forward`.
+/// Query parameters of `forward`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ForwardParameters {
@@ -181,7 +182,7 @@ async fn begin(
     request: SessionRequest,
     body: Body,
 ) -> Result<Response, ApiError> {
-    // A member that is cut off does not hear that a token was revoked.
+    // A member that is cut off does not learn that a token was revoked.
     api.leadership()?;
     let snapshot = api.snapshot()?;
     let entry = snapshot.instances.get(&id).filter(|entry| {
@@ -209,7 +210,8 @@ async fn begin(
     Ok(answer(outputs))
 }
 
-/// The inputs in a body; a body that breaks off or is not understood is a caller that is gone.
+/// The inputs in a body. A body that breaks off or can't be decoded counts as a caller that has
+/// disconnected.
 pub(crate) fn inputs(body: Body) -> Inputs {
     let state = (body.into_data_stream(), Frames::default());
     Box::pin(stream::unfold(
@@ -230,20 +232,20 @@ pub(crate) fn inputs(body: Body) -> Inputs {
     ))
 }
 
-/// The outputs as a body.
+/// The outputs as a response body.
 pub(crate) fn answer(outputs: impl Stream<Item = Output> + Send + 'static) -> Response {
     let body = outputs.map(|output| Ok::<_, std::convert::Infallible>(output.encode()));
     let headers = [(header::CONTENT_TYPE, CONTENT_TYPE)];
     (StatusCode::OK, headers, Body::from_stream(body)).into_response()
 }
 
-/// A session for as long as its caller may have it.
+/// A session, for as long as its caller is valid.
 struct Talking {
     api: Arc<Api>,
     caller: Caller,
     snapshots: Receiver<Option<Arc<Snapshot>>>,
     checked_at: Instant,
-    /// Nothing once it was ended.
+    /// `None` once the session was ended.
     outputs: Option<Outputs>,
     _held: Held,
 }
@@ -252,7 +254,7 @@ impl Talking {
     async fn next(&mut self) -> Option<Output> {
         let shutdown = self.api.shutdown.clone();
         loop {
-            // A token runs out without any change of the state.
+            // A token expires without any change of the state.
             let check_at = self.checked_at + self.api.config.limits.bookmark_interval;
             let outputs = self.outputs.as_mut()?;
             tokio::select! {

@@ -1,4 +1,4 @@
-//! Tokens: list, create, delete. The store keeps a hash; the secret is shown once.
+//! Tokens: list, create, delete. The store keeps only a hash; the secret is shown once.
 
 use std::sync::Arc;
 
@@ -30,30 +30,30 @@ use kat_types::{
     transaction::{Compare, Operation},
 };
 
-/// Most tokens of a cluster.
+/// Maximum number of tokens of a cluster.
 const MAX_TOKENS: usize = 1000;
-/// Most characters of a token's name.
+/// Maximum characters of a token's name.
 const MAX_NAME: usize = 64;
-/// Longest time for which whoever reaches the API may join: a day.
+/// Longest time in seconds for which machines may join without a token: a day.
 const MAX_TRUST: u64 = 24 * 3600;
-/// Life of a token for a program, where no other is asked for: 90 days. Such a token lies in the settings of
-/// some other system, and is forgotten there.
+/// Default lifetime in seconds of a token for a program: 90 days. Such a token is stored in the
+/// settings of some other system, and is forgotten there.
 const PROGRAM_TTL: u64 = 90 * 24 * 3600;
-/// Longest life of a token that has an end: ten years.
+/// Longest lifetime in seconds of a token that expires: ten years.
 const MAX_TTL: u64 = 10 * 366 * 24 * 3600;
 
-/// A token that was just made.
+/// A new token with its secret.
 #[derive(Clone, PartialEq, Eq)]
 pub struct NewToken {
-    /// Its id, which is no secret.
+    /// Its id, which is not secret.
     pub id: String,
     /// The whole token, `kat1.<id>.<secret>`.
     pub token: String,
-    /// What the store keeps.
+    /// The stored record, which contains a hash of the secret.
     pub record: TokenRecord,
 }
 
-/// Makes a token.
+/// Generates a token.
 ///
 /// # Errors
 /// [`TokenError::Randomness`].
@@ -186,7 +186,7 @@ pub(crate) async fn create(
     })
     .await?;
     let mut view = token_view(&new.id, &new.record);
-    // Nobody needs its secret.
+    // With `insecure_trust_network` nobody needs the secret.
     view.token = Some(new.token).filter(|_| !request.insecure_trust_network);
     if joining {
         view.leader_api = endpoint_for_joining(&*api.snapshot()?);

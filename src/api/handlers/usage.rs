@@ -1,4 +1,4 @@
-//! What instances take now, as their machines count it.
+//! Present resource usage of instances, as their machines measure it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,11 +11,11 @@ use crate::{access::authentication::Caller, context::Api, errors::ApiError, extr
 use kat_plan::InstanceEntry;
 use kat_types::api::{MachineAway, NamespaceUsage, NodeUsage};
 
-/// Calls whose machines are asked at once; further ones wait. Each asks a machine on a connection of its
-/// own, of which that takes only so many, for logs and commands too.
+/// Maximum number of calls whose machines are queried at once; further ones wait. Each query has
+/// its own connection to a machine, which accepts only a limited number, for logs and commands too.
 const AT_ONCE: usize = 8;
 
-/// Lets calls ask machines, so many at once.
+/// Semaphore of calls that query machines.
 pub(crate) struct Turns(Semaphore);
 
 impl Default for Turns {
@@ -25,9 +25,9 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// What the asking gives, once it is its turn.
+    /// Runs `asking` when it gets a turn.
     async fn wait<T>(&self, asking: impl Future<Output = T>) -> T {
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = self.0.acquire().await.ok();
         asking.await
     }
@@ -52,7 +52,7 @@ pub(crate) async fn of_node(
     Ok(Json(api.turns.wait(asking).await?))
 }
 
-/// Asks all machines that have an instance of the namespace, all at once.
+/// Queries all machines with an instance of the namespace concurrently.
 pub(crate) async fn of_namespace(
     State(api): State<Arc<Api>>,
     At(namespace): At<String>,
@@ -73,7 +73,8 @@ pub(crate) async fn of_namespace(
     let mut usage = NamespaceUsage::default();
     for ((node, here), answer) in by_node.iter().zip(answers) {
         match answer {
-            // A machine counts all that it runs: what is not of this namespace is not the caller's.
+            // A machine reports all of its instances; those of other namespaces are not for this
+            // caller.
             Ok(mut found) => {
                 found.instances.retain(|one| {
                     let same =

@@ -1,5 +1,5 @@
-//! What one machine sends another of its volumes, on the port of its agent: the one that the leader's wish names gets
-//! the one volume that it names, once its last instance has ended (ARCHITECTURE.md, Volumes).
+//! Copies of volumes between machines, on the agent's port: a machine named in a desired move gets
+//! the volume of that move, once the volume's last instance has ended (ARCHITECTURE.md, Volumes).
 
 use std::{convert::Infallible, pin::Pin, sync::Arc};
 
@@ -27,26 +27,26 @@ use crate::{
 };
 use kat_pki::{PeerCertificate, PeerIdentity};
 
-/// A copy's pieces.
+/// The parts of a copy.
 pub type CopyStream = Pin<Box<dyn Stream<Item = Bytes> + Send>>;
 
-/// The volumes of this machine that others are to take.
+/// The volumes of this machine that other machines may copy.
 pub trait VolumeCopies: Send + Sync {
-    /// Begins to send `volume` (`NAMESPACE/WORKLOAD/VOLUME`) for the move `id` to the machine of that name.
+    /// Starts to send `volume` (`NAMESPACE/WORKLOAD/VOLUME`) for the move `id` to `machine`.
     ///
     /// # Errors
-    /// [`ApiError::Forbidden`] where the leader does not want this of this machine now.
+    /// [`ApiError::Forbidden`] if the leader does not want this move from this machine now.
     fn open(&self, machine: &str, volume: &str, id: &str) -> Result<CopyStream, ApiError>;
 }
 
-/// The query of the route.
+/// Query parameters of the route.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CopyParameters {
     id: String,
 }
 
-/// Which machine calls.
+/// The calling machine and its certificate.
 #[derive(Debug, Clone)]
 struct Machine(String, PeerCertificate);
 
@@ -58,7 +58,7 @@ struct Sender {
     shutdown: CancellationToken,
 }
 
-/// The routes that machines may use, and nobody else.
+/// The routes that only machines may use.
 pub(crate) fn routes(
     copies: Arc<dyn VolumeCopies>,
     knows: KnowsPeer,
@@ -82,7 +82,7 @@ pub(crate) fn routes(
         .with_state(sender)
 }
 
-/// One line for each call, whoever it comes from.
+/// Admits only machines, and writes one line for each call of any caller.
 async fn only_machines(
     State(sender): State<Arc<Sender>>,
     mut request: Request,

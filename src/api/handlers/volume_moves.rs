@@ -1,4 +1,5 @@
-//! Volumes that move to another machine: asked for, and taken back. What follows is `plan/volumes/moves.rs`.
+//! Requests and cancellations of volume moves. The leader carries them out in
+//! `plan/volumes/moves.rs`.
 
 use std::sync::Arc;
 
@@ -37,9 +38,9 @@ use kat_types::{
     volumes::{VolumeKey, VolumeMove},
 };
 
-/// Most volumes that move together: they change in one transaction.
+/// Maximum number of volumes that move together: they change in one transaction.
 const MOST: usize = 24;
-/// Agents report at least this schema of an assignment from the version on that moves volumes.
+/// Lowest assignment schema of agents that can move volumes.
 const SCHEMA: u32 = 5;
 
 pub(crate) async fn start(
@@ -84,14 +85,14 @@ pub(crate) async fn cancel(
     Ok(written.answer(revision))
 }
 
-/// What was asked for.
+/// A request to move a volume or to cancel its move.
 struct Moving<'a> {
     key: VolumeKey,
     precondition: Precondition,
     dry_run: bool,
     caller: &'a Caller,
     now: Timestamp,
-    /// Identity of a new move.
+    /// Id for a new move.
     id: String,
 }
 
@@ -212,7 +213,7 @@ impl Moving<'_> {
         Ok(stored)
     }
 
-    /// All volumes in one transaction, which takes its turn with the plans.
+    /// Writes all volumes in one transaction, which excludes concurrent plans.
     fn written<'k>(
         &self,
         snapshot: &Snapshot,
@@ -278,7 +279,7 @@ fn status<'s>(snapshot: &'s Snapshot, node: &str) -> Option<&'s NodeStatusRecord
     entry.status.as_ref().map(|stored| &stored.value)
 }
 
-/// The machine that has the data, where it can be sent from there.
+/// The machine that has the data; an error if it can't be sent from there.
 fn movable<'s>(
     snapshot: &Snapshot,
     key: &VolumeKey,
@@ -340,8 +341,8 @@ fn movable<'s>(
     Ok(node)
 }
 
-/// What is taken back leaves the data where it was copied to: there is no way back. An error where it can't be taken
-/// back now.
+/// Whether a cancelled move leaves the data on the receiving machine, because it can't return. An
+/// error if the move can't be cancelled now.
 fn stays_there(
     snapshot: &Snapshot,
     key: &VolumeKey,
@@ -374,7 +375,8 @@ fn stays_there(
     }
 }
 
-/// What is stopped for the move would not come back as what it was.
+/// Refuses to move an instance of another version than the present one, which would take its place
+/// afterwards.
 fn check_version(
     snapshot: &Snapshot,
     key: &VolumeKey,

@@ -1,4 +1,4 @@
-//! Volumes: list, read, delete. They outlive their workload, and its namespace.
+//! Volumes: list, read, delete. Volumes outlive their workload and its namespace.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use kat_types::{
     volumes::VolumeKey,
 };
 
-/// Instances that a refusal names.
+/// Maximum number of instances that an error names.
 const NAMED_USERS: usize = 5;
 
 pub(crate) async fn list_all(
@@ -47,7 +47,7 @@ pub(crate) async fn list(
     answer(&api, &caller, &query, select).await
 }
 
-/// A namespace that is gone is known by what is kept of it.
+/// Refuses an unknown namespace. A deleted namespace is known while a volume of it is kept.
 fn check_known(snapshot: &Snapshot, namespace: &str) -> Result<(), ApiError> {
     let mut kept = snapshot.volumes.keys();
     let known = snapshot.namespaces.contains_key(namespace)
@@ -104,7 +104,7 @@ pub(crate) async fn delete(
     Ok(written.answer(revision))
 }
 
-/// A volume whose data is to go.
+/// A request to remove a volume's data.
 struct Removal<'a> {
     key: VolumeKey,
     precondition: Precondition,
@@ -114,7 +114,8 @@ struct Removal<'a> {
 }
 
 impl Removal<'_> {
-    /// Marks the volume; the leader has its machine remove the data, and then forgets it.
+    /// Marks the volume as being deleted. The leader has its machine remove the data, and then
+    /// deletes the record.
     fn decide(&self, snapshot: &Snapshot) -> Result<Decision<Written>, ApiError> {
         let key = &self.key;
         let stored = snapshot.volumes.get(key);
@@ -169,7 +170,7 @@ impl Removal<'_> {
     }
 }
 
-/// Marks the data of one volume as to be removed.
+/// Marks the data of one volume for removal.
 pub(crate) fn mark_deleting(
     key: &VolumeKey,
     stored: &Stored<VolumeRecord>,
@@ -183,21 +184,22 @@ pub(crate) fn mark_deleting(
     Ok((condition, put(name, &record)?))
 }
 
-/// Has a write take its turn with the plans: one that gives an instance a volume, and does not know yet
-/// that this is to go, is refused, and so is the write where it does not know of such a plan.
+/// A condition and an operation that make a write exclude concurrent plans. A plan that gives an
+/// instance a volume, without knowing that the volume is being deleted, is refused, and so is a
+/// write that does not know of such a plan.
 pub(crate) fn in_turn(snapshot: &Snapshot) -> (Compare, Operation) {
     let turn = Compare::ModRevision(keys::PLANNED.to_owned(), snapshot.planned);
     let takes_turn = Operation::Put(keys::PLANNED.to_owned(), Vec::new());
     (turn, takes_turn)
 }
 
-/// What a deletion comes to.
+/// The effect of a deletion.
 enum Fate {
-    /// Its machine, or one of those that share it, removes the data.
+    /// The volume's machine, or one of those that share it, removes the data.
     Removed,
-    /// What lies at a path of the machine stays.
+    /// Data at a path of the machine stays.
     PathForgotten,
-    /// The machine is no part of the cluster, and out of reach.
+    /// The machine has left the cluster, so the data is out of reach.
     MachineGone,
 }
 
@@ -245,7 +247,7 @@ impl Fate {
     }
 }
 
-/// `a, b and 3 more`.
+/// Names of instances: `a, b and 3 more`.
 fn in_words(users: &[&str]) -> String {
     let shown = users.get(..NAMED_USERS).unwrap_or(users).join(", ");
     match users.len().saturating_sub(NAMED_USERS) {

@@ -28,36 +28,36 @@ use kat_types::stored::WorkloadKey;
 /// Content type of a workload's archive.
 pub(crate) const GZIP: &str = "application/gzip";
 
-/// The query of writes.
+/// Query parameters of writes.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct WriteQuery {
-    /// Say what would happen, and do nothing.
+    /// Return what would happen, and write nothing.
     pub(crate) dry_run: bool,
 }
 
-/// The query of deletions.
+/// Query parameters of deletions.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct DeletionQuery {
-    /// Say what would happen, and do nothing.
+    /// Return what would happen, and write nothing.
     dry_run: bool,
-    /// The data of its volumes goes with it.
+    /// Delete the data of its volumes too.
     volumes: bool,
 }
 
-/// What a write came to.
+/// The result of a write.
 pub(crate) struct Written {
     pub(crate) status: StatusCode,
     pub(crate) outcome: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) metadata: Metadata,
-    /// What would come of it, where it was only tried.
+    /// The effects of a dry run.
     pub(crate) preview: Option<Box<Preview>>,
 }
 
 impl Written {
-    /// Something that was there.
+    /// The result for an existing object, with status 200.
     pub(crate) fn of(kind: &'static str, outcome: &'static str, metadata: Metadata) -> Self {
         Self {
             status: StatusCode::OK,
@@ -68,7 +68,7 @@ impl Written {
         }
     }
 
-    /// The answer; `revision` is that of the write, if something was written.
+    /// The response; `revision` is that of the write, if something was written.
     pub(crate) fn answer(mut self, revision: Option<i64>) -> Response {
         if let Some(revision) = revision {
             self.metadata.resource_version = revision.to_string();
@@ -115,7 +115,7 @@ pub(crate) async fn list(
     answer(&api, &caller, &query, select).await
 }
 
-/// Lists of a namespace that does not exist are refused, so that a misspelt name is seen.
+/// Refuses lists of a namespace that does not exist, so that a misspelt name is noticed.
 pub(crate) fn check_namespace_exists(api: &Api, namespace: &str) -> Result<(), ApiError> {
     if api.snapshot()?.namespaces.contains_key(namespace) {
         return Ok(());
@@ -136,7 +136,7 @@ pub(crate) async fn get(
     }
 }
 
-/// The namespace or the workload is missing: whichever comes first.
+/// The error for a missing namespace, or else for a missing workload.
 pub(crate) fn missing(snapshot: &kat_plan::Snapshot, key: &WorkloadKey) -> ApiError {
     if snapshot.namespaces.contains_key(&key.namespace) {
         ApiError::not_found("workload", &key.to_string())
@@ -177,7 +177,7 @@ async fn apply(
     check_content_type(&parts.headers, GZIP)?;
     let precondition = Precondition::read(&parts.headers)?;
     check_writable(caller, &namespace)?;
-    // Before anything is unpacked for a caller that could not be answered anyway.
+    // Checked before unpacking: without leadership the call can't be answered.
     api.leadership()?;
     let archive = read_body(
         &parts.headers,
@@ -218,7 +218,7 @@ async fn apply(
     Ok(written.answer(revision))
 }
 
-/// What runs KAT's own parts is changed by administrators alone.
+/// Only administrators may change [`CORE_NAMESPACE`].
 pub(crate) fn check_writable(caller: &Caller, namespace: &str) -> Result<(), ApiError> {
     if namespace == CORE_NAMESPACE && !caller.is_admin() {
         return Err(ApiError::Forbidden {
@@ -272,7 +272,7 @@ pub(crate) async fn files(
     Ok(item(&list, &version))
 }
 
-/// The `*.kat` files, and then those that volumes mount, with their folders.
+/// Names of the `*.kat` files, then paths of the files that volumes mount.
 fn names_of(entry: &WorkloadEntry) -> Vec<String> {
     let written = entry.files.keys().filter(|name| *name != CARRIED).cloned();
     let packed = entry.files.get(CARRIED);

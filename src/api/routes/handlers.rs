@@ -1,4 +1,4 @@
-//! Who answers which operation.
+//! The handler of each operation.
 
 use std::sync::Arc;
 

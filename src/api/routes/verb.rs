@@ -1,8 +1,8 @@
-//! Methods of the API.
+//! HTTP methods of the API.
 
 use axum::routing::MethodFilter;
 
-/// Methods of the API.
+/// An HTTP method of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     /// Read.
@@ -16,7 +16,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// As it goes over the wire.
+    /// The name on the wire.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",

@@ -1,4 +1,4 @@
-//! Ports.
+//! Binding of TCP ports.
 
 use std::{
     io,
@@ -8,14 +8,14 @@ use std::{
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_v6only};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Connections that may wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
 /// Binds a TCP port on every address of the machine, of both families, whatever the machine's
 /// `net.ipv6.bindv6only` says; of IPv4 alone where there is no IPv6.
 ///
 /// # Errors
-/// The port can't be had, such as for another program that has it.
+/// If the port can't be bound, for example since another program has it.
 pub fn bind(port: u16) -> io::Result<TcpListener> {
     let both = TcpSocket::new_v6().and_then(|socket| {
         set_ipv6_v6only(&socket, false)?;
@@ -27,7 +27,7 @@ pub fn bind(port: u16) -> io::Result<TcpListener> {
     })
 }
 
-/// Binds a TCP port on one address of this machine, which may come later: `kat0` has it.
+/// Binds a TCP port on one address of this machine, which `kat0` may get later.
 ///
 /// # Errors
 /// As [`bind`].

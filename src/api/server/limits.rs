@@ -1,4 +1,4 @@
-//! Bounds of calls: how often, how large, how long (ARCHITECTURE.md, invariant 8).
+//! Limits of calls: rate, size and time (ARCHITECTURE.md, invariant 8).
 
 use std::{net::IpAddr, num::NonZeroU32, time::Duration};
 
@@ -17,14 +17,14 @@ use crate::{
     errors::ApiError,
 };
 
-/// Most bytes of a workload's archive.
+/// Maximum bytes of a workload's archive.
 pub const MAX_ARCHIVE: usize = 1024 * 1024;
-/// Most bytes of a JSON body other than a report.
+/// Maximum bytes of a JSON body other than a report.
 pub const MAX_JSON: usize = 64 * 1024;
-/// Most bytes of a machine's report.
+/// Maximum bytes of a machine's report.
 pub const MAX_REPORT: usize = 4 * 1024 * 1024;
 
-/// How many connections there may be.
+/// Maximum numbers of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     /// Of one address, certificate, token or uid.
@@ -33,48 +33,51 @@ pub struct Share {
     pub all: usize,
 }
 
-/// What the API allows. The defaults suit a hundred machines.
+/// Limits of the API. The defaults suit a hundred machines.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// For a TLS handshake.
+    /// Time limit of a TLS handshake.
     pub handshake_timeout: Duration,
-    /// For the head of a request, and from the handshake to the first request.
+    /// Time limit of a request's head, and from the handshake to the first request.
     pub header_timeout: Duration,
-    /// For the body of a request.
+    /// Time limit of a request's body.
     pub body_timeout: Duration,
-    /// For the head of an answer, after which a stream may go on for as long as it likes.
+    /// Time limit of a response's head; a stream after it has no limit.
     pub request_timeout: Duration,
-    /// For an open write: a client that takes nothing for so long is dropped.
+    /// Time limit of a pending write: a client that accepts nothing for this long is dropped.
     pub write_timeout: Duration,
-    /// For streams and requests under way when the server stops.
+    /// Time limit of open requests when the server stops.
     pub shutdown_timeout: Duration,
-    /// Between two bookmarks of a watch.
+    /// Interval of a watch's bookmarks.
     pub bookmark_interval: Duration,
-    /// From the last request of an anonymous caller to the end of its connection, whatever pings it answers.
+    /// Time from the last request of an anonymous caller to the end of its connection, whatever
+    /// pings it answers.
     pub anonymous_idle: Duration,
-    /// Connections passed on to the leader, by address: the leader sees them all under this machine's.
+    /// Connections forwarded to the leader, by address: the leader sees all of them under this
+    /// machine's address.
     pub passed_on: Share,
-    /// Connections whose caller has proved nothing, by address: as many as one machine passes on.
+    /// Connections whose caller has proved nothing, by address: as many as one machine forwards.
     pub unproved: Share,
     /// Connections by proved certificate.
     pub by_certificate: Share,
     /// Connections by token.
     pub by_token: Share,
-    /// Root's connections on the local socket.
+    /// Connections of root on the local socket.
     pub root_on_socket: Share,
-    /// Others' connections on the local socket, by uid.
+    /// Connections of other users on the local socket, by uid.
     pub others_on_socket: Share,
-    /// Most watches, logs and sessions.
+    /// Maximum number of watches, logs and sessions.
     pub streams: usize,
-    /// Most of them of one caller: enough for the logs of a workload on a hundred machines.
+    /// Maximum number of them for one caller: enough for the logs of a workload on a hundred
+    /// machines.
     pub streams_of_one_caller: usize,
-    /// Calls in a second of one known caller, on average.
+    /// Calls per second of one known caller, on average.
     pub calls_per_second: NonZeroU32,
-    /// Calls at once of one known caller.
+    /// Burst of calls of one known caller.
     pub call_burst: NonZeroU32,
-    /// Calls in a second of callers that are not known, from one address.
+    /// Calls per second of unknown callers from one address, on average.
     pub unknown_calls_per_second: NonZeroU32,
-    /// Calls at once of callers that are not known, from one address.
+    /// Burst of calls of unknown callers from one address.
     pub unknown_call_burst: NonZeroU32,
 }
 
@@ -95,7 +98,7 @@ impl Default for Limits {
             unproved: share(128, 512),
             by_certificate: share(256, 512),
             by_token: share(256, 512),
-            // Logs that are followed over the socket have a connection each.
+            // Each log that is followed over the socket has a connection of its own.
             root_on_socket: share(192, 192),
             others_on_socket: share(160, 256),
             streams: 512,
@@ -108,7 +111,7 @@ impl Default for Limits {
     }
 }
 
-/// Counts calls by caller.
+/// Rate limits by caller.
 pub(crate) struct RateLimits {
     known: DefaultKeyedRateLimiter<String>,
     unknown: DefaultKeyedRateLimiter<String>,
@@ -127,7 +130,7 @@ impl RateLimits {
         }
     }
 
-    /// Counts one call; of a caller that is not known, or was refused, by its address.
+    /// Counts one call; for an unknown or refused caller, by its address.
     pub(crate) fn check(&self, peer: &Peer, caller: Option<&Caller>) -> Result<(), ApiError> {
         let refused = match caller {
             Some(caller) if *caller != Caller::Anonymous => {
@@ -144,7 +147,7 @@ impl RateLimits {
         }
     }
 
-    /// Forgets callers that have been quiet; called now and then.
+    /// Drops idle callers; called periodically.
     pub(crate) fn forget_quiet(&self) {
         for limiter in [&self.known, &self.unknown] {
             limiter.retain_recent();
@@ -153,7 +156,8 @@ impl RateLimits {
     }
 }
 
-/// Addresses that one person can take at will count as one: the first half of an IPv6 address.
+/// The group of addresses that count as one, since one person can take any of them: the first half
+/// of an IPv6 address.
 pub(crate) fn address_group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

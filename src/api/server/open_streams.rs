@@ -1,40 +1,40 @@
-//! What is open at once: watches, logs, commands and connections, of all callers and of each.
+//! Counts of open watches, logs, commands and connections, for all callers and for each.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// OpenStreams that are open.
+/// The open streams.
 #[derive(Debug)]
 pub struct OpenStreams {
     most: usize,
     most_of_one: usize,
-    /// By caller; never zero. Under no name, those of callers that are not known.
+    /// By caller; no entry is zero. The empty name counts those of unknown callers.
     open: Mutex<BTreeMap<String, usize>>,
 }
 
-/// Why there can't be one more.
+/// Why no further stream can be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// All callers together have as many as there may be.
+    /// All callers together have the maximum.
     #[error(
         "{0} streams (watches, logs, commands, connections) are open, the most for all callers together"
     )]
     All(usize),
-    /// This one has.
+    /// This caller has the maximum.
     #[error(
         "`{caller}` has {most} streams (watches, logs, commands, connections) open, the most for one caller"
     )]
     OfCaller {
-        /// As audit lines name it.
+        /// The caller's name in audit lines.
         caller: String,
-        /// How many.
+        /// The maximum for one caller.
         most: usize,
     },
 }
 
 impl Full {
-    /// What to do about it.
+    /// What the caller can try.
     pub fn hint(&self) -> &'static str {
         match self {
             Self::All(_) => "try again when some of them have ended",
@@ -45,7 +45,7 @@ impl Full {
     }
 }
 
-/// One stream, until it is dropped.
+/// One open stream, until it is dropped.
 #[derive(Debug)]
 pub struct Held {
     streams: Arc<OpenStreams>,
@@ -53,7 +53,7 @@ pub struct Held {
 }
 
 impl OpenStreams {
-    /// At most so many, and so many of one caller.
+    /// At most `most` streams, and `most_of_one` of one caller.
     pub fn new(most: usize, most_of_one: usize) -> Arc<Self> {
         Arc::new(Self {
             most,
@@ -66,12 +66,12 @@ impl OpenStreams {
         self.open.lock()
     }
 
-    /// How many are open.
+    /// Number of open streams.
     pub fn count(&self) -> usize {
         self.locked().values().sum()
     }
 
-    /// One more; of a caller that is not known it only counts among all.
+    /// Opens one more stream; one of an unknown caller only counts towards the total.
     ///
     /// # Errors
     /// [`Full`].

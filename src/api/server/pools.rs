@@ -1,9 +1,10 @@
-//! Places for connections. Each connection has a place in one pool, so that a caller who opens many of them takes
-//! places from others of its own kind alone, and first from itself (ARCHITECTURE.md, The API).
+//! Pools of connections. Each connection has a place in one pool, so that a caller who opens many
+//! of them takes places only from others of its kind, and first from itself (ARCHITECTURE.md, The
+//! API).
 //!
-//! A connection over TCP begins among the unproved ones, and moves to the pool of its certificate or token with the
-//! first call that proves one. A pool that is full never leaves its places with whoever has most of them: that one's
-//! oldest connection ends for a newcomer that has fewer.
+//! A TCP connection starts in the pool of unproved ones, and moves to the pool of its certificate
+//! or token with the first call that proves one. In a full pool, the oldest connection of the
+//! caller with the most connections ends for a new connection of a caller with fewer.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -14,12 +15,13 @@ use tokio_util::sync::CancellationToken;
 use super::limits::{Limits, Share, address_group};
 use crate::access::authentication::{Caller, Peer, Source};
 
-/// What a newcomer gets whose own share is used up.
+/// What happens to a new connection of a caller whose share is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ShareUsedUp {
-    /// No place.
+    /// It gets no place.
     Refuse,
-    /// The place of its own oldest connection, so that idle connections never keep out a handshake.
+    /// It gets the place of the caller's oldest connection, so that idle connections never keep out
+    /// a handshake.
     ReplaceOldest,
 }
 
@@ -35,11 +37,11 @@ pub(crate) struct Pool {
 struct Places {
     next: u64,
     count: usize,
-    /// By key, oldest first; no key is without a connection.
+    /// By key, oldest first; no key is empty.
     held: BTreeMap<String, BTreeMap<u64, CancellationToken>>,
 }
 
-/// A connection's place, until it is dropped.
+/// The place of a connection, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Place {
     pool: Arc<Pool>,
@@ -60,8 +62,8 @@ impl Pool {
         self.places.lock()
     }
 
-    /// A place for one more connection of this key; nothing where there is none. `ended` is cancelled when the place
-    /// goes to another connection.
+    /// Takes a place for one more connection of this key; `None` if there is none. `ended` is
+    /// cancelled when the place is given to another connection.
     pub(crate) fn take(self: &Arc<Self>, key: String, ended: &CancellationToken) -> Option<Place> {
         let mut places = self.locked();
         let own = places.held.get(&key).map_or(0, BTreeMap::len);
@@ -118,15 +120,15 @@ impl Drop for Place {
 /// All pools of a server.
 #[derive(Debug)]
 pub(crate) struct Pools {
-    /// Connections passed on to the leader, by address.
+    /// Connections forwarded to the leader, by address.
     passed_on: Arc<Pool>,
     /// Connections whose caller has proved nothing yet, by address.
     unproved: Arc<Pool>,
     certificates: Arc<Pool>,
     tokens: Arc<Pool>,
-    /// Root's on the local socket.
+    /// Connections of root on the local socket.
     root: Arc<Pool>,
-    /// Those of others on the local socket, by uid.
+    /// Connections of other users on the local socket, by uid.
     others: Arc<Pool>,
     anonymous_idle: Duration,
 }
@@ -145,7 +147,8 @@ impl Pools {
         })
     }
 
-    /// A place for a connection from this address, which is for this machine or is passed on.
+    /// Takes a place for a connection from this address; `passed_on` if it is forwarded to the
+    /// leader.
     pub(crate) fn of_address(
         &self,
         address: IpAddr,
@@ -160,7 +163,7 @@ impl Pools {
         pool.take(address_group(address).to_string(), ended)
     }
 
-    /// A place for a connection on the local socket.
+    /// Takes a place for a connection on the local socket.
     pub(crate) fn of_socket(&self, uid: Option<u32>, ended: &CancellationToken) -> Option<Place> {
         match uid {
             Some(0) => self.root.take(String::new(), ended),
@@ -170,7 +173,7 @@ impl Pools {
     }
 }
 
-/// What a connection's caller has proved, and until when it may be silent.
+/// What the caller of a connection has proved, and how long the connection may stay silent.
 #[derive(Debug, Clone)]
 pub(crate) struct Standing(Arc<Mutex<State>>);
 
@@ -178,15 +181,15 @@ pub(crate) struct Standing(Arc<Mutex<State>>);
 struct State {
     pools: Arc<Pools>,
     ended: CancellationToken,
-    /// Held for as long as the connection is open.
+    /// Held while the connection is open.
     place: Place,
     proved: bool,
-    /// When it ends unless a request comes before.
+    /// When the connection ends unless a request comes before.
     deadline: Instant,
 }
 
 impl Standing {
-    /// Of a new connection, whose first request has to come by `first_by`.
+    /// The state of a new connection, whose first request has to come by `first_by`.
     pub(crate) fn new(
         pools: &Arc<Pools>,
         place: Place,
@@ -198,7 +201,7 @@ impl Standing {
             pools: Arc::clone(pools),
             ended,
             place,
-            // The kernel says who is on the socket.
+            // The kernel identifies the caller on the socket.
             proved: matches!(peer.source, Source::Socket { .. }),
             deadline: first_by,
         })))
@@ -208,19 +211,19 @@ impl Standing {
         self.0.lock()
     }
 
-    /// A request begins or was answered.
+    /// Called when a request begins or was answered.
     pub(crate) fn active(&self) {
         let mut state = self.locked();
         state.deadline = if state.proved {
-            // Its pings and its pool bound it.
+            // Pings and the pool's size bound such a connection.
             Instant::now() + Duration::from_secs(365 * 86_400)
         } else {
             Instant::now() + state.pools.anonymous_idle
         };
     }
 
-    /// The connection is this caller's, and counts among its own from now on. Where these have no place left it
-    /// stays with the unproved ones.
+    /// Moves the connection to the pool of its proved caller. If that pool has no place left, the
+    /// connection stays in the pool of unproved ones.
     pub(crate) fn prove(&self, caller: &Caller) {
         let mut state = self.locked();
         if state.proved {

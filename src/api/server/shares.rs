@@ -1,17 +1,18 @@
-//! Turns for work that costs the leader much: some at once in all, fewer of one caller or namespace. Who has many waits
-//! for its own, so that another waits for one of each at most.
+//! Turns for work that is expensive for the leader: a number of them at once in all, and fewer for
+//! one caller or namespace. A caller with many requests waits for its own, so that another caller
+//! waits for at most one of each other caller.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// So many turns.
+/// A semaphore with a limit in all and a limit for each key.
 #[derive(Debug)]
 pub(crate) struct SharedTurns {
     each: usize,
     all: Semaphore,
-    /// Those that have a turn or wait for one.
+    /// Keys that have a turn or wait for one.
     shares: Mutex<BTreeMap<String, Arc<Semaphore>>>,
 }
 
@@ -23,7 +24,7 @@ pub(crate) struct Turn<'a> {
 }
 
 impl SharedTurns {
-    /// `all` at once, `each` of one key.
+    /// At most `all` turns at once, `each` of one key.
     pub(crate) fn new(each: usize, all: usize) -> Self {
         Self {
             each,
@@ -40,7 +41,7 @@ impl SharedTurns {
             let share = shares.entry(key.to_owned());
             Arc::clone(share.or_insert_with(|| Arc::new(Semaphore::new(self.each))))
         };
-        // Neither is ever closed.
+        // Neither semaphore is ever closed.
         Turn {
             _own: share.acquire_owned().await.ok(),
             _shared: self.all.acquire().await.ok(),

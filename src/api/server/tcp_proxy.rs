@@ -1,7 +1,7 @@
-//! Machines that do not lead pass connections on to the leader, unopened: TLS is between the caller
-//! and the leader, whose certificate names the cluster and not an address. A connection on the local
-//! socket of a machine that holds etcd is passed on too, with that machine's right of an
-//! administrator.
+//! Machines that do not lead forward connections to the leader without decrypting them: TLS is
+//! between the caller and the leader, whose certificate names the cluster and not an address. A
+//! connection on the local socket of a machine that holds etcd is forwarded too, with that
+//! machine's administrator certificate.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -18,17 +18,17 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use super::limits::Limits;
 use crate::server::write_timeout::Stalled;
 
-/// Who leads, as this machine knows it.
+/// The leader, as this machine knows it.
 pub trait Leader: Send + Sync {
-    /// `host:port` at which the leader's API may be had, where this machine does not lead, the first to
-    /// be tried first; none where it is to answer itself.
+    /// `host:port` at which the leader's API may be reached if another machine leads, in the order
+    /// of attempts; empty if this machine has to answer itself.
     fn endpoints(&self) -> Vec<String>;
 
-    /// Ends when these may be others than at the call.
+    /// Completes when the endpoints may differ from those at the time of the call.
     fn changed(&self) -> BoxFuture<'static, ()>;
 }
 
-/// A leader that stays where it is.
+/// A fixed leader.
 impl Leader for Vec<String> {
     fn endpoints(&self) -> Vec<String> {
         self.clone()
@@ -39,37 +39,38 @@ impl Leader for Vec<String> {
     }
 }
 
-/// Who leads, for all that pass callers on.
+/// The leader, shared by all connections that are forwarded.
 pub type LeaderSource = Arc<dyn Leader>;
 
 /// The leader, for callers on the local socket.
 #[derive(Clone)]
 pub struct SocketLeader {
-    /// Who leads.
     pub leader: LeaderSource,
-    /// With this machine's certificate of an administrator; nothing where it can't be read.
+    /// A client configuration with this machine's administrator certificate; `None` if that can't
+    /// be read.
     pub config: Arc<dyn Fn() -> Option<Arc<ClientConfig>> + Send + Sync>,
 }
 
-/// Longest wait for the leader where this machine answers itself after it.
+/// Longest wait for the leader if this machine answers itself after it.
 const STAND_IN_AFTER: Duration = Duration::from_secs(2);
 
-/// An endpoint that is there answers sooner; then the next one is tried beside it.
+/// Head start of an endpoint before the next one is tried as well; one that is present answers
+/// sooner.
 const HEAD_START: Duration = Duration::from_millis(300);
 
-/// Silence after which the kernel asks whether a peer is still there.
+/// Silence after which the kernel probes whether a peer is still present.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
 /// A connection to the leader.
 pub(crate) struct Reached<Stream> {
     stream: Stream,
-    /// The endpoint that it leads to.
+    /// The endpoint that it is connected to.
     endpoint: String,
 }
 
-/// A connection to the leader, whoever that is by then; nothing where this machine is to answer
-/// itself, also because the leader is out of reach and it stands in for it. One for whom it would
-/// stand in is not kept waiting long.
+/// Connects to the present leader. `None` if this machine has to answer itself, also because the
+/// leader is out of reach and this machine stands in for it; with `stands_in` the time limit is
+/// short.
 pub(crate) async fn reach(
     leader: &dyn Leader,
     limits: &Limits,
@@ -88,8 +89,8 @@ pub(crate) async fn reach(
     }
 }
 
-/// Connects to who leads, and to who leads then where that changes meanwhile: a leader that is gone
-/// answers nothing, and its successor is there before that is certain.
+/// Connects to the leader, and to its successor if the leader changes meanwhile: a leader that is
+/// gone answers nothing, and its successor is known before the connection times out.
 async fn follow<Stream, Opening>(
     leader: &dyn Leader,
     open: impl Fn(TcpStream) -> Opening,
@@ -115,7 +116,7 @@ where
     }
 }
 
-/// Waits for endpoints of which this is true.
+/// Waits until `is_so` is true of the endpoints.
 async fn until(leader: &dyn Leader, is_so: impl Fn(&[String]) -> bool) {
     loop {
         let changed = leader.changed();
@@ -126,8 +127,9 @@ async fn until(leader: &dyn Leader, is_so: impl Fn(&[String]) -> bool) {
     }
 }
 
-/// The first connection to any of these. An overlay that lost its way to the leader takes packets and
-/// says nothing: the next endpoint does not wait for its end.
+/// The first connection to any of these endpoints. An overlay without a route to the leader takes
+/// packets and answers nothing, so the next endpoint does not wait for the failure of the one
+/// before.
 async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
     let connecting = endpoints.iter().zip(0..).map(|(endpoint, before)| {
         Box::pin(async move {
@@ -140,9 +142,9 @@ async fn connect(endpoints: &[String]) -> io::Result<(TcpStream, String)> {
     Ok(connected)
 }
 
-/// Passes bytes both ways until both sides have ended, one takes nothing for
-/// [`Limits::write_timeout`], or another machine leads: of one that is gone no answer comes. How long
-/// a connection may be silent is for the leader to say.
+/// Copies bytes both ways until both sides have ended, one side accepts nothing for
+/// [`Limits::write_timeout`], or another machine leads, since no answer comes from one that is
+/// gone. The leader decides how long a connection may be silent.
 pub(crate) async fn pass(
     caller: TcpStream,
     reached: Reached<TcpStream>,
@@ -163,9 +165,9 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl SocketLeader {
-    /// A connection to the leader within a short time; nothing where this machine is to answer itself.
+    /// Connects to the leader within a short time; `None` if this machine has to answer itself.
     pub(crate) async fn reach(&self) -> Option<Reached<TlsStream<TcpStream>>> {
-        // The certificate names the cluster, and the verifier compares that alone.
+        // The certificate names the cluster, and the verifier compares only that name.
         let name = ServerName::try_from("kat").ok()?;
         let open = |stream: TcpStream| {
             let name = name.clone();
@@ -180,7 +182,7 @@ impl SocketLeader {
     }
 }
 
-/// As [`pass`], between any two.
+/// As [`pass`], between any two streams.
 pub(crate) async fn pass_opened<Caller, Stream>(
     caller: Caller,
     reached: Reached<Stream>,

@@ -1,4 +1,4 @@
-//! A stream whose writes must go on: a client that takes nothing for too long is dropped.
+//! A stream with a write timeout: a client that accepts nothing for too long is dropped.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// A stream with a deadline for each write that waits.
+/// A stream with a deadline for each pending write.
 pub(crate) struct Stalled<S> {
     stream: S,
     limit: Duration,
@@ -20,7 +20,7 @@ pub(crate) struct Stalled<S> {
 }
 
 impl<S> Stalled<S> {
-    /// Writes that wait for longer than `limit` fail with `TimedOut`.
+    /// Writes that are pending for longer than `limit` fail with `TimedOut`.
     pub(crate) fn new(stream: S, limit: Duration) -> Self {
         Self {
             stream,

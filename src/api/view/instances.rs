@@ -11,7 +11,7 @@ use kat_types::{
 };
 
 impl View<'_> {
-    /// Instances that `wanted` lets through, by id.
+    /// Instances for which `wanted` is true, by id.
     pub(crate) fn instances(&self, wanted: impl Fn(&InstanceEntry) -> bool) -> Vec<InstanceItem> {
         let instances = self.snapshot.instances.values();
         instances
@@ -58,7 +58,7 @@ impl View<'_> {
             metadata: Metadata {
                 name: assignment.instance.clone(),
                 namespace: Some(assignment.namespace.clone()),
-                // Ids are never used again, so the id is the identity.
+                // Ids are never reused, so the id is the uid.
                 uid: assignment.instance.clone(),
                 labels: assignment.labels.clone(),
                 generation: assignment.generation,
@@ -100,7 +100,8 @@ impl View<'_> {
     }
 }
 
-/// It is replaced nowhere else: it may still write, or its data lies on its machine.
+/// The instance is not replaced on another machine: it may still write, or its data lies on its
+/// machine.
 fn waits_for_data(assignment: &Assignment, machine: Option<&NodeStatusRecord>) -> bool {
     let here = machine.is_none_or(|machine| !machine.volume_shared);
     let mut volumes = assignment.volumes.iter();

@@ -10,7 +10,7 @@ use kat_types::{
     resource::Bytes,
 };
 
-/// Label of machines that let the outside in.
+/// Label of machines that accept traffic from outside.
 const INGRESS_LABEL: &str = "kat.dws.rip/ingress";
 
 impl View<'_> {
@@ -92,7 +92,8 @@ impl View<'_> {
     }
 
     fn roles(&self, name: &str, entry: &NodeEntry, addresses: &[String]) -> Vec<NodeRole> {
-        // Never by an address that a machine says is its own, where there is a name.
+        // An address that a machine itself reports is only compared if the leader's name is
+        // unknown.
         let leads = match self.leader.or(self.snapshot.leader_name.as_deref()) {
             Some(leader) => leader == name,
             None => {
@@ -129,7 +130,7 @@ impl View<'_> {
             .map_or(0, |members| members.revision)
     }
 
-    /// How the machine's member of etcd is, as the leader last saw it.
+    /// State of the machine's etcd member, as the leader last saw it.
     fn membership(&self, name: &str) -> Option<Condition> {
         let members = self.snapshot.members.as_ref()?;
         let member = members.value.members.get(name)?;

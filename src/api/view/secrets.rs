@@ -42,7 +42,7 @@ impl View<'_> {
     }
 }
 
-/// Identity of a secret.
+/// Metadata of a secret.
 pub(crate) fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: i64) -> Metadata {
     Metadata {
         name: key.name.clone(),
@@ -55,7 +55,7 @@ pub(crate) fn secret_metadata(key: &SecretKey, record: &SecretRecord, revision: 
     }
 }
 
-/// The same of what is stored.
+/// Metadata of a stored secret.
 pub(crate) fn stored_secret_metadata(
     key: &SecretKey,
     stored: &Stored<std::sync::Arc<SecretRecord>>,

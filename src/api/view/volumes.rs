@@ -82,8 +82,8 @@ impl View<'_> {
 }
 
 impl View<'_> {
-    /// How far a volume is on its way. The last report of the machine that takes it says so, where this machine hears
-    /// it, else what was written of it.
+    /// The progress of a volume's move: from the last report of the receiving machine, if this
+    /// machine received it, else from the stored status.
     fn moving(&self, key: &VolumeKey, moving: &VolumeMove) -> VolumeMoveStatus {
         let name = key.to_string();
         let of_this = |report: &&VolumeMoveReport| report.volume == name && report.id == moving.id;
@@ -129,7 +129,7 @@ fn kept(copy: &KeptCopy) -> KeptCopyView {
     }
 }
 
-/// Identity of a volume: one that is made anew under the same name is another.
+/// Metadata of a volume; one that is created anew under the same name has another uid.
 pub(crate) fn volume_metadata(key: &VolumeKey, stored: &Stored<VolumeRecord>) -> Metadata {
     let created = stored.value.created;
     Metadata {

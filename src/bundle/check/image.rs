@@ -84,7 +84,7 @@ fn is_repository(name: &str) -> bool {
         && path.split('/').all(is_component)
 }
 
-/// The first part is a host where it has a dot or a port, or is `localhost`.
+/// Whether the first part of a name is a host: it has a dot or a port, or is `localhost`.
 fn is_host(text: &str) -> bool {
     let (host, port) = match text.split_once(':') {
         Some((host, port)) => (host, Some(port)),

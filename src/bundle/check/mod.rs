@@ -1,4 +1,4 @@
-//! What a text may be: names, paths, references. Each check says what was expected.
+//! Checks of texts: names, paths, references. Each message says what was expected.
 
 mod cron;
 mod image;
@@ -23,7 +23,7 @@ pub(super) struct Complaint {
     pub(super) hint: Option<String>,
 }
 
-/// Nothing, or why not.
+/// Result of a check.
 pub(super) type Check = Result<(), Complaint>;
 
 fn name_error(message: impl Into<String>) -> Complaint {

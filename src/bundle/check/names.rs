@@ -65,7 +65,7 @@ pub(crate) fn variable(text: &str) -> Check {
     {
         return Ok(());
     }
-    // Somebody may have written `NAME=value` here: the value is not shown.
+    // Somebody may have written `NAME=value` here, so the value is not shown.
     let shown = text.split('=').next().unwrap_or_default();
     Err(name_error(format!(
         "`{}` is not the name of a variable: letters, digits and `_`, not a digit first, at most 255",
@@ -126,7 +126,7 @@ pub(super) fn is_domain(text: &str) -> bool {
 
 /// A domain, such as the cluster's.
 pub(crate) fn domain(text: &str) -> Check {
-    // Longest name in it: `<instance>.<workload>.<namespace>.`, at most 46 + 40 + 40 + 3.
+    // Longest name in the domain: `<instance>.<workload>.<namespace>.`, at most 46 + 40 + 40 + 3.
     if is_domain(text) && text.len() <= 120 {
         return Ok(());
     }
@@ -178,8 +178,9 @@ pub(super) fn is_login(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.'))
 }
 
-/// Keys of a quadlet's `[Container]` that may be passed through (podman-systemd.unit(5)): those that change nothing
-/// of what KAT sets itself or stands on, such as the network, the image, mounts and names.
+/// Keys of a quadlet's `[Container]` that may be passed through (podman-systemd.unit(5)): those
+/// that do not change what KAT sets itself or relies on, such as the network, the image, mounts and
+/// names.
 const QUADLET_KEYS: [&str; 15] = [
     "AddHost",
     "Mask",
@@ -291,7 +292,7 @@ pub(crate) fn capability(text: &str) -> Check {
     })
 }
 
-/// What a machine's owner allows containers: one of the words, or a capability.
+/// A word of the machine owner's permissions for containers, or a capability.
 pub(crate) fn security_word(text: &str) -> Check {
     if SECURITY_WORDS.contains(&text) || CAPABILITIES.contains(&text) {
         return Ok(());

@@ -8,11 +8,10 @@ use super::{
 use crate::suggest::nearest;
 use kat_types::resource::{Device, PortRange};
 
-/// Longest text that a program can be given as one argument or variable (MAX_ARG_STRLEN, with
-/// room for the name).
+/// Maximum bytes of a program's argument or variable (MAX_ARG_STRLEN, with room for the name).
 const LONGEST_ARGUMENT: usize = 131_072 - 256;
 
-/// An argument of a program, or the value of a variable: its text is never shown.
+/// An argument of a program, or the value of a variable; messages never contain its text.
 pub(crate) fn argument(text: &str) -> Check {
     if text.contains('\0') {
         return Err(value_error(
@@ -64,7 +63,7 @@ pub(crate) fn folder_path(text: &str) -> Check {
     Ok(())
 }
 
-/// A device node below `/dev`, with its place in the container and permissions where they are written.
+/// A device node below `/dev`, optionally with its path in the container and permissions.
 pub(crate) fn device(text: &str) -> Check {
     if Device::parse(text).is_some() {
         return Ok(());
@@ -95,7 +94,7 @@ pub(crate) fn port_range(text: &str) -> Check {
     }
 }
 
-/// A path that does not leave the folder that it starts from.
+/// A path that does not leave its folder.
 pub(crate) fn relative_path(text: &str) -> Check {
     if !text.is_empty() && !text.starts_with('/') && text.len() <= 4095 && is_clean(text) {
         return Ok(());
@@ -120,7 +119,7 @@ pub(crate) fn url_path(text: &str) -> Check {
     ))
 }
 
-/// A value of a unit's key: one line, with nothing at its ends that the key would lose.
+/// A value of a unit's key: one line, without characters at its ends that the key would lose.
 pub(crate) fn unit_value(text: &str) -> Check {
     one_line(text)?;
     let lost = |letter: char| letter.is_whitespace() || matches!(letter, '"' | '\'' | '\\');
@@ -132,7 +131,7 @@ pub(crate) fn unit_value(text: &str) -> Check {
     Ok(())
 }
 
-/// Signals by name (signal(7)).
+/// Names of signals (signal(7)).
 const SIGNALS: [&str; 30] = [
     "SIGHUP",
     "SIGINT",

@@ -26,7 +26,7 @@ pub(crate) fn load_balancer(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<Vi
 fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancerSpec> {
     let mut fields = decoder.mapping(at)?;
     let ports = fields.required(decoder, "ports", ports);
-    // Nothing can be said about references to ports that could not be read.
+    // References to ports that could not be read are not checked.
     let known = ports.as_deref();
     let health_check = fields.optional(decoder, "healthCheck", |decoder, at| {
         health_check(decoder, at, known)
@@ -45,7 +45,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<VirtualLoadBalancerSpe
     })
 }
 
-/// Ports, and what may not be there twice.
+/// Ports, and values that must be unique.
 #[derive(Default)]
 struct Seen {
     names: BTreeMap<String, u32>,

@@ -189,7 +189,7 @@ fn networks(
     }
 }
 
-/// No two of the TCP ports are the same.
+/// Checks that the TCP ports differ.
 fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
     let ports = [
         ("agentPort", spec.agent_port),
@@ -200,7 +200,7 @@ fn ports(decoder: &mut Decoder<'_>, fields: &Fields<'_>, spec: &ClusterSpec) {
     for (index, (name, port)) in ports.iter().enumerate() {
         let before = ports.iter().take(index);
         for (other, same) in before.filter(|(_, other)| other == port) {
-            // Point to one that is written.
+            // The position of one that is written.
             let place = if fields.has(name) { name } else { other };
             decoder.soft(
                 Class::CrossFile,

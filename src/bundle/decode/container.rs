@@ -1,4 +1,4 @@
-//! One container: the main one, one that runs before it, or one beside it (RFC001-KAT 3.2).
+//! One container: the main one, an init container or a sidecar (RFC001-KAT 3.2).
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use kat_types::resource::{
     Resources, SecretKeyRef, VolumeMount,
 };
 
-/// Least size of memory: less is a size whose unit was forgotten.
+/// Minimum memory: less is a size whose unit was forgotten.
 const LEAST_MEMORY: Bytes = Bytes(1 << 20);
-/// Least request of disk space: the same.
+/// Minimum request of disk space, for the same reason.
 const LEAST_STORAGE: Bytes = Bytes(1 << 20);
-/// Least size of /dev/shm: one page.
+/// Minimum size of /dev/shm: one page.
 const LEAST_SHARED_MEMORY: Bytes = Bytes(1 << 12);
 
-/// The main container; `volumes` are the names that its mounts may refer to.
+/// The main container; its mounts may refer to the names in `volumes`.
 pub(super) fn container(
     decoder: &mut Decoder<'_>,
     at: &At<'_>,
@@ -29,7 +29,7 @@ pub(super) fn container(
     decoded(decoder, fields, volumes)
 }
 
-/// Those that run before the main container, or beside it. `names` are those that containers have already.
+/// Init containers or sidecars. `names` are the names that containers have already.
 pub(super) fn others(
     decoder: &mut Decoder<'_>,
     at: &At<'_>,
@@ -373,7 +373,7 @@ fn processor_and_memory(
     (cpu, memory)
 }
 
-/// What `/etc/kat/agent.yaml` keeps back: the same amounts.
+/// The amounts that `/etc/kat/agent.yaml` reserves.
 pub(super) fn reserved(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<ResourceList> {
     amounts(decoder, at)
 }

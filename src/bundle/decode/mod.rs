@@ -1,8 +1,8 @@
-//! A tree of YAML -> the types of `resource`, field by field, collecting every mistake.
+//! Decodes a YAML tree into the types of `resource`, field by field, and collects every mistake.
 //!
-//! A function that decodes a value gives `None` only after it has recorded why. In
-//! [`Mode::Stored`] unknown fields are ignored, and so is every rule that a value breaks without
-//! being impossible to hold: a newer leader never refuses what an older one stored.
+//! A function that decodes a value returns `None` only after it has recorded why. [`Mode::Stored`]
+//! ignores unknown fields, and every rule that a value breaks while it can still be decoded: a
+//! newer leader never refuses what an older one stored.
 
 mod balancer;
 mod cluster;
@@ -30,9 +30,9 @@ use super::{
 /// How strictly a text is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// What users write: everything is checked.
+    /// For users' files: everything is checked.
     Strict,
-    /// What the cluster stored: what is unknown is ignored, values are not checked again.
+    /// For stored files: unknown fields are ignored, and values are not checked again.
     Stored,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct At<'n> {
     pub(super) node: &'n Node,
     /// Its path; empty for a document.
     pub(super) path: String,
-    /// Where its key stands, for values of mappings.
+    /// Position of its key, for values of mappings.
     pub(super) key: Option<Span>,
 }
 
@@ -57,7 +57,7 @@ impl<'n> At<'n> {
         }
     }
 
-    /// Where to point for something that is missing below it.
+    /// Position for a mistake about something missing below the value.
     fn head(&self) -> Span {
         self.key.unwrap_or(Span::point(self.node.span.start))
     }
@@ -67,16 +67,15 @@ impl<'n> At<'n> {
 pub(super) struct Decoder<'a> {
     /// Name of the file.
     pub(super) file: &'a str,
-    /// Which fields there are.
+    /// The kind of the document, which decides about its fields.
     pub(super) kind: Kind,
-    /// How strictly.
     pub(super) mode: Mode,
     /// The mistakes so far.
     pub(super) diagnostics: &'a mut Vec<Diagnostic>,
 }
 
 impl Decoder<'_> {
-    /// Records a mistake that makes the value impossible to hold.
+    /// Records a mistake after which the value can't be decoded.
     pub(super) fn hard(
         &mut self,
         class: Class,
@@ -90,7 +89,7 @@ impl Decoder<'_> {
         self.diagnostics.push(found);
     }
 
-    /// Records the breach of a rule; nothing in [`Mode::Stored`].
+    /// Records a broken rule; does nothing in [`Mode::Stored`].
     pub(super) fn soft(
         &mut self,
         class: Class,
@@ -104,7 +103,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Records a complaint about a value; nothing in [`Mode::Stored`].
+    /// Records a complaint about a value; does nothing in [`Mode::Stored`].
     pub(super) fn complain(&mut self, at: &At<'_>, complaint: Complaint) {
         let Complaint {
             class,
@@ -114,12 +113,12 @@ impl Decoder<'_> {
         self.soft(class, at.node.span, &at.path, message, hint);
     }
 
-    /// The table's row of a value.
+    /// The row of the field table for a value.
     fn field(&self, at: &At<'_>) -> Option<&'static Field> {
         fields::lookup(self.kind, &at.path)
     }
 
-    /// The value has another type than expected.
+    /// Records that the value has another type than expected.
     fn wrong_type(&mut self, at: &At<'_>, expected: &str, hint: Option<String>) {
         let found = describe(at.node);
         let message = format!("found {found}, expected {expected}");
@@ -149,7 +148,7 @@ impl Decoder<'_> {
         None
     }
 
-    /// The values of a list, each decoded by `item`; `None` where one could not be.
+    /// The values of a list, each decoded by `item`; `None` if one could not be decoded.
     pub(super) fn list<'n, T>(
         &mut self,
         at: &At<'n>,
@@ -187,7 +186,7 @@ impl Decoder<'_> {
     }
 }
 
-/// What a value is, in words that do not give its text away.
+/// The kind of a value, in words that do not reveal its text.
 fn describe(node: &Node) -> &'static str {
     match &node.value {
         _ if node.is_null() => "nothing",
@@ -197,7 +196,7 @@ fn describe(node: &Node) -> &'static str {
     }
 }
 
-/// The fields of one mapping; remembers which were asked for, so that the rest is unknown.
+/// The fields of one mapping; remembers which were read, so that the others are unknown.
 pub(super) struct Fields<'n> {
     path: String,
     head: Span,
@@ -224,7 +223,7 @@ impl<'n> Fields<'n> {
         self.entries.iter().any(|entry| entry.key == name)
     }
 
-    /// Where the fields' own mapping stands.
+    /// Position of the mapping.
     pub(super) fn head(&self) -> Span {
         self.head
     }
@@ -234,7 +233,7 @@ impl<'n> Fields<'n> {
         key_path(&self.path, name)
     }
 
-    /// Where the key of a field stands; the mapping's own place where it is not written.
+    /// Position of a field's key, or of the mapping if the field is not written.
     pub(super) fn place(&self, name: &str) -> Span {
         let entry = self.entries.iter().find(|entry| entry.key == name);
         entry.map_or(self.head, |entry| entry.key_span)
@@ -276,9 +275,9 @@ impl<'n> Fields<'n> {
         decoder.hard(Class::Missing, self.head, &path, message, example);
     }
 
-    /// Every field that was written and not asked for is unknown.
+    /// Records every field that was written and not read as unknown.
     pub(super) fn finish(self, decoder: &mut Decoder<'_>) {
-        // The hints cost more than the list is worth after that many.
+        // After this many mistakes the hints cost more than they are worth.
         const MOST: usize = 1000;
         for entry in self.entries {
             if decoder.diagnostics.len() > MOST {
@@ -294,7 +293,7 @@ impl<'n> Fields<'n> {
         }
     }
 
-    /// What may have been meant by an unknown field.
+    /// A hint for an unknown field.
     fn hint(&self, kind: Kind, key: &str) -> String {
         let free = || {
             self.asked

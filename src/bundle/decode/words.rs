@@ -1,4 +1,4 @@
-//! The words of every field that has only certain words.
+//! The words of every field that is limited to certain words.
 
 use kat_types::resource::{
     ConcurrencyPolicy, EnsureType, GpuDriver, ImagePullPolicy, OnNodeLoss, OnPartition, Protocol,

@@ -108,7 +108,7 @@ fn spec(decoder: &mut Decoder<'_>, at: &At<'_>) -> Option<WorkloadSpec> {
     })
 }
 
-/// The names of the volumes as written, even where a volume has mistakes of its own.
+/// The names of the volumes as written, even if a volume has mistakes of its own.
 fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
     let Some(at) = fields.get("volumes") else {
         return Vec::new();
@@ -131,7 +131,7 @@ fn declared_names(fields: &mut Fields<'_>) -> Vec<String> {
     items.iter().filter_map(name).collect()
 }
 
-/// What does not go together with a Job (RFC001-KAT 3.2 and 4.8).
+/// Refuses fields that can't be combined with a Job (RFC001-KAT 3.2 and 4.8).
 fn job_rules(decoder: &mut Decoder<'_>, fields: &Fields<'_>, policy: Option<&RestartPolicy>) {
     if policy.is_some_and(|policy| policy.condition == RestartCondition::Always) {
         let place = fields.place("restartPolicy");

@@ -1,8 +1,7 @@
 //! One table of every field that the `*.kat` files have.
 //!
-//! It gives the ranges that the decoder holds to, the defaults, the descriptions of the
-//! JSON Schema, and it says which fields take effect. Tests hold it to the
-//! types and to the decoder, field by field.
+//! The table gives the decoder its ranges, the defaults, the descriptions of the JSON Schema, and
+//! the fields that take effect. Tests compare it with the types and the decoder, field by field.
 
 mod cluster;
 mod others;
@@ -19,21 +18,21 @@ pub struct Field {
     pub kind: Kind,
     /// Its path, such as `spec.container.env[].name`; `[]` stands for each item of a list.
     pub path: &'static str,
-    /// What its value is.
+    /// Type of its value.
     pub value: FieldType,
-    /// It must be written (always, or where its parent is written).
+    /// Whether it must be written (always, or if its parent is written).
     pub required: bool,
-    /// What holds where it is not written, as YAML; writing it makes no difference.
+    /// The value if it is not written, as YAML; writing it makes no difference.
     pub default: Option<&'static str>,
     /// Whether it takes effect.
     pub status: Status,
     /// A value as one would write it, as YAML.
     pub example: &'static str,
-    /// One line.
+    /// Description in one line.
     pub description: &'static str,
 }
 
-/// What a field's value is.
+/// Type of a field's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldType {
     /// Text.
@@ -60,14 +59,14 @@ pub enum FieldType {
     Mapping,
     /// A list of mappings.
     List,
-    /// A list of what the field of that path is.
+    /// A list of values like the field at that path.
     ListOf(&'static str),
 }
 
 /// Whether a field takes effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// It says what the document is or names it.
+    /// It names the document or its kind.
     Identity,
     /// It takes effect.
     Effective,
@@ -173,9 +172,10 @@ static BY_PATH: LazyLock<BTreeMap<(Kind, &'static str), &'static Field>> = LazyL
         .collect()
 });
 
-/// The field of a path; numbers of items do not matter (`env[2].name`, `env[].name`).
+/// The field at a path; indexes of items are ignored (`env[2].name`, `env[].name`).
 ///
-/// What lies in a list of containers is found under `spec.container`, where it has no row of its own.
+/// A field of an init container or a sidecar without a row of its own has the row of
+/// `spec.container`.
 pub fn lookup(kind: Kind, path: &str) -> Option<&'static Field> {
     let pattern = pattern(path);
     let found = |pattern: &str| BY_PATH.get(&(kind, pattern)).copied();
@@ -191,7 +191,7 @@ pub fn lookup(kind: Kind, path: &str) -> Option<&'static Field> {
     found(&pattern)
 }
 
-/// Containers beside the main one have it too.
+/// Whether init containers and sidecars have the field too.
 fn is_shared(field: &Field) -> bool {
     !["spec.container.hostNetwork", "spec.container.drainSeconds"].contains(&field.path)
 }

@@ -1,4 +1,4 @@
-//! Events of the parser -> trees.
+//! Builds trees from the parser's events.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -9,11 +9,11 @@ use super::{
     Entry, Node, Value, item_path, key_path,
 };
 
-/// Deepest nesting; the deepest field of the schema lies at 9.
+/// Maximum nesting; the deepest field of the schema is at 9.
 const DEEPEST: usize = 32;
-/// Most mappings, lists and scalars of one file.
+/// Maximum number of mappings, lists and scalars of one file.
 const MOST_NODES: usize = 20_000;
-/// Most documents of one file.
+/// Maximum number of documents of one file.
 const MOST_DOCUMENTS: usize = 16;
 
 /// A collection that is not complete yet.
@@ -37,7 +37,7 @@ struct Key {
     repeated: bool,
 }
 
-/// Puts events together to trees.
+/// Combines events into trees.
 pub(super) struct Builder<'a> {
     file: &'a str,
     diagnostics: &'a mut Vec<Diagnostic>,
@@ -87,7 +87,7 @@ impl<'a> Builder<'a> {
                     Some("leave the tag out, or put text that begins with `!` in quotes"),
                 ));
             }
-            // The anchor's own place comes with the event after its node.
+            // The event after the anchor's node has the anchor's own position.
             if let Some(node) = unread.take() {
                 let anchor = matches!(event, Event::Anchor(..));
                 return Err(self.anchor(if anchor { span } else { node }));
@@ -147,7 +147,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A collection begins: it can't be a key, and there may not be too many.
+    /// Starts a collection: it can't be a key, and their number is limited.
     fn open(&mut self, span: Span) -> Step {
         self.count(span)?;
         if let Some(Frame::Mapping { key: None, .. }) = self.stack.last() {
@@ -242,7 +242,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// A value is complete: it goes to where it belongs. The second value of a key is dropped.
+    /// Adds a complete value to its collection. The second value of a key is dropped.
     fn complete(&mut self, node: Node) {
         match self.stack.last_mut() {
             Some(Frame::Sequence { items, .. }) => items.push(node),
@@ -330,7 +330,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What usually mends an error of syntax.
+/// The usual remedy for a syntax error.
 fn syntax_hint(kind: &ErrorKind) -> Option<&'static str> {
     match kind {
         ErrorKind::MappingValueNotAllowed => {
@@ -353,7 +353,7 @@ fn syntax_hint(kind: &ErrorKind) -> Option<&'static str> {
     }
 }
 
-/// The first tab that indents a line, from a line on.
+/// The first tab that indents a line, starting from a line.
 fn first_tab(text: &str, from: Position) -> Option<Position> {
     let start = usize::try_from(from.line.saturating_sub(1)).ok()?;
     text.lines()

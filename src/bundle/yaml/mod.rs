@@ -1,9 +1,9 @@
-//! YAML text -> a small tree in which every key and value knows its place.
+//! Parses YAML into a small tree in which every key and value has its position.
 //!
-//! Only what the `*.kat` files need: plain mappings, lists and scalars. Anchors, aliases, merge
-//! keys and tags are refused where they first occur, so nothing is ever expanded; the same key
-//! twice is a mistake at the second one. Scalars keep their text as written: what it means is
-//! decided by the field that reads it.
+//! Supports only what the `*.kat` files need: plain mappings, lists and scalars. Anchors, aliases,
+//! merge keys and tags are refused at their first occurrence, so nothing is ever expanded. A
+//! repeated key is a mistake at its second occurrence. Scalars keep their text as written: the
+//! field that reads a scalar decides its meaning.
 
 mod builder;
 #[cfg(test)]
@@ -13,16 +13,14 @@ use builder::Builder;
 
 use super::diagnostic::{Class, Diagnostic, Position, Span, quote};
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Node {
-    /// Where it stands.
     pub(crate) span: Span,
-    /// What it is.
     pub(crate) value: Value,
 }
 
-/// What a value is.
+/// The kinds of values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Value {
     /// Text, and whether it was written without quotes and not as a block.
@@ -64,7 +62,7 @@ impl Node {
 /// The documents of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
-    /// Each document's root; none where the text could not be read to its end.
+    /// The root of each document; empty if the text could not be read to its end.
     pub(crate) roots: Vec<Node>,
     /// The text could not be read to its end.
     pub(crate) broken: bool,
@@ -131,7 +129,7 @@ fn forbidden_character(file: &str, text: &str) -> Option<Diagnostic> {
     None
 }
 
-/// The JSON that a value looks like: plain `true`, `false`, `null` and whole numbers are no text.
+/// The JSON form of a value: plain `true`, `false`, `null` and whole numbers are not texts.
 pub(crate) fn to_json(node: &Node) -> serde_json::Value {
     use serde_json::Value as Json;
     match &node.value {
@@ -154,7 +152,7 @@ pub(crate) fn to_json(node: &Node) -> serde_json::Value {
     }
 }
 
-/// The JSON of a text of the field table (a default or an example).
+/// The JSON form of a text of the field table (a default or an example).
 pub fn json_of(text: &str) -> serde_json::Value {
     let documents = read("", text, &mut Vec::new());
     documents
@@ -163,9 +161,9 @@ pub fn json_of(text: &str) -> serde_json::Value {
         .map_or(serde_json::Value::Null, to_json)
 }
 
-/// The value at a path such as `spec.ports[0].name`, and its key's place if it has one.
+/// The value at a path such as `spec.ports[0].name`, and the position of its key if it has one.
 ///
-/// Only paths of plain keys are understood.
+/// Supports only paths of plain keys.
 pub(crate) fn locate<'n>(root: &'n Node, path: &str) -> Option<(&'n Node, Option<Span>)> {
     let mut found = (root, None);
     let parts = path

@@ -1,7 +1,7 @@
-//! Which machines hold etcd, and the next step of the way there.
+//! Which machines hold etcd, and the next step towards that.
 //!
 //! One member, three or five, as many as there are machines for. Each step is safe alone and starts
-//! from what etcd says of itself, so a step that failed halfway is decided anew.
+//! from what etcd reports, so a step that failed halfway is decided anew.
 
 use kat_types::cluster::ClusterMembers;
 use kat_types::cluster::MemberRecord;
@@ -12,63 +12,63 @@ use jiff::Timestamp;
 use crate::{NodeEntry, SeenStore, Snapshot, node_address};
 use kat_types::api::NodePhase;
 
-/// A member whose machine is away is replaced after so many of the times after which a machine
-/// counts as lost, where another machine can take its place.
+/// A member whose machine does not answer is replaced after this many node loss timeouts, if
+/// another machine can take its place.
 const REPLACED_AFTER: u32 = 5;
-/// One that has no vote yet has at least so long to start for the first time.
+/// A member without a vote has at least this long for its first start.
 const FIRST_START: Duration = Duration::from_secs(60);
 
 /// A member as etcd lists it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SeenMember {
-    /// etcd's id of it.
+    /// etcd's member id.
     pub id: u64,
-    /// Its machine; nothing where no machine has the address.
+    /// Its machine; `None` if no machine has the address.
     pub node: Option<String>,
     /// It has a vote.
     pub voting: bool,
     /// It answers.
     pub healthy: bool,
-    /// For how long it has not answered this leader.
+    /// Time for which it has not answered this leader.
     pub silent: Duration,
-    /// Its machine says that the data of this very member is gone.
+    /// Its machine reports that the data of this very member is gone.
     pub data_lost: bool,
-    /// What it says of its file, if it answers.
+    /// What it reports of its database file, if it answers.
     pub store: Option<SeenStore>,
 }
 
-/// What is to be done about the members.
+/// The next change of etcd's members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberStep {
-    /// All is as it should be.
+    /// The members are as wanted.
     Nothing,
-    /// Something is to be done, and can't be now: why.
+    /// A change is needed that is not possible now, with the reason.
     Wait(String),
-    /// A machine becomes a member without a vote.
+    /// Add a machine as a member without a vote.
     Add {
-        /// The machine.
+        /// Name of the machine.
         node: String,
     },
-    /// A member gets its vote, if it has caught up.
+    /// Give a member its vote, if it has caught up.
     Promote {
-        /// etcd's id of it.
+        /// etcd's member id.
         id: u64,
-        /// Its machine.
         node: String,
     },
-    /// A member is taken out.
+    /// Remove a member.
     Remove {
-        /// etcd's id of it.
+        /// etcd's member id.
         id: u64,
-        /// Its machine, if it still is one.
+        /// Its machine, if it is in the cluster and has no other member.
         node: Option<String>,
     },
-    /// Another machine is to lead KAT first: who takes its own member out can write no more.
+    /// Another machine has to lead KAT first: a leader that removes its own member can write no
+    /// more.
     HandOver,
-    /// Another member is to lead raft than the one on the machine that leads KAT, so that losing
-    /// that machine does not cost both.
+    /// Move the leadership of raft from the machine that leads KAT to another member, so that the
+    /// loss of that machine does not cost both.
     MoveRaft {
-        /// etcd's id of the other.
+        /// etcd's id of the other member.
         to: u64,
     },
 }
@@ -99,7 +99,7 @@ pub fn cluster_members(seen: &[SeenMember], before: Option<&ClusterMembers>) -> 
     }
 }
 
-/// The machine with this address on the overlay.
+/// The machine with this overlay address.
 pub fn machine_at(snapshot: &Snapshot, address: Ipv4Addr) -> Option<&str> {
     let mut nodes = snapshot.nodes.iter();
     nodes
@@ -107,11 +107,12 @@ pub fn machine_at(snapshot: &Snapshot, address: Ipv4Addr) -> Option<&str> {
         .map(|(name, _)| name.as_str())
 }
 
-/// The members that will not come back as they are, although their machines are there: their data is
-/// gone, they have not answered for as long as a machine is waited for, or another member answers in
-/// their place. Such a one is taken out; its machine may become another one, with new data.
+/// The members that will not come back as they are, although their machines are present: their data
+/// is gone, they have not answered for as long as a machine is waited for, or another member
+/// answers in their place. Such a member is removed; its machine may become another member, with
+/// new data.
 ///
-/// The last case is what an etcd that was upgraded to 3.6 may show: members that were removed long
+/// The last case may occur with an etcd that was upgraded to 3.6: members that were removed long
 /// ago come back (etcd issue 20967).
 pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
     let timeout = loss_timeout(snapshot) * REPLACED_AFTER;
@@ -137,11 +138,11 @@ pub fn lost_members(snapshot: &Snapshot, seen: &[SeenMember]) -> BTreeSet<u64> {
 
 /// The machines that are to hold etcd.
 ///
-/// Members stay members: the leading machine first, then the oldest; then others that are Ready,
-/// those first that ask for it, then those that are not behind NAT, whom all others reach without a
-/// relay, then the oldest; then those whose member is lost, or was
-/// `given_up` lately; a member comes last whose machine has been away for long, so that it is
-/// replaced as soon as there is another machine and not before.
+/// Members stay members. The order of preference is: the leading machine; the oldest member; other
+/// Ready machines, first those that ask for it, then those not behind NAT, which all others reach
+/// without a relay, then the oldest; then machines whose member is lost or was `given_up` lately;
+/// last a member whose machine has been away for long, so that it is replaced as soon as there is
+/// another machine and not before.
 pub fn wanted_members(
     snapshot: &Snapshot,
     seen: &[SeenMember],
@@ -164,11 +165,11 @@ pub fn wanted_members(
             Some(member) if !is_away(node, member.voting, timeout, now) => 1,
             Some(member) if member.voting => AWAY,
             None if is_ready(node) && !registration.draining => OTHER + u8::from(failed),
-            // One without a vote whose machine is away only stands in the way.
+            // A member without a vote whose machine is away only blocks others.
             _ => continue,
         };
         let asks = rank == OTHER && registration.etcd_peer;
-        // Members stay members: this is about those that could become one.
+        // Only for machines that could become members: members stay members.
         let hidden = (OTHER..AWAY).contains(&rank) && node.reach.behind_nat;
         ranked.push((rank, !asks, hidden, registration.created, name));
     }
@@ -181,8 +182,8 @@ pub fn wanted_members(
     chosen.map(|(.., name)| name.clone()).collect()
 }
 
-/// Rank of a machine that could become a member; the next one is that of a machine whose member was
-/// lost.
+/// Rank of a machine that could become a member; the next rank is that of a machine whose member
+/// was lost.
 const OTHER: u8 = 2;
 /// Rank of a member whose machine has been away for long.
 const AWAY: u8 = 4;
@@ -191,7 +192,7 @@ fn loss_timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(snapshot.cluster.spec.node_loss_timeout_seconds.into())
 }
 
-/// An even number loses as many as the odd one below it, and costs more.
+/// An even number of members tolerates no more losses than the odd one below it, and costs more.
 fn size_for(machines: usize) -> usize {
     match machines {
         0..=2 => 1,
@@ -200,7 +201,7 @@ fn size_for(machines: usize) -> usize {
     }
 }
 
-/// Also one that is drained, or is on its way there.
+/// Whether the machine reports; a drained machine does as well.
 fn reports(node: &NodeEntry) -> bool {
     let drained = [NodePhase::Draining, NodePhase::Drained];
     let status = node.status.as_ref();
@@ -212,7 +213,7 @@ fn is_ready(node: &NodeEntry) -> bool {
     status.is_some_and(|status| status.value.phase == NodePhase::Ready)
 }
 
-/// A voting member is given time to come back.
+/// Whether the machine is away; a voting member is given time to come back.
 fn is_away(node: &NodeEntry, voting: bool, timeout: Duration, now: Timestamp) -> bool {
     let Some(status) = node.status.as_ref().map(|stored| &stored.value) else {
         return false;
@@ -224,9 +225,9 @@ fn is_away(node: &NodeEntry, voting: bool, timeout: Duration, now: Timestamp) ->
     !voting || away >= timeout * REPLACED_AFTER
 }
 
-/// The next step from the members that there are to those that are wanted: what is not wanted goes
-/// first, and who is lost; then who has caught up gets a vote, then the next one enters.
-/// `raft_leader` is the id of the member that leads raft, 0 if none does; `own` the machine that
+/// The next step from the present members to the wanted ones. First unwanted and lost members are
+/// removed, then a member that has caught up gets its vote, then the next one is added.
+/// `raft_leader` is the id of the member that leads raft, 0 if none does; `own` is the machine that
 /// decides this.
 pub fn next_step(
     wanted: &BTreeSet<String>,
@@ -243,7 +244,7 @@ pub fn next_step(
         let members = seen.iter().filter(|member| member.voting && member.healthy);
         members.filter(|member| member.id != besides).count()
     };
-    // A member without a vote can be taken out at any time.
+    // A member without a vote can be removed at any time.
     let mut unwanted: Vec<_> = seen.iter().filter(|member| !is_wanted(member)).collect();
     unwanted.sort_by_key(|member| (member.voting, member.healthy, member.id));
     if let Some(member) = unwanted.first() {
@@ -258,7 +259,7 @@ pub fn next_step(
         if member.node.as_deref() == Some(own) {
             return MemberStep::HandOver;
         }
-        // Where another member is of the same machine, that one's user stays.
+        // If the machine has another member, the user of etcd there stays.
         let mut others = seen.iter().filter(|other| other.id != member.id);
         let alone = !others.any(|other| other.node == member.node);
         return MemberStep::Remove {
@@ -297,7 +298,7 @@ pub fn next_step(
     MemberStep::Nothing
 }
 
-/// Whether a machine that holds etcd may be taken out now: the others keep the quorum.
+/// Whether a machine that holds etcd may be removed now: the others keep the quorum.
 pub fn may_lose_member(snapshot: &Snapshot, node: &str) -> bool {
     let members = || {
         let nodes = snapshot.nodes.iter();

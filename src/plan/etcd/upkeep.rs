@@ -1,24 +1,25 @@
-//! The store's own upkeep: its history is cut, its members' files are made smaller, and a store that
-//! is full takes writes again where that can be had without a person.
+//! Upkeep of etcd: compaction, defragmentation of the members' files, and recovery of a full store
+//! where that is possible without a person.
 //!
-//! etcd's file of a member never shrinks by itself: what a compaction frees is used again, and given
-//! back by a defragmentation alone, during which that member answers nobody. When a file has reached
-//! etcd's quota, etcd raises the alarm NOSPACE, and from then on takes reads and deletions only,
-//! until the alarm is taken back (etcd's manual, op-guide/maintenance).
+//! etcd's file of a member never shrinks by itself: space that a compaction frees is used again,
+//! and only a defragmentation returns it, during which that member answers nobody. When a file has
+//! reached etcd's quota, etcd raises the alarm NOSPACE, and then takes only reads and deletions
+//! until the alarm is disarmed (etcd's manual, op-guide/maintenance).
 
 use std::collections::BTreeSet;
 
 use crate::SeenMember;
 use kat_types::resource::Bytes;
 
-/// What a member says of its file.
+/// What a member reports of its database file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SeenStore {
     /// Size of the file, bytes.
     pub file: u64,
     /// Bytes of it that are in use.
     pub used: u64,
-    /// At this size etcd takes no more, bytes; 0 where it does not say so (before 3.6).
+    /// File size in bytes at which etcd takes no more writes; 0 if it does not report it (before
+    /// 3.6).
     pub quota: u64,
 }
 
@@ -31,61 +32,62 @@ pub struct StoreAlarms {
     pub corrupt: BTreeSet<u64>,
 }
 
-/// What was done already. It is forgotten when nothing presses any more, and some time after; who
-/// keeps it adds what failed of late.
+/// Steps that were done already. Forgotten some time after the store is no longer under pressure;
+/// the caller adds steps that failed lately.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpkeepDone {
-    /// The history was cut.
+    /// The history was compacted.
     pub compacted: bool,
-    /// The files of these members were made smaller.
+    /// The members whose files were defragmented.
     pub defragmented: BTreeSet<u64>,
-    /// The alarm was taken back.
+    /// The alarm was disarmed.
     pub disarmed: bool,
 }
 
-/// What is to be done about the store.
+/// The next step of the upkeep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UpkeepStep {
-    /// All is as it should be, or only a person can help.
+    /// Nothing is needed, or only a person can help.
     Nothing,
-    /// A file is to be made smaller, and can't be now: why.
+    /// A file has to be defragmented, which is not possible now, with the reason.
     Wait(String),
-    /// Cut the history.
+    /// Compact the history.
     Compact,
-    /// Another member is to lead raft first, since this one will answer nobody for a while.
+    /// Move the leadership of raft to another member first, since this one will answer nobody for a
+    /// while.
     MoveRaft {
-        /// etcd's id of the other.
+        /// etcd's id of the other member.
         to: u64,
     },
-    /// Make a member's file smaller.
+    /// Defragment a member's file.
     Defragment {
-        /// etcd's id of it.
+        /// etcd's member id.
         id: u64,
-        /// Its machine.
         node: String,
     },
-    /// Take the alarm NOSPACE back. Where there is still no room, the next write raises it again.
+    /// Disarm the alarm NOSPACE. If there is still no room, the next write raises it again.
     Disarm,
 }
 
-/// By so much a file may be larger than the quota before the alarm is raised, bytes.
+/// Bytes by which a file may exceed the quota before the alarm is raised.
 const OVERSHOOT: u64 = 64 << 20;
 
-/// What the store weighs.
+/// The size of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreWeight {
     /// The largest file of a member, bytes.
     pub file: u64,
     /// The most that a member uses of its file, bytes.
     pub used: u64,
-    /// At this size of a file etcd takes no more; nothing where it is not known.
+    /// File size at which etcd takes no more writes, bytes; `None` if unknown.
     pub quota: Option<u64>,
 }
 
 impl StoreWeight {
-    /// `default_quota` is what KAT gives etcd. Somebody may have given it more: etcd before 3.6 does
-    /// not say, but a much larger file without an alarm does. Somewhat larger is no sign: a write
-    /// copies the pages that it touches, and the alarm comes with the next one.
+    /// `default_quota` is the quota that KAT gives etcd. Somebody may have given it more: etcd
+    /// before 3.6 does not report it, but a much larger file without an alarm shows it. A somewhat
+    /// larger file does not: a write copies the pages that it touches, and the alarm comes with the
+    /// next one.
     pub fn of(seen: &[SeenMember], alarms: &StoreAlarms, default_quota: u64) -> Self {
         let stores = || seen.iter().filter_map(|member| member.store);
         let file = stores().map(|store| store.file).max().unwrap_or(0);
@@ -99,7 +101,7 @@ impl StoreWeight {
         }
     }
 
-    /// Four fifths of the quota.
+    /// Whether `bytes` is at least four fifths of the quota.
     fn is_nearly(&self, bytes: u64) -> bool {
         self.quota
             .is_some_and(|quota| bytes >= quota / 5 * 4 && quota > 0)
@@ -118,10 +120,10 @@ pub fn presses(weight: &StoreWeight, alarms: &StoreAlarms) -> bool {
     alarms.is_full() || weight.is_nearly(weight.file)
 }
 
-/// The next step. Members are defragmented one at a time, who leads raft last and only after it
-/// leads no more, and never while another does not answer: the quorum would hang on one machine.
-/// Only a full store does not wait for that, since nothing can be written anyway; not even that a
-/// machine is lost, and so the wait might never end.
+/// The next step. Members are defragmented one at a time, the leader of raft last and only after it
+/// has passed on the leadership, and never while another member does not answer: the quorum would
+/// depend on one machine. A full store does not wait for that, since nothing can be written anyway,
+/// not even that a machine is lost, and so the wait might never end.
 pub fn next_upkeep(
     seen: &[SeenMember],
     weight: &StoreWeight,
@@ -129,7 +131,7 @@ pub fn next_upkeep(
     (own, raft_leader): (&str, u64),
     done: &UpkeepDone,
 ) -> UpkeepStep {
-    // Which of two copies is the right one is for a person to say.
+    // Only a person can say which of two copies is right.
     if !alarms.corrupt.is_empty() {
         return UpkeepStep::Nothing;
     }
@@ -172,7 +174,8 @@ pub fn next_upkeep(
     UpkeepStep::Nothing
 }
 
-/// Half of a file that is not small; where it presses, a tenth of any.
+/// Whether a defragmentation frees enough: half of a file that is not small, or under pressure a
+/// tenth of any file.
 fn is_worth_it(store: SeenStore, weight: &StoreWeight, presses: bool) -> bool {
     let free = store.file.saturating_sub(store.used);
     if presses {
@@ -184,8 +187,8 @@ fn is_worth_it(store: SeenStore, weight: &StoreWeight, presses: bool) -> bool {
     large && free >= store.file / 2
 }
 
-/// What is wrong with the store, for people; nothing where all is well. `stuck` is a full store that
-/// was still full after all that could be done.
+/// What is wrong with the store, as text for users; `None` if nothing is. `stuck` is a full store
+/// that was still full after all steps.
 pub fn store_trouble(
     seen: &[SeenMember],
     weight: &StoreWeight,
@@ -218,10 +221,10 @@ pub fn store_trouble(
     None
 }
 
-/// What a person does about the alarm CORRUPT, in the only order that works: while it is raised etcd
-/// refuses every write of every member, so nothing that KAT does helps; its members may be changed. As
-/// soon as the alarm is taken back KAT makes the member anew that was taken out (etcd's manual,
-/// op-guide/data_corruption, "Replace member"). Where etcd can't tell whose data is wrong, it names
+/// How a person handles the alarm CORRUPT, in the only order that works. While it is raised etcd
+/// refuses every write of every member, so nothing that KAT does helps, but members may be changed.
+/// As soon as the alarm is disarmed KAT makes the removed member anew (etcd's manual,
+/// op-guide/data_corruption, "Replace member"). If etcd can't tell whose data is wrong, it names
 /// the member 0 (etcd issue 14849).
 fn corrupt(seen: &[SeenMember], id: u64) -> String {
     let member = seen.iter().find(|member| member.id == id);

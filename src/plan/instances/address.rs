@@ -20,11 +20,11 @@ pub fn node_subnet(cluster: Ipv4Net, bits: u8, index: u32) -> Option<Ipv4Net> {
     Ipv4Net::new(Ipv4Addr::from(network), prefix).ok()
 }
 
-/// The next free address after `last`, going round once; never the network's, the machine's or
-/// the broadcast address. `None` when every address is taken.
+/// The next free address after `last`, wrapping around once; never the network's, the machine's or
+/// the broadcast address. `None` if every address is taken.
 ///
-/// Going round keeps an address unused for as long as possible, so that a client that still
-/// remembers it does not reach another workload.
+/// Wrapping around keeps a freed address unused for as long as possible, so that a client that
+/// still remembers it does not reach another workload.
 pub fn next_address(
     subnet: Ipv4Net,
     taken: &BTreeSet<Ipv4Addr>,

@@ -1,4 +1,4 @@
-//! A new instance of a workload: its machine, its address, its assignment.
+//! Creation of an instance: its machine, address and assignment.
 
 use std::net::Ipv4Addr;
 
@@ -24,21 +24,21 @@ use kat_types::{
     secrets::AssignedSecrets,
 };
 
-/// An id, secrets, and credentials for registries.
+/// Instance id, secrets, and credentials for registries.
 type Next = (String, Option<AssignedSecrets>, Option<AssignedSecrets>);
 
-/// What an instance is made from.
+/// A version that an instance is made from.
 #[derive(Clone, Copy)]
 struct Version<'v> {
     parsed: &'v ParsedWorkload,
     generation: u64,
     template_hash: &'v str,
-    /// What the registry said of its image.
+    /// What the registry answered about its image.
     image: &'v ImageRecord,
 }
 
 impl<'v> Version<'v> {
-    /// What an instance of it needs, with these ports.
+    /// The demand of an instance of this version with these ports.
     fn demand<'p>(&self, ports: &'p [Port]) -> Demand<'p>
     where
         'v: 'p,
@@ -55,12 +55,13 @@ impl<'v> Version<'v> {
 }
 
 impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
-    /// Places a new instance of the present version; its id, or nothing where none can be placed now.
+    /// Places a new instance of the present version. Returns its id, or `None` if none can be
+    /// placed now.
     pub(crate) fn create(&mut self, parsed: &ParsedWorkload, slot: u32) -> Option<String> {
         self.create_version(self.present(parsed), slot)
     }
 
-    /// Places a new instance of a version of which nothing is left but its files.
+    /// Places a new instance of an earlier version that has no instance any more, only its files.
     pub(crate) fn create_earlier(&mut self, earlier: &EarlierVersion, slot: u32) -> Option<String> {
         let version = Version {
             parsed: &earlier.parsed,
@@ -135,7 +136,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         Some(self.place(node, assignment))
     }
 
-    /// Places another instance like one of an earlier version, whose files may be gone.
+    /// Places an instance of the version of `like`, whose files may be gone.
     pub(crate) fn create_like(
         &mut self,
         parsed: &ParsedWorkload,
@@ -164,7 +165,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         let wanted = self.wanted_secrets(&volumes, &together)?;
         let node = self.find_place(demand, (&volumes, &together), slot)?;
         let address = self.address_on(node, &like.container)?;
-        // With what its secrets are now: what they were is kept nowhere.
+        // The instance gets the present values of its secrets: earlier ones are not kept.
         let images: Vec<&str> = like.images().collect();
         let (instance, secrets, logins) = self.next_with(&wanted, &images, node)?;
         let volumes = self.assigned_volumes(&volumes, &together, slot, node);
@@ -184,7 +185,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         Some(self.place(node, assignment))
     }
 
-    /// The address of a new instance: the machine's own on the overlay where it shares the machine's network.
+    /// The address of a new instance; on the machine's network it is the machine's own overlay
+    /// address.
     fn address_on(&self, node: &str, container: &Container) -> Option<Ipv4Addr> {
         match container.host_network {
             true => self
@@ -198,7 +200,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         }
     }
 
-    /// An instance of the present version would find a machine now.
+    /// Whether an instance of the present version would find a machine now.
     pub(crate) fn fits(&mut self, parsed: &ParsedWorkload, slot: u32) -> bool {
         let spec = &parsed.workload.spec;
         let together = spec.together();
@@ -217,14 +219,15 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         self.find_place(demand, volumes, slot).is_some()
     }
 
-    /// All secrets are there that an instance of the present version uses.
+    /// Whether all secrets exist that an instance of the present version uses.
     pub(crate) fn has_secrets(&mut self, parsed: &ParsedWorkload) -> bool {
         let spec = &parsed.workload.spec;
         self.wanted_secrets(&spec.volumes, &spec.together())
             .is_some()
     }
 
-    /// The ports of a version, each with its number on machines; says why where one has none.
+    /// The ports of a version, each with its host port number; sets `unschedulable` if one has
+    /// none.
     fn numbered(&mut self, parsed: &ParsedWorkload) -> Option<Vec<Port>> {
         let ports = self.draft.host_ports.numbered(self.key, ports_of(parsed));
         if ports.is_none() {
@@ -283,9 +286,9 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         }
     }
 
-    /// Before an assignment is written.
+    /// Makes room in the group before an assignment is written.
     pub(crate) fn make_room_for(&mut self, assignment: &Assignment) {
-        // One that has no JSON is found out when it is put.
+        // An assignment that can't be encoded is reported when it is put.
         let bytes = json::bytes("", assignment).map_or(0, |bytes| bytes.len());
         self.make_room(bytes);
     }
@@ -308,8 +311,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         instance
     }
 
-    /// Machines of the live instances of a slot that a new one takes the place of, and of those of other
-    /// slots that this plan stops.
+    /// Machines of the live instances of a slot, which a new instance replaces, and of instances in
+    /// other slots that this plan stops.
     fn replaced(&self, slot: u32) -> Vec<&'a str> {
         let own = self.draft.instances_of(self.key).iter();
         own.filter(|(id, entry)| {
@@ -321,7 +324,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         .collect()
     }
 
-    /// What a new instance of a slot takes the place of gave up, or its machine is lost.
+    /// The instance that a new one of the slot replaces failed or lost its machine.
     fn was_lost(&self, slot: u32) -> bool {
         let around = &self.around;
         let mut own = self.draft.instances_of(self.key).iter();
@@ -338,8 +341,8 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         })
     }
 
-    /// The next id, with what that instance uses of secrets, and credentials for its images. An id is not used up
-    /// where these can't be sealed.
+    /// The next id, with that instance's secrets and the credentials for its images. If these can't
+    /// be sealed, the id is not used up.
     fn next_with(
         &mut self,
         wanted: &secrets::Wanted<'_>,
@@ -356,7 +359,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
         Some((instance, secrets?, logins?))
     }
 
-    /// The next id that no present instance has.
+    /// The next id that no existing instance has.
     fn next_id(&mut self) -> String {
         loop {
             let id = instance_id(
@@ -372,7 +375,7 @@ impl<'a, 'b> WorkloadPlanner<'_, 'a, 'b> {
     }
 }
 
-/// The containers of a kind as an instance has them, each with the image that it runs.
+/// The containers of a kind, each with the image that the instance runs.
 fn with_images(spec: &WorkloadSpec, kind: OtherKind, known: &ImageRecord) -> Vec<Container> {
     let own = spec.source.image.as_deref();
     let containers = spec.of_kind(kind).iter();

@@ -7,10 +7,10 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const BITS: u32 = 25;
 const HALF: u32 = 12;
 
-/// The id of a workload's instance number `count`.
+/// The id of the instance number `count` of a workload.
 ///
-/// The count is put through a permutation of 25 bits that the workload's uid decides, so the ids
-/// of one workload look random and none comes twice before 33,554,432 instances.
+/// The count goes through a permutation of 25 bits that the workload's uid decides, so the ids of
+/// one workload look random and none repeats within 33,554,432 instances.
 pub fn instance_id(workload: &str, workload_uid: &str, count: u32) -> String {
     let mut value = permute(workload_uid, count % (1 << BITS));
     let mut suffix = [0u8; 5];
@@ -22,8 +22,8 @@ pub fn instance_id(workload: &str, workload_uid: &str, count: u32) -> String {
     format!("{workload}-{}", String::from_utf8_lossy(&suffix))
 }
 
-/// A Feistel network over 24 bits keyed by the uid; the top bit is kept, which keeps it a
-/// permutation of all 25.
+/// A Feistel network over the lower 24 bits, keyed by the uid. The top bit stays, which makes it a
+/// permutation of all 25 bits.
 fn permute(key: &str, value: u32) -> u32 {
     let mask = (1 << HALF) - 1;
     let top = value >> (2 * HALF);

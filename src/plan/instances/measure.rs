@@ -1,4 +1,5 @@
-//! How large what is stored of an instance can get: asked when its workload is applied, so that it fits when it is placed.
+//! Maximum size of an instance's assignment: checked when its workload is applied, so that it fits
+//! when it is placed.
 
 use std::{collections::BTreeSet, net::Ipv4Addr};
 
@@ -14,19 +15,19 @@ use kat_types::{
     resource::OtherKind,
 };
 
-/// Most bytes of an assignment as JSON. A transaction takes 1.4 MiB; the rest of it is for what is written with an
-/// assignment: its address, the status of its workload, events.
+/// Maximum bytes of an assignment as JSON. A transaction takes 1.4 MiB; the rest is for what is
+/// written with the assignment: its address, the status of its workload, events.
 pub const MAX_ASSIGNMENT: usize = 1280 * 1024;
-/// The most that an instance's secrets take: 256 KiB, sealed and in base64, with their names.
+/// Maximum bytes of an instance's secrets: 256 KiB, sealed and in base64, with their names.
 const SECRETS: usize = 256 * 1024 / 3 * 4 + 24 * 1024;
-/// The most that the credentials for one registry take.
+/// Maximum bytes of the credentials for one registry.
 const LOGIN: usize = 24 * 1024;
-/// An image's digest, and the folder of a volume.
+/// Bytes of an image's digest, and of the folder of a volume.
 const DIGEST: usize = 80;
 const FOLDER: usize = 256;
 
-/// Bytes of the largest assignment that these files can lead to: with the largest secrets and credentials that an
-/// instance of them may have.
+/// Bytes of the largest assignment that these files can lead to, with the largest secrets and
+/// credentials that an instance of them may have.
 ///
 /// # Errors
 /// [`NotEncoded`].
@@ -62,7 +63,7 @@ fn encoded_bytes(assignment: &Assignment) -> Result<usize, NotEncoded> {
     Ok(json::bytes("the assignment of an instance", assignment)?.len())
 }
 
-/// An assignment of these files, with the longest numbers and names that KAT gives.
+/// An assignment of these files, with the longest numbers and names that KAT assigns.
 fn sample_assignment(parsed: &ParsedWorkload) -> Assignment {
     let spec = &parsed.workload.spec;
     let metadata = &parsed.workload.metadata;

@@ -1,15 +1,15 @@
-//! Which index a new workload gets.
+//! Choice of the user index of a new workload.
 
 use std::collections::BTreeSet;
 
 use crate::Snapshot;
 use kat_types::assignment::INDEX_LIMIT;
 
-/// The next index after the last one that was handed out, going round once, that no workload owns
-/// and no machine has, or may have, anything of. `None` when there is none.
+/// The next index after the last assigned one, wrapping around once, that no workload owns and of
+/// which no machine has, or may have, anything. `None` if there is none.
 ///
-/// Going round keeps a freed index unused for as long as possible: logind holds a user for a while
-/// after its end (`UserStopDelaySec=`, logind.conf(5)), and a new user of the same uid would
+/// Wrapping around keeps a freed index unused for as long as possible: logind holds a user for a
+/// while after its end (`UserStopDelaySec=`, logind.conf(5)), and a new user of the same uid would
 /// wait for that.
 pub fn next_index(snapshot: &Snapshot) -> Option<u32> {
     let statuses = snapshot.nodes.values();
@@ -27,7 +27,7 @@ pub fn next_index(snapshot: &Snapshot) -> Option<u32> {
         .unwrap_or(0);
     let free = |index: &u32| !snapshot.indexes.contains_key(index) && !left.contains(index);
     let mut around = (start..INDEX_LIMIT).chain(0..start);
-    // What a machine names without reason is left out while there are others, and takes nobody's place.
+    // An index that a machine reports without an explanation is used only if there is no other.
     around
         .clone()
         .find(|index| free(index) && !unexplained.contains(index))

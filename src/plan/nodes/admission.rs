@@ -1,4 +1,4 @@
-//! Machines that join: their name, identity and part of the overlay (RFC001-KAT 4.1.2, 7.2).
+//! Admission of machines: their name, identity and subnet of the overlay (RFC001-KAT 4.1.2, 7.2).
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -16,24 +16,24 @@ use kat_types::{
 };
 use kat_types::{assignment::DesiredMeta, records::NodeRegistration};
 
-/// What a machine says of itself, checked for form already.
+/// What a joining machine says of itself; its form is checked already.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Applicant {
-    /// The name that it wants.
+    /// The requested name.
     pub name: String,
     /// SHA-256 of its public key, which it has proved to own.
     pub identity_key: String,
-    /// The keys of its certificates while it holds etcd; none of a machine of version 0.1.0.
+    /// The keys of its certificates while it holds etcd; empty for a machine of version 0.1.0.
     pub member_keys: MemberKeys,
     /// WireGuard's public key, base64.
     pub public_key: String,
-    /// All of this was signed with the machine's key; a machine of version 0.1.0 signs its name alone.
+    /// The machine's key has signed all of this; a machine of version 0.1.0 signs its name alone.
     pub signed: bool,
     /// `host:port` of its WireGuard.
     pub endpoints: Vec<String>,
     /// Addresses at which others reach it outside the overlay.
     pub advertise: Vec<IpAddr>,
-    /// How it is reached beside them.
+    /// How it is reached besides `advertise`.
     pub reach: Reach,
     /// `amd64`, `arm64` ...
     pub architecture: String,
@@ -45,19 +45,19 @@ pub struct Applicant {
     pub etcd_peer: bool,
 }
 
-/// Why a machine is not let in.
+/// Why a machine is not admitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotAdmitted {
     /// Another machine has the name.
     #[error("a machine `{0}` with another identity is in the cluster already")]
     NameTaken(String),
-    /// The key is known by another name.
+    /// The key is registered under another name.
     #[error("this machine is in the cluster already, as `{0}`")]
     KnownAs(String),
-    /// It is on its way out.
+    /// The machine is being deleted.
     #[error("machine `{0}` is being deleted")]
     Leaving(String),
-    /// Another machine is registered with an address of it.
+    /// Another machine is registered with one of its addresses.
     #[error("AddressTaken: machine `{node}` is in the cluster with {address}")]
     AddressTaken {
         /// `host:port`.
@@ -65,7 +65,8 @@ pub enum NotAdmitted {
         /// The machine that has it.
         node: String,
     },
-    /// A request that anybody could have made of an earlier one of that machine.
+    /// The machine's key did not sign the request, so anybody could have made it from an earlier
+    /// one.
     #[error(
         "machine `{0}` is in the cluster with another WireGuard key, and its key did not sign this one"
     )]
@@ -73,32 +74,32 @@ pub enum NotAdmitted {
     /// Two machines with one WireGuard key can't be told apart.
     #[error("machine `{0}` has the same WireGuard key; is one of them a copy of the other?")]
     SameWireGuardKey(String),
-    /// The overlay has no part left.
+    /// The overlay has no free subnet.
     #[error("clusterCIDR {cluster} has room for {machines} machines, and all of it is taken")]
     NoSubnet {
         /// The overlay.
         cluster: Ipv4Net,
-        /// Machines that fit.
+        /// Number of machines that fit.
         machines: u64,
     },
-    /// What would be written for it has no JSON.
+    /// What would be stored for the machine can't be encoded as JSON.
     #[error(transparent)]
     NotEncoded(#[from] NotEncoded),
 }
 
-/// A machine that is let in, and what is written for it.
+/// An admitted machine, and the transaction that stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// Its identity.
     pub uid: String,
-    /// Its part of the overlay.
+    /// Its subnet of the overlay.
     pub subnet: Ipv4Net,
     /// It was in the cluster already, and keeps identity, name and subnet.
     pub known: bool,
-    /// What must hold. Two machines that join at once collide on the overlay's key, so that no
-    /// subnet is given away twice.
+    /// Conditions of the transaction. Two machines that join at once collide on the overlay's key,
+    /// so that no subnet is assigned twice.
     pub conditions: Vec<Compare>,
-    /// What is written.
+    /// Writes of the transaction.
     pub operations: Vec<Operation>,
 }
 
@@ -106,7 +107,7 @@ const NODE_NAME: &str = "kat.dws.rip/nodeName";
 const ARCHITECTURE: &str = "kat.dws.rip/arch";
 const OPERATING_SYSTEM: &str = "kat.dws.rip/os";
 
-/// Labels that say what a machine is; nobody changes them.
+/// Labels that say what a machine is; users can't change them.
 pub const OWN_LABELS: [&str; 3] = [NODE_NAME, ARCHITECTURE, OPERATING_SYSTEM];
 
 /// Labels that every machine has.
@@ -134,7 +135,7 @@ impl Applicant {
         }
     }
 
-    /// The keys of a new machine.
+    /// The writes that create a new machine.
     ///
     /// # Errors
     /// [`NotEncoded`].
@@ -176,7 +177,8 @@ impl Applicant {
         ])
     }
 
-    /// Lets the machine in, as a new one with the identity `uid`, or as the one that it was.
+    /// Admits the machine: as a new one with the identity `uid`, or, if it is known, as the one
+    /// that it was.
     ///
     /// # Errors
     /// [`NotAdmitted`].
@@ -204,7 +206,8 @@ impl Applicant {
         }
     }
 
-    /// Whose address it is was said first by another machine: a person has to say which of the two has it.
+    /// Refuses an address that another machine is registered with: a person has to decide which of
+    /// the two has it.
     fn check_addresses(&self, snapshot: &Snapshot) -> Result<(), NotAdmitted> {
         let wanted = Places::of(
             &self.advertise,
@@ -262,8 +265,8 @@ impl Applicant {
         if before.deleting {
             return Err(NotAdmitted::Leaving(self.name.clone()));
         }
-        // A certificate request is no secret: with one of a renewal, and a token, others could put their
-        // own key in the place of that machine's.
+        // A certificate request is no secret: whoever has one of a renewal, and a token, could
+        // otherwise replace that machine's WireGuard key with their own.
         let same_key = node.public_key.as_ref() == Some(&self.public_key);
         if !self.signed && !same_key {
             return Err(NotAdmitted::NotSigned(self.name.clone()));
@@ -326,7 +329,7 @@ fn put<T: serde::Serialize>(key: String, value: &T) -> Result<Operation, NotEnco
     Ok(Operation::Put(key, value))
 }
 
-/// The first part of the overlay that no machine has, and no address of an instance lies in.
+/// The first subnet of the overlay that no machine has and that contains no instance's address.
 fn free_subnet(snapshot: &Snapshot) -> Result<Ipv4Net, NotAdmitted> {
     let spec = &snapshot.cluster.spec;
     let taken = |subnet: &Ipv4Net| {

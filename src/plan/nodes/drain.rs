@@ -1,11 +1,12 @@
-//! What can't leave a machine that is drained: it serves on, and its workload says why; or, where the drain is
-//! forced, it is stopped. Its slot then waits for a place like any other, which its data may be until the machine takes
-//! work again.
+//! Instances that can't leave a drained machine. Such an instance continues to serve and its
+//! workload's status says why, or, if the drain is forced, it is stopped. Its slot then waits for a
+//! place like any other; its data may hold it until the machine takes work again.
 
 use crate::{rollout::slot::LiveInstance, service::WorkloadPlanner};
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Nothing takes the place of this instance, because of `why`.
+    /// Nothing can replace this instance, because of `why`: stops it if the drain is forced, or
+    /// notes the reason for the workload's status.
     pub(crate) fn can_not_leave(&mut self, live: &LiveInstance<'_>, why: &str) {
         let LiveInstance { id, node, .. } = live;
         if self.is_forced_out(live) {
@@ -18,7 +19,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Its machine answers, and is to be empty whatever is lost by that.
+    /// The instance's machine answers, and its drain is forced: it is emptied whatever is lost by
+    /// that.
     pub(crate) fn is_forced_out(&self, live: &LiveInstance<'_>) -> bool {
         let entry = self.draft.snapshot.nodes.get(live.node);
         let forced = entry.is_some_and(|entry| {

@@ -1,4 +1,4 @@
-//! Where machines answer: for agents, which read it from the store, and for people's contexts.
+//! Endpoints of machines: for agents, which read them from the store, and for users' contexts.
 
 use kat_types::cluster::ClusterEndpoints;
 use std::{
@@ -57,9 +57,10 @@ pub fn cluster_endpoints(snapshot: &Snapshot) -> ClusterEndpoints {
     }
 }
 
-/// `host:port` of an API for a machine that is not in the cluster yet, and so has no way over the
-/// overlay: the leader's, or where that is behind NAT another machine's, since all pass callers on. A
-/// relay goes before others, for it is meant to be reached. Nothing where no such machine is Ready.
+/// `host:port` of an API for a machine that is not in the cluster yet, and so has no route over the
+/// overlay: the leader's, or if the leader is behind NAT another machine's, since all machines
+/// forward API calls to the leader. A relay comes before others, since it is meant to be reached.
+/// `None` if no such machine is Ready.
 pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
     let machines = cluster_endpoints(snapshot).machines;
     let leader = snapshot.leader_endpoint.as_ref()?;
@@ -78,11 +79,11 @@ pub fn endpoint_for_joining(snapshot: &Snapshot) -> Option<String> {
     open.min().map(|(_, endpoint)| endpoint.clone())
 }
 
-/// The type of the condition of a machine that says another machine's address is its own.
+/// Type of the condition that says that an address of a machine belongs to another machine.
 const ADDRESSES_CONDITION: &str = "AddressesAccepted";
 
-/// Where a machine is called: `host:port` of its API and of its WireGuard. The port belongs to it: two
-/// machines behind one router have its address, each with a port of its own.
+/// Where a machine is reached: `host:port` of its API and of its WireGuard. The port is part of it:
+/// two machines behind one router have the router's address, each with a port of its own.
 #[derive(Debug, Default)]
 pub(crate) struct Places(BTreeSet<String>);
 
@@ -96,7 +97,8 @@ impl Places {
         let told = wireguard.iter();
         let told = told.filter(|place| !(reach.behind_nat && is_of_own_network(place)));
         let mut places: BTreeSet<String> = told.cloned().collect();
-        // Behind NAT its addresses mean something in its own network alone, and nobody is told them.
+        // Behind NAT a machine's addresses are valid in its own network alone, and no other machine
+        // gets them.
         if !reach.behind_nat {
             let api = advertise.iter().map(|one| api_place(*one, api_port));
             places.extend(api);
@@ -111,13 +113,14 @@ impl Places {
         Self::of(advertise, &node.reach, &node.endpoints, port)
     }
 
-    /// The first that both have.
+    /// The first place that both machines have.
     pub(crate) fn shared_with(&self, other: &Self) -> Option<String> {
         self.0.intersection(&other.0).next().cloned()
     }
 }
 
-/// An address that means another machine in another network (RFC 1918, 4193, 3927, 6598).
+/// Whether the address is private: in another network it is another machine's (RFC 1918, 4193,
+/// 3927, 6598).
 fn is_of_own_network(place: &str) -> bool {
     let Ok(place) = place.parse::<SocketAddr>() else {
         return false;
@@ -137,16 +140,16 @@ fn api_place(address: IpAddr, port: u16) -> String {
     SocketAddr::new(address, port).to_string()
 }
 
-/// What a machine reports of where it is reached, less what is another machine's.
+/// The addresses that a machine reports, without those that belong to another machine.
 struct Claim {
     advertise: Vec<IpAddr>,
     endpoints: Vec<String>,
-    /// Each with the machine that has it.
+    /// Addresses that belong to another machine, each with that machine's name.
     taken: BTreeMap<String, String>,
 }
 
-/// Whose address it is was said first by the machine that is registered with it, and holds until that
-/// machine says another one, or is taken out: what a report says must not draw others' calls to its machine.
+/// An address belongs to the machine that was registered with it first, until that machine reports
+/// another address or is deleted: a report must not draw calls for another machine to its sender.
 fn claim(
     snapshot: &Snapshot,
     heard: &BTreeMap<&str, Heard<'_>>,
@@ -170,7 +173,7 @@ fn claim(
             {
                 return false;
             }
-            // Both are registered with it: the older one has it.
+            // Both machines are registered with it: it belongs to the older one.
             let earlier = own.filter(|_| own_has).is_none_or(|own| {
                 let age = |one: &NodeEntry| one.registration.value.created;
                 (age(node), other.as_str()) < (age(own), name)
@@ -201,7 +204,8 @@ fn claim(
     }
 }
 
-/// Whether [`Places::of_node`] has it, without making all of them: each machine's reports are compared with each other machine.
+/// Whether [`Places::of_node`] contains `place`, without building the set: each machine's report is
+/// compared with each other machine.
 fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
     let hidden = node.reach.behind_nat;
     if node.endpoints.iter().any(|one| one == place) {
@@ -220,7 +224,7 @@ fn is_registered(node: &NodeEntry, place: &str, api_port: u16) -> bool {
     }
 }
 
-/// A machine reports by now that it is reached elsewhere.
+/// The machine's current report no longer contains `place`.
 fn has_left(
     heard: &BTreeMap<&str, Heard<'_>>,
     name: &str,
@@ -236,7 +240,7 @@ fn has_left(
     })
 }
 
-/// The condition of a machine that says another machine's address is its own.
+/// The condition of a machine that reports an address which belongs to another machine.
 pub(crate) fn address_condition(
     snapshot: &Snapshot,
     heard: &BTreeMap<&str, Heard<'_>>,
@@ -257,7 +261,7 @@ pub(crate) fn address_condition(
     })
 }
 
-/// A warning when [`address_condition`] appears, or speaks of other addresses.
+/// Writes a warning event when [`address_condition`] appears or names other addresses.
 pub(crate) fn address_event(
     draft: &mut Draft<'_>,
     group: &mut Group,
@@ -290,8 +294,8 @@ pub(crate) fn address_event(
     );
 }
 
-/// Writes where a machine is reached, and the keys of its certificates as a member, when its agent says
-/// something else than what is stored. An agent that does not know says nothing.
+/// Stores where a machine is reached, and the keys of its certificates as a member, if its agent
+/// reports other ones than are stored. An agent that does not know them reports none.
 pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>>) {
     for (name, node) in &draft.snapshot.nodes {
         let Some(report) = heard.get(name.as_str()).and_then(|heard| heard.report) else {
@@ -316,7 +320,7 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>
         }
         if changed != registration.value {
             group.put(keys::registration(name), &changed);
-            // Its labels, or what else a person decides, may change in this moment.
+            // A user may change its labels or other settings at this moment.
             let key = keys::registration(name);
             conditions.push(Compare::ModRevision(key, registration.revision));
         }
@@ -343,7 +347,7 @@ pub(crate) fn plan_reach(draft: &mut Draft<'_>, heard: &BTreeMap<&str, Heard<'_>
     }
 }
 
-/// Writes the list when it is another than the registrations make.
+/// Writes the list of endpoints if the registrations give another one than is stored.
 pub(crate) fn plan_endpoints(draft: &mut Draft<'_>) {
     let wanted = cluster_endpoints(draft.snapshot);
     let stored = draft.snapshot.endpoints.as_ref();

@@ -1,5 +1,5 @@
-//! Machines that leave for good: their instances go first, then all that was written for them.
-//! What ran there is made anew elsewhere by the plan after.
+//! Machines being deleted: their instances are removed first, then everything stored for them. The
+//! next plan creates the instances anew on other machines.
 
 use crate::{
     EventKind,
@@ -7,7 +7,7 @@ use crate::{
 };
 use kat_types::{api::ObjectReference, keys, reason::EventReason};
 
-/// True when a machine leaves; nothing else is planned in the same round.
+/// Returns true while a machine is being deleted; nothing else is planned in the same round.
 pub(crate) fn plan_leaving(draft: &mut Draft<'_>) -> bool {
     let snapshot = draft.snapshot;
     let mut leaving = false;

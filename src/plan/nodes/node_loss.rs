@@ -1,9 +1,9 @@
-//! Machines that are lost, and whether what ran on them is replaced (RFC001-KAT 4.1.4).
+//! Lost machines, and whether their instances are replaced (RFC001-KAT 4.1.4).
 //!
 //! A machine is lost when it has been silent for `nodeLossTimeoutSeconds` by this leader's own
-//! clock: what another leader had heard does not count, so a new one grants everybody a full
-//! timeout. When more than half of the machines vanish at once, it is the network or the leader
-//! that is ill, and not they: nothing is moved then.
+//! clock. Reports that another leader received do not count, so a new leader grants every machine a
+//! full timeout. When more than half of the machines vanish at once, the fault lies with the
+//! network or the leader and not with the machines: nothing is moved then.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -12,43 +12,44 @@ use jiff::Timestamp;
 use crate::{NodeEntry, Observed, ReportedNode, Snapshot};
 use kat_types::api::{NodePhase, NodeReport};
 
-/// Longest end of a container beside its program's grace: what systemd and Podman take for it.
+/// Longest time that systemd and Podman need to end a container, beyond its program's grace.
 const ENDING: Duration = Duration::from_secs(2);
 
 /// What the leader last heard of a machine.
 pub(crate) struct Heard<'a> {
-    /// Its last report, if one counts.
+    /// Its last report; `None` if none counts.
     pub(crate) report: Option<&'a NodeReport>,
     /// For how long it has been silent.
     pub(crate) silent: Duration,
 }
 
-/// After so long a silence a machine is lost.
+/// A machine is lost after this time of silence.
 pub(crate) fn timeout(snapshot: &Snapshot) -> Duration {
     Duration::from_secs(u64::from(snapshot.cluster.spec.node_loss_timeout_seconds))
 }
 
-/// How long after a machine is known to have counted as there an instance with `onPartition: stop`
-/// is told to end, so that it has ended when a leader may replace it. Nothing where that would be
-/// before half of the timeout: too soon to tell a cut from a report that was lost.
+/// How long after a machine last counted as present an instance with `onPartition: stop` is
+/// stopped, so that it has ended when a leader may replace it. `None` if that is less than half of
+/// the timeout: too soon to tell a network partition from a lost report.
 ///
-/// The machine sends a report at s, a leader takes it at a >= s, and says that it was sure at u to
-/// lead. This leader replaces at a + timeout at the earliest. Another one begins after u, knows no
-/// report, and replaces at u + timeout at the earliest, even where the first one went on taking
-/// reports because it had not noticed yet. So the machine counts from s - (a - u), which is not
-/// after s and not after u, and what ends by then + timeout has ended before either. The program's
-/// grace and the end of the container come out of it; nothing else has to.
+/// The machine sends a report at s, a leader receives it at a >= s, and says that it was sure at u
+/// that it leads. This leader replaces instances at a + timeout at the earliest. Another leader
+/// begins after u, knows no report, and replaces instances at u + timeout at the earliest, even if
+/// the first leader continued to take reports because it had not noticed yet. So the machine counts
+/// as present from s - (a - u), which is not after s and not after u, and an instance that ends by
+/// then + timeout has ended before either leader replaces it. The program's grace and the end of
+/// the container are subtracted from the timeout; nothing else has to be.
 pub fn fence_after(timeout: Duration, grace_seconds: u32) -> Option<Duration> {
     let ending = ENDING.min(timeout / 5);
     let after = timeout.checked_sub(ending + Duration::from_secs(grace_seconds.into()))?;
     (after >= timeout / 2).then_some(after)
 }
 
-/// What was heard of every machine.
+/// What the leader last heard of every machine.
 ///
-/// A machine of the same name with another identity says nothing about this one. Nor does a report
-/// from before this leadership: another leader may have decided by newer ones. One that has just
-/// joined was silent since then at most.
+/// A report of a machine with the same name and another identity does not count. Nor does a report
+/// from before this leadership: another leader may have decided by newer ones. A machine that has
+/// just joined has been silent since then at most.
 pub(crate) fn heard<'a>(
     snapshot: &'a Snapshot,
     observed: &'a Observed,
@@ -77,12 +78,12 @@ pub(crate) fn heard<'a>(
 /// The lost machines.
 #[derive(Debug, Default)]
 pub(crate) struct Losses {
-    /// By name; with the reason where what ran there is not replaced.
+    /// By name; with the reason if its instances are not replaced.
     lost: BTreeMap<String, Option<String>>,
 }
 
 impl Losses {
-    /// Judges every machine that is lost by those that vanished with it.
+    /// Judges each lost machine by the machines that vanished with it.
     pub(crate) fn of(
         snapshot: &Snapshot,
         heard: &BTreeMap<&str, Heard<'_>>,
@@ -125,17 +126,17 @@ impl Losses {
         }
     }
 
-    /// What ran on this machine is replaced elsewhere.
+    /// The instances of this machine are replaced elsewhere.
     pub(crate) fn is_replaced(&self, node: &str) -> bool {
         self.lost.get(node).is_some_and(Option::is_none)
     }
 
-    /// Why what ran on this lost machine is not replaced.
+    /// Why the instances of this lost machine are not replaced.
     pub(crate) fn why_not(&self, node: &str) -> Option<&str> {
         self.lost.get(node)?.as_deref()
     }
 
-    /// Why nothing is moved, where that is so for any machine.
+    /// Why the instances of any lost machine are not replaced.
     pub(crate) fn waiting(&self) -> Option<&str> {
         self.lost.values().find_map(Option::as_deref)
     }

@@ -26,10 +26,10 @@ use kat_types::{
     reason::{EventReason, Reason},
 };
 
-/// Most bytes of what is kept of what a machine says of its instances.
+/// Maximum bytes that are kept of the texts that a machine reports of its instances.
 const STATUS_WORDS: usize = 256 * 1024;
 
-/// The status of every machine as of now; writes those whose meaning changed.
+/// The current status of every machine; writes the statuses whose meaning changed.
 pub(crate) fn plan_nodes(
     draft: &mut Draft<'_>,
     all_heard: &BTreeMap<&str, Heard<'_>>,
@@ -136,7 +136,7 @@ fn phase(
     (phase, reason, message.to_owned())
 }
 
-/// A machine's status as it reports it; its phase stays as before.
+/// A machine's status from its report; the phase stays as before.
 pub fn reported_status(
     before: &NodeStatusRecord,
     report: &NodeReport,
@@ -170,20 +170,20 @@ pub fn reported_status(
             .iter()
             .map(VolumeMoveReport::meaning)
             .collect(),
-        // An agent that has removed none since it began to count takes nothing back.
+        // An agent that has removed no images since it began to count does not reset the count.
         images_removed: images::removed(report.images_removed.as_ref())
             .or_else(|| before.images_removed.clone()),
         ..before.clone()
     }
 }
 
-/// Keeps what a report does not take back.
+/// Keeps what a report leaves out.
 ///
-/// A report may say less than there is: workers that have not looked yet say nothing of their
-/// instances, and an agent that has not confirmed a list yet (its revision is 0) does not know of
-/// users from before its start. So what was said of an instance holds until something else is said
-/// of it or it is no longer assigned to the machine, and a user is gone when an agent says so
-/// that has confirmed a list.
+/// A report may contain less than there is: workers that have not looked yet report nothing of
+/// their instances, and an agent that has not confirmed a list yet (its revision is 0) does not
+/// know of users from before its start. So an instance's last status holds until another one is
+/// reported or the instance is no longer assigned to the machine, and a user is gone when an agent
+/// that has confirmed a list says so.
 fn keep_unsaid(
     draft: &Draft<'_>,
     name: &str,
@@ -215,7 +215,8 @@ fn keep_unsaid(
     status
 }
 
-/// A machine speaks of its own instances alone, and while it is silent its status forgets those that it has no more.
+/// Drops statuses of instances that are not assigned to the machine: a machine reports its own
+/// instances only, and the status of a silent machine loses removed instances.
 fn keep_assigned(draft: &Draft<'_>, name: &str, status: &mut NodeStatusRecord) {
     status.instances.retain(|id, _| {
         let assigned = draft.snapshot.instances.get(id);
@@ -223,7 +224,7 @@ fn keep_assigned(draft: &Draft<'_>, name: &str, status: &mut NodeStatusRecord) {
     });
 }
 
-/// The machine has, or had, an instance or data of the user.
+/// The machine has or had an instance or data of the user.
 fn has_had(draft: &Draft<'_>, name: &str, before: &NodeStatusRecord, index: u32) -> bool {
     let snapshot = draft.snapshot;
     let removals = snapshot.removals.get(name);
@@ -239,7 +240,8 @@ fn instance_record(
     before: Option<&InstanceRecord>,
     now: Timestamp,
 ) -> InstanceRecord {
-    // The clock of another leader may be ahead. A program may have ended and begun again between two reports.
+    // The leader that wrote `since` may have a clock that is ahead. A program may have ended and
+    // begun again between two reports.
     let since = before
         .filter(|before| before.phase == report.phase && report.restarts <= before.restarts)
         .and_then(|before| Some(before.since?.min(now)));
@@ -357,7 +359,7 @@ fn instance_events(
                     ),
                 }
             }
-            // The leader's own event says why.
+            // The leader's own event of the stop says why.
             InstancePhase::Stopping => continue,
             InstancePhase::Stopped => (
                 EventKind::Normal,
@@ -369,7 +371,7 @@ fn instance_events(
                 EventReason::Succeeded.into(),
                 format!("ended well on {node}"),
             ),
-            // It is as it should be.
+            // An init container that runs is no trouble.
             _ if record.reason == Reason::InitContainerRunning => continue,
             _ if !record.reason.is_empty() => (
                 EventKind::Warning,
@@ -379,7 +381,7 @@ fn instance_events(
             _ => continue,
         };
         draft.event(group, kind, reason, object, message);
-        // Events ahead of their status are safe alone: told again, they are counted as repeats.
+        // Events may be stored before their status: repeated ones are counted as repeats.
         if Draft::is_full(group) {
             let full = std::mem::take(group);
             draft.commit(full, format!("events of machine {name}"), Vec::new());

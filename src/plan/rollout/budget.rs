@@ -1,4 +1,4 @@
-//! How far the slots of a workload are, while a plan goes through them: what may begin beside it.
+//! Counts over the slots of a workload, and whether one more slot may be updated or moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,12 +6,13 @@ use super::slot::LiveInstance;
 use crate::rollout::Strategy;
 use kat_types::assignment::Assignment;
 
-/// What is known while the slots of a workload are gone through.
+/// State of all slots of a workload, updated while a plan goes through them.
 pub(crate) struct RolloutBudget<'l> {
     pub(crate) strategy: Strategy,
-    /// Nothing new is to take the place of an older version.
+    /// The rollout is paused: no new instance replaces one of an older version.
     pub(crate) paused: bool,
-    /// The same, or the new version goes nowhere: what fails is replaced by its own version.
+    /// The rollout is paused or has stalled: a failed instance is replaced by one of its own
+    /// version.
     pub(crate) held: bool,
     /// A new instance has shown that the version works.
     pub(crate) proven: bool,
@@ -19,44 +20,47 @@ pub(crate) struct RolloutBudget<'l> {
     pub(crate) busy: usize,
     /// Slots whose instance moves to another machine.
     pub(crate) moving: usize,
-    /// Where what is replaced stops first: slots that have been emptied, and whose next instance is on its
-    /// way, or whose machine is away.
+    /// With `stops_first`: slots that are empty, slots whose next instance is starting, and slots
+    /// whose machine does not answer.
     pub(crate) down: usize,
-    /// Slots that have nothing but an instance that is to go, of an earlier version or from its machine, and does
-    /// not serve.
+    /// Slots whose only instance has to be replaced, because of its version or its machine, and is
+    /// not healthy.
     pub(crate) ill: usize,
-    /// Those of them whose instance is of the wanted version: it is to go from its machine.
+    /// Slots counted in `ill` whose instance is of the wanted version: it only has to leave its
+    /// machine.
     pub(crate) ill_new: usize,
-    /// Slots that are ill, and slots of the wanted version whose program has ended for good.
+    /// Slots counted in `ill`, and slots of the wanted version whose program has ended for good.
     pub(crate) broken: usize,
-    /// Slots in which something is still to end.
+    /// Slots in which an instance that is being stopped may not have ended yet.
     pub(crate) ending: BTreeSet<u32>,
-    /// Of those, why nobody can tell whether it has.
+    /// Slots of `ending` whose machine does not answer, with the reason why nobody can tell whether
+    /// the instance has ended.
     pub(crate) away: BTreeMap<u32, String>,
-    /// An instance of another version runs where its machine answers.
+    /// A wanted instance of another version is on a machine that answers.
     pub(crate) other_runs: bool,
-    /// Slots in which an instance of the wanted version ends.
+    /// Slots in which an instance of the wanted version is being stopped.
     pub(crate) ended: BTreeSet<u32>,
-    /// Nothing is left of any version.
+    /// The workload has no instance of any version.
     pub(crate) bare: bool,
-    /// By slot, an instance of another version, also one that has just ended.
+    /// By slot, an assignment of another version: a wanted one, or else one that is being stopped.
     pub(crate) others: BTreeMap<u32, &'l Assignment>,
 }
 
 impl RolloutBudget<'_> {
     pub(crate) fn is_full(&self) -> bool {
-        // Where what moves stops first, it is away for that while.
+        // With `stops_first` a moving instance is down during its move, so it counts even while the
+        // rollout is held.
         let beside = self.held && !self.strategy.stops_first;
         let moving = if beside { 0 } else { self.moving };
         self.busy + self.ill_new + self.down + moving >= self.strategy.at_once
     }
 
-    /// As many slots as may are busy with the new version, beside one that is empty.
+    /// The new version has as many slots as allowed, not counting one empty slot.
     pub(crate) fn is_full_beside_one_down(&self) -> bool {
         self.busy + self.down > self.strategy.at_once
     }
 
-    /// Where what is replaced stops first, how many slots beside this one's are broken.
+    /// With `stops_first`: how many slots besides this instance's are broken.
     pub(crate) fn broken_beside(&self, live: &LiveInstance<'_>) -> usize {
         match self.strategy.stops_first {
             true => self.broken - usize::from(!live.healthy()).min(self.broken),
@@ -64,9 +68,11 @@ impl RolloutBudget<'_> {
         }
     }
 
-    /// A version that goes nowhere keeps nothing from moving. Where what moves stops first, that it does
-    /// has to be certain: while a rollout is only paused, its new instance may be about to work. What serves is
-    /// needed there, while another slot is ill; nothing is lost with what does not.
+    /// Whether one more instance may move; `serves` says that it is healthy.
+    ///
+    /// A stalled rollout does not block a move. With `stops_first` a paused rollout does: its new
+    /// instance may be about to work. With `stops_first` a healthy instance does not move while
+    /// another slot is ill; an unhealthy one may, since nothing is lost.
     pub(crate) fn may_move(&self, serves: bool) -> bool {
         let apart = match self.strategy.stops_first {
             true => self.held && !self.paused,

@@ -1,4 +1,4 @@
-//! `autoRollback`: a generation that stalled gives way to the last one that was wholly healthy.
+//! `autoRollback`: a stalled generation is replaced by the last one that was wholly healthy.
 
 use super::slot::LiveInstance;
 use crate::{EventKind, service::WorkloadPlanner, status, status::Trouble};
@@ -10,8 +10,9 @@ use kat_types::{
 };
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Writes the content of the last good generation as a new one; false where there is none, or
-    /// where the one that stalled was gone back to itself: it is done once, and never in a circle.
+    /// Writes the content of the last good generation as a new generation. Returns false if there
+    /// is none, or if the stalled generation was itself made by a rollback: a rollback happens
+    /// once, and never in a circle.
     pub(crate) fn go_back(&mut self, all: &[LiveInstance<'_>]) -> bool {
         let (meta, archive) = (&self.entry.meta.value, &self.entry.archive);
         let origin = |generation| Some(archive.get(&generation)?.record.as_ref()?.origin);
@@ -21,7 +22,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         ) {
             return false;
         }
-        // The newest alone: one before it is of a version that another good one has replaced.
+        // Only the newest good generation counts: it has replaced the version of any earlier one.
         let good = self.record.good.iter().rev();
         let found = good.copied().find(|good| *good < meta.generation);
         let found = found.and_then(|good| {
@@ -60,7 +61,7 @@ impl WorkloadPlanner<'_, '_, '_> {
             why: why.clone(),
             ..record.clone()
         };
-        // Each file is written twice.
+        // Each file is written twice: as the manifest and into the archive.
         let files = archived.files.values().map(|file| file.value.len());
         self.make_room(2 * files.sum::<usize>());
         self.workload_event(EventKind::Warning, EventReason::RolledBack, why);

@@ -1,8 +1,8 @@
-//! A slot of a workload: which of its instances keeps it, and which have to go.
+//! A slot of a workload: which of its instances keeps it, and which have to leave.
 //!
-//! A slot has one instance. Its successor stands beside it until it is healthy: of another version,
-//! or because the machine is drained or lost. What is on a lost machine may still run there, and is
-//! kept until then: it takes its slot back if its machine returns before.
+//! A slot has one instance. Its successor stands beside it until the successor is healthy: of
+//! another version, or because the machine is drained or lost. An instance on a lost machine may
+//! still run there and is kept until then: it takes its slot back if its machine returns before.
 
 use std::sync::Arc;
 
@@ -13,29 +13,29 @@ use kat_types::{
     records::InstanceRecord,
 };
 
-/// An assignment with what its machine says of it.
+/// An assignment with the status that its machine last reported.
 pub(crate) struct LiveInstance<'a> {
     pub(crate) id: &'a str,
     pub(crate) node: &'a str,
     pub(crate) assignment: &'a Arc<Assignment>,
     pub(crate) record: Option<InstanceRecord>,
-    /// It is of the version that is wanted.
+    /// Its version is the wanted one.
     pub(crate) current: bool,
-    /// Its machine does not answer: nothing is known of it.
+    /// Its machine does not answer, so its state is unknown.
     pub(crate) away: bool,
-    /// It is to be replaced on another machine: its own is lost, or being drained.
+    /// It is to be replaced on another machine: its own is lost or drained.
     pub(crate) leaves: bool,
-    /// It has data, and is replaced nowhere else while its machine is lost.
+    /// It has data, so it is not replaced on another machine while its own is lost.
     pub(crate) waits: bool,
-    /// Its machine is lost, and has stopped it by itself.
+    /// Its machine is lost, and has stopped the instance by itself.
     pub(crate) fenced: bool,
-    /// Its machine has stopped it because its disk ran full, and is short of disk space still; no data ties it to that
-    /// machine.
+    /// Its machine has stopped it because its disk ran full, and is still short of disk space; no
+    /// data ties the instance to that machine.
     pub(crate) evicted: bool,
 }
 
 impl LiveInstance<'_> {
-    /// It runs and nothing says that it is ill.
+    /// It runs, is not reported unhealthy, and its machine answers.
     pub(crate) fn healthy(&self) -> bool {
         !self.away && self.record.as_ref().is_some_and(serving::is_healthy)
     }
@@ -70,13 +70,14 @@ impl<'l, 'a> Slot<'l, 'a> {
         self.instances.push(live);
     }
 
-    /// The instance that keeps the slot: the best of those of the wanted version that need not go.
+    /// The instance that keeps the slot: the best one of the wanted version that need not leave its
+    /// machine.
     pub(crate) fn best(&self) -> Option<&'l LiveInstance<'a>> {
         best(self.instances.iter().copied().filter(|live| live.stays()))
     }
 
-    /// The others like the best one. One whose machine is away is kept while it may still have to
-    /// take over.
+    /// Other instances of the wanted version beside `kept`. One whose machine does not answer is
+    /// left out until `kept` is healthy, since it may have to take over.
     pub(crate) fn surplus(
         &self,
         kept: &LiveInstance<'_>,
@@ -88,18 +89,19 @@ impl<'l, 'a> Slot<'l, 'a> {
             .filter(move |live| live.stays() && live.id != id && (healthy || !live.away))
     }
 
-    /// The best of those that have to go.
+    /// The best of [`Self::predecessors`].
     pub(crate) fn predecessor(&self) -> Option<&'l LiveInstance<'a>> {
         best(self.predecessors())
     }
 
-    /// Those that have to go once their successor is healthy.
+    /// Instances that have to leave the slot once their successor is healthy.
     pub(crate) fn predecessors(&self) -> impl Iterator<Item = &'l LiveInstance<'a>> {
         self.instances.iter().copied().filter(|live| !live.stays())
     }
 
-    /// Those of them that nobody needs: another serves until the successor is there. What is away
-    /// may take over again.
+    /// Predecessors that are not needed, since `kept` serves until the successor is healthy. An
+    /// instance of the wanted version whose machine does not answer is left out: it may take over
+    /// again.
     pub(crate) fn outdone(
         &self,
         kept: &LiveInstance<'_>,
@@ -109,7 +111,7 @@ impl<'l, 'a> Slot<'l, 'a> {
             .filter(move |live| live.id != id && !(live.current && live.away))
     }
 
-    /// The one of the same version that takes the place of one that leaves its machine.
+    /// The instance of the same version that replaces `leaving` on another machine.
     pub(crate) fn mover(&self, leaving: &LiveInstance<'_>) -> Option<&'l LiveInstance<'a>> {
         let hash = &leaving.assignment.template_hash;
         let like = |live: &&LiveInstance<'_>| {
@@ -121,13 +123,13 @@ impl<'l, 'a> Slot<'l, 'a> {
         )
     }
 
-    /// An instance of an earlier version is on its way to another machine.
+    /// An instance of an earlier version is moving to another machine.
     pub(crate) fn is_moving(&self) -> bool {
         let before = self.predecessor();
         before.is_some_and(|before| self.mover(before).is_some())
     }
 
-    /// Nothing of it serves, and something is on its way without trouble.
+    /// No instance of the slot serves, and one is starting without trouble.
     pub(crate) fn begins(&self) -> bool {
         let on_its_way = |live: &&LiveInstance<'_>| {
             let record = live.record.as_ref();
@@ -150,7 +152,7 @@ impl<'l, 'a> Slot<'l, 'a> {
     }
 }
 
-/// The healthiest; among the same, the one that has been there the longest.
+/// The healthiest instance; among equals the oldest.
 fn best<'l, 'a>(lives: impl Iterator<Item = &'l LiveInstance<'a>>) -> Option<&'l LiveInstance<'a>>
 where
     'a: 'l,

@@ -1,5 +1,5 @@
-//! Instances of a Service: one live instance for each slot, its successor beside it or after it, and
-//! a growing delay before a failed one is replaced (RFC001-KAT 4.5).
+//! Steps of a Service's rollout: one live instance for each slot, its successor beside it or after
+//! it, and a growing delay before a failed one is replaced (RFC001-KAT 4.5).
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -16,9 +16,10 @@ use kat_types::reason::EventReason;
 
 /// Delay before a failed instance is replaced.
 const DELAYS: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(300));
-/// After so long without a failure the delay starts anew.
+/// After this time without a failure the delay starts anew.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(600);
-/// An instance that its machine has stopped because of its disk is placed elsewhere when it has not started again by then.
+/// An instance that its machine has stopped because of its disk is placed on another machine if it
+/// has not started again within this time.
 const EVICTED_FOR: Duration = Duration::from_secs(300);
 
 impl WorkloadPlanner<'_, '_, '_> {
@@ -26,7 +27,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         let replicas = replicas(&parsed.workload.spec);
         let mut slots: BTreeMap<u32, Slot<'_, '_>> = BTreeMap::new();
         let mut surplus = Vec::new();
-        // What has data that moves is stopped already, and its slot is one that nothing can fill.
+        // An instance whose data moves has been stopped by this plan, and nothing can fill its slot
+        // yet.
         let stays = |live: &&LiveInstance<'_>| live.wanted() && !self.draft.stops(live.id);
         for live in all.iter().filter(stays) {
             match live.assignment.slot < replicas {
@@ -38,7 +40,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         let in_place = in_place(spec) || all.iter().any(|live| live.assignment.stops_first());
         let strategy = Strategy::of(spec, replicas, in_place);
         let simultaneous = strategy.simultaneous;
-        // What is new waits for the end of all of another version, and none of those for what is new.
+        // With Simultaneous, new instances wait until all instances of another version have ended,
+        // so none of those may stay until a new instance serves.
         let others_end = simultaneous && !self.entry.meta.value.paused;
         self.shrink(replicas, &slots, surplus, others_end);
         self.forgive(all);
@@ -56,16 +59,16 @@ impl WorkloadPlanner<'_, '_, '_> {
                 }
             }
         }
-        // Where there is least to lose comes first.
+        // Slots with the least to lose come first: unhealthy instances, then leaving ones.
         waiting.sort_by_key(|(healthy, stays, slot, _)| (*healthy, *stays, *slot));
         for (.., slot, before) in waiting {
             self.succeed(parsed, slot, before, &mut turn);
         }
     }
 
-    /// Stops what is beyond the wanted number: what does not serve, then older versions, then the
-    /// highest slots. What serves stays as long as those that are to stay don't; with `others_end` only
-    /// what is of the wanted version.
+    /// Stops instances beyond the wanted number: unhealthy ones first, then older versions, then
+    /// the highest slots. A healthy one stays while too few of the remaining slots serve; with
+    /// `others_end` only if it is of the wanted version.
     fn shrink(
         &mut self,
         replicas: u32,
@@ -169,7 +172,8 @@ impl WorkloadPlanner<'_, '_, '_> {
                 continue;
             };
             let before = here.predecessor();
-            // With nothing to replace, an instance that is just starting or ill holds nobody up.
+            // With nothing to replace, an instance that is starting or unhealthy blocks no other
+            // slot.
             let settled = match before.is_none() && !rolling {
                 true => best.healthy() || !strategy.stops_first,
                 false => self.has_taken_over(best, here),
@@ -191,7 +195,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         turn
     }
 
-    /// Of a slot that is to get the new version, one instance is enough; true while that one moves.
+    /// Keeps one instance of a slot that is to get the new version. Returns true while that
+    /// instance moves.
     fn keep_one(&mut self, here: &Slot<'_, '_>, before: &LiveInstance<'_>) -> bool {
         let mover = here.mover(before);
         let moves = mover.is_some_and(|mover| !mover.healthy());
@@ -210,7 +215,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         moves || kept.id != before.id
     }
 
-    /// A slot that has an instance of the wanted version where it may stay.
+    /// Converges a slot that has an instance of the wanted version on a machine where it may stay.
     fn converge_slot(
         &mut self,
         parsed: &ParsedWorkload,
@@ -227,7 +232,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 self.stop(live, "its successor is healthy");
             }
         } else if turn.strategy.simultaneous && !turn.paused {
-            // Those of other slots wait for its end.
+            // New instances of other slots wait for the end of these.
             for live in here.predecessors().filter(|live| !live.current) {
                 self.stop(live, "a newer version takes its place");
             }
@@ -254,8 +259,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// The new version goes nowhere, and what serves beside it can't go on where it is: another of
-    /// its own version takes its place.
+    /// The rollout is held, and the old instance beside the new one can't continue where it is:
+    /// another instance of the old version takes its place.
     fn keep_old(
         &mut self,
         parsed: &ParsedWorkload,
@@ -280,7 +285,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// A slot without any instance.
+    /// Fills a slot without any instance.
     fn fill(&mut self, parsed: &ParsedWorkload, slot: u32, turn: &mut RolloutBudget<'_>) {
         let Strategy {
             stops_first,
@@ -301,8 +306,9 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.create_earlier(earlier, slot);
             return;
         }
-        // What is replaced in place was stopped for the new version, if that was not to move; so was it
-        // where no other slot tries that one, or the old one would come back to be stopped again.
+        // With in-place replacement, the old instance was stopped to make room for the new version,
+        // unless it was stopped for a move. While no other slot tries the new version this one
+        // does, or the old version would be started only to be stopped again.
         let again = turn.ended.contains(&slot);
         let old_again = match (simultaneous, stops_first) {
             (true, _) => turn.paused,
@@ -315,7 +321,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.make(parsed, slot, own.or(any).copied());
     }
 
-    /// Places an instance like this one, or one of the wanted version.
+    /// Places an instance of the version of `like`, or of the wanted version.
     fn make(
         &mut self,
         parsed: &ParsedWorkload,
@@ -328,7 +334,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Gives a slot an instance of the wanted version on a machine that it can stay on.
+    /// Gives a slot that has only `before` an instance of the wanted version on a machine where it
+    /// may stay.
     fn succeed(
         &mut self,
         parsed: &ParsedWorkload,
@@ -336,7 +343,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         before: &LiveInstance<'_>,
         turn: &mut RolloutBudget<'_>,
     ) {
-        // Nothing is known of it, and it is not given up.
+        // Its state is unknown, and it is not given up as lost.
         if before.away && !before.leaves {
             return;
         }
@@ -361,7 +368,7 @@ impl WorkloadPlanner<'_, '_, '_> {
                 && self.is_forced_out(before)
                 && !self.fits(parsed, slot)
             {
-                // That another slot has no place either is nothing to wait for.
+                // A forced drain does not wait for other slots, which may have no place either.
                 self.is_stuck(before);
             } else if let others @ 1.. = turn.broken_beside(before) {
                 let others = match others {
@@ -379,7 +386,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         } else {
             turn.busy += 1;
             if turn.strategy.stops_first && !self.has_secrets(parsed) {
-                // Nothing could take its place: what runs goes on.
+                // Without its secrets no successor could start: the running instance continues.
                 if before.leaves {
                     self.is_stuck(before);
                 }
@@ -391,8 +398,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// What is to take the place of an instance now: its own version (true), the new one (false), or
-    /// nothing yet.
+    /// The version that replaces an instance now: its own (`true`), the new one (`false`), or none
+    /// yet.
     fn version(&self, before: &LiveInstance<'_>, turn: &RolloutBudget<'_>) -> Option<bool> {
         if before.current {
             return Some(false);
@@ -419,8 +426,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         like: Option<&Assignment>,
     ) {
         if lost.assignment.writes_data() {
-            // It has ended by now, and must not begin again when its machine is back: its successor comes when
-            // that is written.
+            // The lost instance has ended by now, and must not start again when its machine
+            // returns. Its successor is created once this stop is stored.
             if self.fits(parsed, slot) {
                 self.stop(lost, "its machine is lost");
             }
@@ -433,7 +440,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         }
     }
 
-    /// Its machine is drained.
+    /// Moves an instance off its drained machine.
     fn move_away(
         &mut self,
         parsed: &ParsedWorkload,
@@ -459,8 +466,8 @@ impl WorkloadPlanner<'_, '_, '_> {
         self.can_not_leave(live, &why);
     }
 
-    /// An instance that its machine has stopped because of its disk has had time to start again there, and fits on another
-    /// machine.
+    /// Whether an instance that its machine has stopped because of its disk has had [`EVICTED_FOR`]
+    /// to start again there, and fits on another machine.
     fn may_be_elsewhere(
         &mut self,
         parsed: &ParsedWorkload,
@@ -483,14 +490,15 @@ impl WorkloadPlanner<'_, '_, '_> {
             self.draft.wake(left);
             return false;
         }
-        // That there is no other machine is no reason of its own.
+        // A lack of other machines is not a reason of its own for the workload's status.
         let unschedulable = self.unschedulable.clone();
         let fits = self.fits(parsed, slot);
         self.unschedulable = unschedulable;
         fits
     }
 
-    /// The delay has passed after which an instance is replaced whose program ended for good.
+    /// Whether the delay has passed after which an instance whose program ended for good is
+    /// replaced. Counts the failure if it has.
     fn may_replace(&mut self, failed: &LiveInstance<'_>) -> bool {
         let since = failed.record.as_ref().and_then(|record| record.since);
         let ended = since.unwrap_or(self.draft.now);
@@ -520,8 +528,8 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 }
 
-/// Both are of one version, and neither is moved or may serve where nobody sees it: as after the return of
-/// a machine whose instance was replaced.
+/// Both instances are of one version, `kept` does not leave its machine, and both machines answer:
+/// as after the return of a machine whose instance was replaced.
 fn is_surplus(live: &LiveInstance<'_>, kept: &LiveInstance<'_>) -> bool {
     let is_like = live.assignment.template_hash == kept.assignment.template_hash;
     is_like && !kept.leaves && !kept.away && !live.away

@@ -12,7 +12,7 @@ pub(crate) enum Maker {
 }
 
 impl Maker {
-    /// The machine has one of it (RFC001-KAT 4.4.4).
+    /// The machine has a graphics processor of this maker (RFC001-KAT 4.4.4).
     fn is_present(self, candidate: &Candidate<'_>) -> bool {
         let label = match self {
             Self::Nvidia => "gpu.nvidia.present",
@@ -24,7 +24,7 @@ impl Maker {
             .is_some_and(|value| value == "true")
     }
 
-    /// Mebibytes of its memory that no instance on the machine asked for.
+    /// Mebibytes of graphics memory that no instance on the machine requests.
     pub(crate) fn left(self, candidate: &Candidate<'_>) -> u64 {
         let GraphicsMemory { any, nvidia, amd } = candidate.requested.graphics;
         let (label, asked) = match self {

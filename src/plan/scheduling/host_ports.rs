@@ -1,8 +1,11 @@
-//! Ports of machines that lead to workloads (`hostPort`): which number `auto` is, and whose a number is on a machine.
+//! Host ports (`hostPort`): the number assigned for `auto`, and the workload that has a number on a
+//! machine.
 //!
-//! A number is of a workload, not of an instance: the instances of one workload on a machine share it, so that a new
-//! version takes over behind it as it does behind a service address. What `auto` is stays with the workload until it
-//! is gone, the same on every machine. Where a number begins to be looked for follows from the workload's name.
+//! A number belongs to a workload, not to an instance: the instances of a workload on one machine
+//! share it, so that a new version takes over behind it as it does behind a service address. The
+//! number for `auto` stays with the workload until the workload is deleted, and is the same on
+//! every machine. The search for a free number starts at a place that follows from the workload's
+//! name.
 
 use kat_types::services::HostPortNumber;
 use kat_types::services::HostPortNumbers;
@@ -24,16 +27,16 @@ use kat_types::{
     resource::{ClusterSpec, HostPort, Port, Protocol},
 };
 
-/// Number of `packaging/data-path` from which on `kat-net` opens ports of its machine.
+/// Version of the data path (`packaging/data-path`) from which on `kat-net` opens host ports.
 pub const HOST_PORT_DATA_PATH: u32 = 4;
-/// Schema of an assignment that has one.
+/// Schema of an assignment with a host port.
 const SCHEMA: u32 = 5;
-/// Ports of the machine that `hostPort: auto` means.
+/// Range of the numbers assigned for `hostPort: auto`.
 const AUTO_PORTS: RangeInclusive<u16> = 30_000..=32_767;
-/// The UDP port on which machines look for each other (`network::announce`).
+/// The UDP port of announcements, with which machines find each other (`network/overlay/announce`).
 const ANNOUNCE_PORT: u16 = 9117;
 
-/// Ports that KAT itself needs on machines, with what for.
+/// Ports that KAT itself uses on machines, each with its use.
 pub fn reserved_ports(spec: &ClusterSpec) -> [(u16, Protocol, &'static str); 6] {
     [
         (spec.api_port, Protocol::Tcp, "KAT's API"),
@@ -53,7 +56,7 @@ pub fn reserved_ports(spec: &ClusterSpec) -> [(u16, Protocol, &'static str); 6] 
     ]
 }
 
-/// The schema that an assignment with these ports needs, whatever else it says.
+/// The schema that an assignment with these ports needs at least.
 pub(crate) fn schema_of(ports: &[Port]) -> u32 {
     match has_host_ports(ports) {
         true => SCHEMA,
@@ -65,7 +68,7 @@ pub(crate) fn has_host_ports(ports: &[Port]) -> bool {
     ports.iter().any(|port| port.host_port.is_some())
 }
 
-/// The numbers of ports, without those that are not known.
+/// The numbers of host ports; an `auto` without a number is left out.
 pub(crate) fn numbers(ports: &[Port]) -> impl Iterator<Item = (u16, Protocol)> {
     ports.iter().filter_map(|port| match port.host_port {
         Some(HostPort::Number(number)) => Some((number, port.protocol)),
@@ -73,14 +76,15 @@ pub(crate) fn numbers(ports: &[Port]) -> impl Iterator<Item = (u16, Protocol)> {
     })
 }
 
-/// Ports of its machine that an instance has: those that lead to it, or its own where it is on the machine's network.
+/// Ports of its machine that an instance uses: its host ports, or on the machine's network its own
+/// ports.
 pub(crate) fn held(ports: &[Port], on_host: bool) -> impl Iterator<Item = (u16, Protocol)> {
     let own = ports.iter().filter(move |_| on_host);
     let own = own.map(|port| (port.container_port, port.protocol));
     numbers(ports).filter(move |_| !on_host).chain(own)
 }
 
-/// As the status of a workload or an instance shows them.
+/// Host ports as the status of a workload or an instance shows them.
 pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
     let shown = ports.iter().filter_map(|port| match port.host_port {
         Some(HostPort::Number(number)) => Some(HostPortStatus {
@@ -93,7 +97,8 @@ pub fn host_port_statuses(ports: &[Port]) -> Vec<HostPortStatus> {
     shown.collect()
 }
 
-/// `host port 80/TCP is taken by default/web` where another workload has a port on that machine.
+/// `host port 80/TCP is taken by default/web` if another workload has a port of the demand on that
+/// machine.
 pub(crate) fn taken(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<String> {
     let on_host = demand.spec.container.host_network;
     held(demand.ports, on_host).find_map(|(number, protocol)| {
@@ -104,14 +109,15 @@ pub(crate) fn taken(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<Str
     })
 }
 
-/// What `auto` is, as a plan has it.
+/// The numbers assigned for `auto`, as this plan leaves them.
 #[derive(Debug, Default)]
 pub(crate) struct HostPorts {
     given: BTreeMap<WorkloadKey, BTreeMap<(u16, Protocol), u16>>,
 }
 
 impl HostPorts {
-    /// The ports of a workload, each with its number; nothing where all that `auto` may be are taken.
+    /// The ports of a workload, each with its number; `None` if an `auto` has no number since all
+    /// are taken.
     pub(crate) fn numbered(&self, key: &WorkloadKey, ports: &[Port]) -> Option<Vec<Port>> {
         let given = self.given.get(key);
         let numbered = ports.iter().map(|port| {
@@ -126,13 +132,13 @@ impl HostPorts {
     }
 }
 
-/// Why an instance waits of whose ports one has no number.
+/// Why an instance waits whose `auto` port has no number.
 pub(crate) fn none_free() -> String {
     let (first, last) = (AUTO_PORTS.start(), AUTO_PORTS.end());
     format!("no host port of {first} to {last} is free for hostPort auto")
 }
 
-/// Gives each `auto` that has none a number that no workload has anywhere.
+/// Assigns to each `auto` without a number one that no workload has on any machine.
 pub(crate) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
     let snapshot = draft.snapshot;
     let mut ports = HostPorts::default();
@@ -188,7 +194,7 @@ pub(crate) fn give_numbers(draft: &mut Draft<'_>) -> HostPorts {
     ports
 }
 
-/// Ports of a workload's versions that may be placed, whose number KAT chooses.
+/// Ports with `auto` of a workload's versions that may be placed.
 fn automatic(entry: &WorkloadEntry) -> Vec<(u16, Protocol)> {
     let present = entry.parsed.iter();
     let earlier = entry.earlier.iter().map(|earlier| &earlier.parsed);
@@ -208,7 +214,8 @@ pub(crate) fn ports_of(parsed: &ParsedWorkload) -> &[Port] {
     balancer.map_or(&[], |balancer| balancer.spec.ports.as_slice())
 }
 
-/// Every number that is given, written, had by an instance, or KAT's own.
+/// Every number that is assigned for `auto`, written in a manifest, used by an instance, or KAT's
+/// own.
 fn known_numbers(draft: &Draft<'_>, ports: &HostPorts) -> BTreeSet<(u16, Protocol)> {
     let snapshot = draft.snapshot;
     let given = ports.given.values().flatten();
@@ -223,7 +230,7 @@ fn known_numbers(draft: &Draft<'_>, ports: &HostPorts) -> BTreeSet<(u16, Protoco
     given.chain(written).chain(had).chain(own).collect()
 }
 
-/// The first free number from where a name points to, going round once.
+/// The first free number from the one that a name points to, wrapping around once.
 fn free_number(name: &str, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
     let digest = Sha256::digest(name);
     let number = digest

@@ -1,4 +1,4 @@
-//! The machines as the scheduler sees them, carried on while a plan places instances.
+//! The machines as the scheduler sees them, updated while a plan places instances.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,18 +15,18 @@ use kat_types::{
 pub(crate) struct Machines<'a> {
     /// In the order of their names.
     candidates: Vec<Candidate<'a>>,
-    /// Whose candidates they are now.
+    /// The workload that the candidates' counts are for.
     workload: Option<WorkloadKey>,
     /// Machines on which this plan has placed instances of a workload.
     placed: BTreeMap<WorkloadKey, Vec<String>>,
-    /// Workloads of `antiAffinity`, with those that name them.
+    /// Workloads named in an `antiAffinity`, with the workloads that name them.
     repelling: BTreeMap<WorkloadKey, Vec<WorkloadKey>>,
 }
 
 impl<'a> Machines<'a> {
     pub(crate) fn new(draft: &Draft<'a>, statuses: &BTreeMap<String, NodeStatusRecord>) -> Self {
         let nodes = draft.snapshot.nodes.iter();
-        // Of a machine whose status cannot be written nothing new is known.
+        // A machine whose status cannot be written is left out, since nothing new is known of it.
         let nodes = nodes.filter(|(name, _)| draft.frozen.machine(name).is_none());
         let candidates = nodes.map(|(name, node)| {
             let registration = &node.registration.value;
@@ -44,7 +44,7 @@ impl<'a> Machines<'a> {
                 repelled: false,
                 lonely: false,
                 has_address: draft.free_address(name).is_some(),
-                // Agents of before this was said understand 1.
+                // Agents of versions that did not report it understand schema 1.
                 assignment_schema: status.map_or(1, |status| status.assignment_schema.max(1)),
                 data_path: status.map_or(0, |status| status.data_path),
                 architecture: &registration.architecture,
@@ -61,7 +61,8 @@ impl<'a> Machines<'a> {
             repelling: repelling(draft),
         };
         for (id, entry) in &draft.snapshot.instances {
-            // What has ended and goes with this plan has no port any more.
+            // An instance that has ended, and whose assignment this plan deletes, has no host port
+            // any more.
             let status = statuses.get(&entry.node);
             let record = status.and_then(|status| status.instances.get(id));
             let ended = record.is_some_and(|record| record.phase == InstancePhase::Stopped);
@@ -81,7 +82,7 @@ impl<'a> Machines<'a> {
         &self.candidates
     }
 
-    /// One more instance is on this machine.
+    /// Counts one more instance on this machine.
     pub(crate) fn placed(
         &mut self,
         key: &WorkloadKey,
@@ -102,19 +103,19 @@ impl<'a> Machines<'a> {
             None => drop(self.placed.insert(key.clone(), vec![node.to_owned()])),
         }
         if self.repelling.contains_key(key) {
-            // It may keep itself away from the machine that it has just come to.
+            // The workload may exclude itself from the machine on which it was just placed.
             self.workload = None;
         }
     }
 
-    /// It is being drained, or was.
+    /// Whether the machine is drained or being drained.
     pub(crate) fn is_drained(&self, node: &str) -> bool {
         self.place(node)
             .and_then(|place| self.candidates.get(place))
             .is_some_and(|candidate| candidate.draining)
     }
 
-    /// Counts for another workload.
+    /// Recomputes the candidates' counts for another workload.
     fn turn_to(&mut self, key: &WorkloadKey, draft: &Draft<'a>) {
         let spec = draft.snapshot.workloads.get(key);
         let spec = spec.and_then(|entry| entry.parsed.as_ref().ok());
@@ -155,7 +156,7 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// Machines that have an instance of a workload; with `leaving` also those that are to stop.
+    /// Machines that have an instance of a workload; with `leaving` also instances being stopped.
     fn machines_of(&self, key: &WorkloadKey, draft: &Draft<'a>, leaving: bool) -> BTreeSet<String> {
         let stored = draft.instances_of(key).iter();
         let stored = stored
@@ -193,7 +194,7 @@ impl<'a> Machines<'a> {
     }
 }
 
-/// Workloads that others name in their `antiAffinity`: both sides keep away.
+/// Workloads that others name in their `antiAffinity`: it applies in both directions.
 fn repelling(draft: &Draft<'_>) -> BTreeMap<WorkloadKey, Vec<WorkloadKey>> {
     let mut repelling: BTreeMap<WorkloadKey, Vec<WorkloadKey>> = BTreeMap::new();
     for (key, entry) in &draft.snapshot.workloads {

@@ -1,4 +1,4 @@
-//! Where an instance goes (RFC001-KAT 4.4): filters, scores, seeded ties.
+//! Choice of a machine for an instance (RFC001-KAT 4.4): filters, scores, ties broken by a seed.
 
 use std::collections::BTreeMap;
 
@@ -19,69 +19,66 @@ use kat_types::{assignment::needed_schema, records::ImageRecord, stored::Workloa
 /// A machine as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate<'a> {
-    /// Its name.
     pub name: &'a str,
     /// Only Ready machines are considered.
     pub phase: NodePhase,
     /// It is being drained.
     pub draining: bool,
-    /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its taints.
     pub taints: &'a [Taint],
-    /// What workloads may use.
+    /// Resources that workloads may use.
     pub allocatable: ResourceList,
-    /// What live instances on it ask for, by requests.
+    /// Sum of the requests of live instances on it.
     pub requested: Requested,
-    /// Ports of the machine that lead to workloads, or that their instances have themselves, with whose they are.
+    /// Host ports of the machine, and ports of instances on its network, each with its workload.
     pub host_ports: BTreeMap<(u16, Protocol), WorkloadKey>,
-    /// Instances of the same workload on it that are not on their way out.
+    /// Instances of the same workload on it that are not being stopped.
     pub staying: u32,
-    /// It has a workload that must not share a machine with this one.
+    /// It has an instance of a workload that must not share a machine with this one.
     pub repelled: bool,
-    /// It lacks a workload that must share a machine with this one.
+    /// It has no instance of a workload that must share a machine with this one.
     pub lonely: bool,
-    /// It has a free address.
+    /// Its subnet has a free address.
     pub has_address: bool,
     /// Highest schema of an assignment that its agent understands.
     pub assignment_schema: u32,
-    /// Number of its `packaging/data-path`.
+    /// Version of its data path, `packaging/data-path`.
     pub data_path: u32,
     /// `amd64`, `arm64` ...
     pub architecture: &'a str,
     /// It has the shared volume base path.
     pub volume_shared: bool,
-    /// Containers may share its network.
+    /// Containers may use its network.
     pub host_network: bool,
-    /// Its disk space runs short.
+    /// It is short of disk space.
     pub disk_pressure: bool,
 }
 
-/// What an instance asks of its machine.
+/// What an instance needs from its machine.
 #[derive(Debug, Clone, Copy)]
 pub struct Demand<'a> {
-    /// Its workload's.
+    /// Spec of its workload.
     pub spec: &'a WorkloadSpec,
-    /// Its ports, with numbers; those of the machine must be no other workload's.
+    /// Its ports, with numbers; no other workload may have its host ports on the machine.
     pub ports: &'a [Port],
-    /// Which workload it is.
+    /// Its workload.
     pub workload: Option<&'a WorkloadKey>,
-    /// Machines of the instances whose place it takes, and of those that are just being stopped: these
-    /// do not count as staying.
+    /// Machines of instances that it replaces, and of instances that are being stopped: these do
+    /// not count as staying.
     pub replaces: &'a [&'a str],
-    /// What is known of its images: of their architectures.
+    /// What is known of its images; used for their architectures.
     pub images: Option<&'a ImageRecord>,
-    /// Schema of an assignment that its agent must understand at least.
+    /// Lowest assignment schema that the agent must understand.
     pub schema: u32,
-    /// Where the data of its volumes lets it be.
+    /// Machines that the data of its volumes allows.
     pub held: Held<'a>,
-    /// What it takes the place of gave up or lost its machine: it may go to a machine that is short of disk space where no
-    /// other one is left.
+    /// The instance that it replaces failed or lost its machine: it may go to a machine that is
+    /// short of disk space if no other one is left.
     pub last_resort: bool,
 }
 
 impl<'a> Demand<'a> {
-    /// Of a workload without ports, for an instance that replaces none.
+    /// The demand of a workload without ports, for an instance that replaces none.
     pub fn of(spec: &'a WorkloadSpec) -> Self {
         Self {
             spec,
@@ -95,7 +92,7 @@ impl<'a> Demand<'a> {
         }
     }
 
-    /// Instances of the same workload that stay on a machine beside this one.
+    /// Number of instances of the same workload that stay on a machine beside this one.
     pub(crate) fn staying(&self, candidate: &Candidate<'_>) -> u32 {
         let leaving = self.replaces.iter();
         let leaving = leaving.filter(|node| **node == candidate.name).count();
@@ -107,27 +104,23 @@ impl<'a> Demand<'a> {
 /// A sum of requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requested {
-    /// Processor.
     pub cpu: MilliCpu,
-    /// Memory.
     pub memory: Bytes,
-    /// Memory of graphics processors, in mebibytes, by the maker that was asked for.
+    /// Memory of graphics processors, in mebibytes, by requested maker.
     pub graphics: GraphicsMemory,
 }
 
-/// Mebibytes by the maker that was asked for.
+/// Mebibytes by requested maker.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GraphicsMemory {
-    /// Whichever: which one it was is not known, so it counts for each.
+    /// Any maker: which one it became is not known, so it counts for each.
     pub any: u64,
-    /// NVIDIA.
     pub nvidia: u64,
-    /// AMD.
     pub amd: u64,
 }
 
 impl Requested {
-    /// Adds what one more instance asks for.
+    /// Adds the CPU and memory requests of one more instance.
     pub fn add(&mut self, requests: ResourceList) {
         self.cpu.0 = self
             .cpu
@@ -139,7 +132,7 @@ impl Requested {
             .saturating_add(requests.memory.unwrap_or_default().0);
     }
 
-    /// Adds all that one more instance asks for, a graphics processor too.
+    /// Adds all requests of one more instance, including graphics memory.
     pub fn add_all(&mut self, resources: &Resources) {
         self.add(resources.effective_requests());
         let Some(gpu) = &resources.gpu else { return };
@@ -152,17 +145,17 @@ impl Requested {
     }
 }
 
-/// Host ports, and machines of each, that are named where no machine was found.
+/// Maximum number of host ports, and of machines for each, in the message.
 const NAMED: usize = 3;
 
-/// Why no machine was found: how many each filter excluded.
+/// Why no machine was found: how many machines each filter excluded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// All machines.
+    /// Number of all machines.
     pub machines: usize,
     /// Excluded machines by reason; each counts for the first filter that excluded it.
     pub excluded: BTreeMap<&'static str, usize>,
-    /// Host ports that are taken, with whose they are, and the machines.
+    /// Taken host ports with their workloads, and the machines where they are taken.
     pub taken: BTreeMap<String, Vec<String>>,
 }
 
@@ -190,10 +183,10 @@ impl std::fmt::Display for Unschedulable {
     }
 }
 
-/// Another workload has the port there.
+/// Another workload has the host port on the machine.
 const PORT_TAKEN: &str = "with a host port that is taken";
 
-/// Chooses a machine, by its name. The same input and seed give the same machine.
+/// Chooses a machine and returns its name. The same input and seed give the same machine.
 pub fn choose<'a>(
     demand: Demand<'_>,
     candidates: &[Candidate<'a>],
@@ -239,7 +232,7 @@ pub fn choose<'a>(
     best.map(|candidate| candidate.name).ok_or(failure)
 }
 
-/// Why an instance of this workload does not belong on a machine, however empty it is.
+/// Why an instance of this workload must not run on a machine, however empty it is.
 pub(crate) fn unsuitable(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
     let spec = demand.spec;
     if candidate.draining {
@@ -292,9 +285,10 @@ pub(crate) fn foreign(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&
     foreign.then_some("of an architecture that the image is not made for")
 }
 
-/// Why nothing new comes to a machine whose disk space runs short. As with a taint that is `NoSchedule`, what is on
-/// it stays; and what has to be on it comes all the same: what runs on each machine, what has its data there, what is
-/// stopped before its successor is placed, which else might be nowhere, and what was lost. Other machines are preferred.
+/// Why no new instance comes to a machine that is short of disk space. As with a `NoSchedule`
+/// taint, instances on it stay. Some instances come all the same: those of a DaemonService, those
+/// whose data is there, those whose predecessor stops first, which else might have no place, and
+/// those of lost predecessors. Other machines are preferred.
 fn short_of_disk(demand: Demand<'_>, candidate: &Candidate<'_>) -> Option<&'static str> {
     let spec = demand.spec;
     let has_to = spec.kind == WorkloadType::DaemonService
@@ -402,8 +396,8 @@ fn free_share(allocatable: Option<u64>, used: u64) -> u64 {
         .unwrap_or(0)
 }
 
-/// The seed of the choice for a slot: of machines that are alike a workload's slots and those of another
-/// workload prefer different ones, and each of them always the same, where its image is.
+/// The seed of the choice for a slot: among equal machines, different slots and workloads prefer
+/// different ones, and each slot always the same one, which has its image.
 pub fn seed_of(seed: u64, workload_uid: &str, slot: u32) -> u64 {
     tie_break(seed ^ u64::from(slot), workload_uid)
 }

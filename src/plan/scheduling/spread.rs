@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::schedule::{foreign, unsuitable};
 use crate::{Candidate, Demand};
 
-/// How many instances of a workload are where, by the label that it spreads over.
+/// Number of a workload's instances by value of the label that it spreads over.
 pub(crate) struct Domains<'a> {
     key: &'a str,
     required: bool,
     counts: BTreeMap<&'a str, u32>,
-    /// The lowest count of those with a machine that suits.
+    /// The lowest count of a domain with a suitable machine.
     least: u32,
 }
 
@@ -39,7 +39,8 @@ impl<'a> Domains<'a> {
         })
     }
 
-    /// Instances in the machine's domain; one without the label comes last.
+    /// Number of instances in the machine's domain; `u32::MAX` for a machine without the label, so
+    /// that it comes last.
     pub(crate) fn count(&self, candidate: &Candidate<'_>) -> u32 {
         let value = candidate.labels.get(self.key);
         let count = value.and_then(|value| self.counts.get(value.as_str()));

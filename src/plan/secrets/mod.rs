@@ -1,10 +1,12 @@
-//! Secrets: what is stored of them, who uses which, and how an instance gets its values.
+//! Secrets: what is stored of them, which workloads use them, and how an instance gets their
+//! values.
 //!
-//! Values lie in the store sealed with a data key, which is sealed with the recovery key; what an instance uses
-//! comes into its assignment sealed for its machine ([`kat_pki::secret_sealing`]). An instance keeps the values that it was
-//! placed with. Where a secret has another version than an instance of the present generation was given, the workload
-//! gets a new generation, as a restart makes it: what is compared is there in each snapshot, so that it does not matter
-//! which leader sees it, or when.
+//! Values are stored sealed with a data key, which is sealed with the recovery key. The values that
+//! an instance uses are in its assignment, sealed for its machine ([`kat_pki::secret_sealing`]). An
+//! instance keeps the values that it was placed with. If a secret has another version than an
+//! instance of the present generation was given, the workload gets a new generation, as by a
+//! restart. Both versions are in each snapshot, so that it does not matter which leader compares
+//! them, or when.
 
 mod sealing;
 
@@ -36,13 +38,13 @@ use kat_types::{
 pub use sealing::{Purpose, Sealing, SealingError, open_assigned, seal_for};
 pub(super) use sealing::{framed, unframed};
 
-/// What is wrong with the secrets that a workload of a namespace uses; nothing where all are there.
+/// What is wrong with the secrets that a workload of a namespace uses; `None` if all are there.
 pub fn lacks_secret(snapshot: &Snapshot, namespace: &str, spec: &WorkloadSpec) -> Option<String> {
     let found = find(snapshot, namespace, secrets_of(spec));
     found.err().map(|trouble| trouble.message)
 }
 
-/// An instance of the present generation was given another version of this secret than there is now.
+/// The name of a secret of which the instance was given another version than is stored now.
 fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i str> {
     let assigned = assignment.secrets.as_ref()?;
     let mut versions = assigned.versions.iter();
@@ -54,7 +56,7 @@ fn outdated<'i>(snapshot: &Snapshot, assignment: &'i Assignment) -> Option<&'i s
     found.map(|(name, _)| name.as_str())
 }
 
-/// Workloads that use a secret: by their files, or by an instance that was placed with it.
+/// Workloads that use a secret: by their files, or through an instance that was placed with it.
 pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str> {
     let workloads = snapshot.workloads.iter();
     let named = workloads.filter(|(workload, entry)| {
@@ -80,7 +82,8 @@ pub fn users_of_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s s
     users
 }
 
-/// Those of them with instances of the present generation that another version was given to.
+/// Workloads of [`users_of_secret`] with instances of the present generation that were given
+/// another version.
 pub fn behind_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str> {
     let users = users_of_secret(snapshot, key).into_iter();
     let version = snapshot.secrets.get(key);
@@ -103,10 +106,10 @@ pub fn behind_secret<'s>(snapshot: &'s Snapshot, key: &SecretKey) -> Vec<&'s str
     users.filter(is_behind).collect()
 }
 
-/// The secrets that an instance is to be given, all of which are there.
+/// The secrets that an instance uses, all of which exist.
 pub(super) type Wanted<'a> = Vec<(SecretKey, &'a Stored<Arc<SecretRecord>>, SecretUse)>;
 
-/// Why an instance is not placed that uses secrets.
+/// Why an instance that uses secrets is not placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SecretTrouble {
     pub(super) reason: Reason,
@@ -192,7 +195,7 @@ fn sealed_for(
     deliver(snapshot, Purpose::Secrets, (node, instance), versions, open).map(Some)
 }
 
-/// Seals what `open` gives for an instance on its machine.
+/// Opens values with `open` and seals them for an instance on its machine.
 pub(super) fn deliver(
     snapshot: &Snapshot,
     purpose: Purpose,
@@ -222,7 +225,7 @@ pub(super) fn deliver(
 }
 
 impl<'a> WorkloadPlanner<'_, 'a, '_> {
-    /// The secrets that an instance is to have; nothing where one is missing, which the status then says.
+    /// The secrets that an instance uses; `None` if one is missing, which the status then says.
     pub(super) fn wanted_secrets(
         &mut self,
         volumes: &[Volume],
@@ -238,7 +241,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// Seals them for the machine; nothing where that can't be, which the status then says.
+    /// Seals the secrets for the machine; `None` if that fails, which the status then says.
     pub(super) fn sealed_secrets(
         &mut self,
         wanted: &Wanted<'_>,
@@ -257,7 +260,7 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
         }
     }
 
-    /// Writes a new generation of the same files where a secret changed; true when it did.
+    /// Writes a new generation of the same files if a secret changed. Returns true if it did.
     pub(super) fn follow_secrets(&mut self, all: &[LiveInstance<'_>]) -> bool {
         let snapshot = self.draft.snapshot;
         let present = all.iter().filter(|live| live.wanted() && live.current);
@@ -266,7 +269,8 @@ impl<'a> WorkloadPlanner<'_, 'a, '_> {
             return false;
         };
         let before = &self.entry.meta.value;
-        // Its hash is another than any of before, however quickly changes come.
+        // The hash differs from that of any earlier generation, however quickly changes follow each
+        // other.
         let after = |at: Timestamp| at.saturating_add(SignedDuration::from_millis(1));
         let after = before.restarted.and_then(|at| after(at).ok());
         let at = after.map_or(self.draft.now, |after| after.max(self.draft.now));

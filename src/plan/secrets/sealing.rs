@@ -1,4 +1,4 @@
-//! What is stored of secrets, and how it is sealed and opened.
+//! How secrets are stored, sealed and opened.
 
 use kat_types::secrets::SecretKey;
 use std::collections::BTreeMap;
@@ -23,37 +23,37 @@ fn secret_context(place: &SecretKey, uid: &str, version: u64) -> Vec<u8> {
     framed(parts.iter().map(|part| part.as_bytes()))
 }
 
-/// How secrets are opened and sealed by whoever looks at a [`Snapshot`].
+/// How the reader of a [`Snapshot`] opens and seals secrets.
 #[derive(Debug, Clone, Default)]
 pub enum Sealing {
-    /// It has no key.
+    /// Without a key.
     #[default]
     None,
-    /// It only tries what would come: nothing is opened, and what is sealed is a word.
+    /// Rehearsal: nothing is opened, and sealed values are a fixed word.
     Rehearsed,
-    /// With the key that opens the data keys.
+    /// With the recovery key, which opens the data keys.
     With(RecoveryKey),
 }
 
-/// Why a secret does not open or seal. No message holds a value.
+/// Why a secret can't be opened or sealed. No message contains a value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SealingError {
-    /// [`Sealing::None`].
+    /// The sealing is [`Sealing::None`].
     #[error("this machine has no key for secrets")]
     NoKey,
-    /// The data key is gone.
+    /// The data key with this number is not in the store.
     #[error("the data key {0} is not in the store")]
     NoDataKey(u64),
     /// The key does not fit.
     #[error("{0}: {1}")]
     Seal(String, SealError),
-    /// What is sealed is not what it should be.
+    /// The opened content does not have the expected form.
     #[error("{0}: what is sealed can't be read")]
     Malformed(String),
-    /// It is more than an instance can have.
+    /// The values have more bytes than an instance can have.
     #[error("{0} have {1} bytes; an instance can have {2} at most")]
     TooMuch(String, usize, usize),
-    /// The machine can't be sealed for.
+    /// The machine has no usable WireGuard key to seal for.
     #[error("machine {0} has no WireGuard key that can be sealed for")]
     Machine(String),
 }
@@ -66,7 +66,7 @@ impl Sealing {
         }
     }
 
-    /// A new data key.
+    /// Generates a data key, sealed with the recovery key.
     ///
     /// # Errors
     /// [`SealingError`].
@@ -93,7 +93,7 @@ impl Sealing {
             .map_err(|error| SealingError::Seal(name(), error))
     }
 
-    /// Puts values into a record, whose other fields say what they are the values of.
+    /// Seals values into `record`, whose other fields say what they are the values of.
     ///
     /// # Errors
     /// [`SealingError`].
@@ -127,7 +127,7 @@ impl Sealing {
         })
     }
 
-    /// Seals bytes with a data key, in base64; `name` says in errors what they are.
+    /// Seals bytes with a data key, in base64; `name` names them in errors.
     pub(crate) fn seal_bytes(
         &self,
         (number, key): (u64, &SealingKeyRecord),
@@ -157,7 +157,7 @@ impl Sealing {
             .map_err(|error| SealingError::Seal(name.to_owned(), error))
     }
 
-    /// The values of a record.
+    /// Opens the values of a record.
     ///
     /// # Errors
     /// [`SealingError`].
@@ -187,10 +187,10 @@ impl Sealing {
     }
 }
 
-/// What an instance has its sealed values for. What is sealed for one purpose opens for no other.
+/// The use of an instance's sealed values. Values sealed for one purpose do not open for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
-    /// Secrets, for variables and files.
+    /// Values of secrets, for variables and files.
     Secrets,
     /// Credentials of registries, for pulls.
     Logins,
@@ -212,7 +212,7 @@ impl Purpose {
     }
 }
 
-/// What is sealed for one instance on one machine opens for no other.
+/// The context of sealing: values sealed for one instance on one machine do not open for another.
 fn delivery_context(
     purpose: Purpose,
     versions: &BTreeMap<String, SecretVersion>,
@@ -229,7 +229,8 @@ fn delivery_context(
     framed(parts.iter().map(|part| part.as_bytes()))
 }
 
-/// Seals values by secret for an instance on a machine, by its name and X25519 public key.
+/// Seals values, by secret, for an instance on a machine, which is given by its name and X25519
+/// public key.
 ///
 /// # Errors
 /// [`SealingError::Seal`].
@@ -258,7 +259,7 @@ pub fn seal_for(
     })
 }
 
-/// The values by secret, on the machine that they are for.
+/// Opens the values, by secret, on the machine that they are sealed for.
 ///
 /// # Errors
 /// [`SealingError`].
@@ -291,11 +292,11 @@ pub fn open_assigned(
     Ok(all)
 }
 
-/// Parts, each with its length before it.
+/// The parts, each preceded by its length as four bytes, big-endian.
 pub(crate) fn framed<'p>(parts: impl Iterator<Item = &'p [u8]>) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
-        // No part is nearly as long as that.
+        // No part is nearly that long.
         let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
         bytes.extend(length.to_be_bytes());
         bytes.extend(part);

@@ -1,5 +1,6 @@
-//! Records of the cluster's zone (RFC001-KAT 7.3): machines, instances that serve, and services, which
-//! answer with their own address, or with those of the instances that serve where they have none.
+//! DNS records of the cluster's zone (RFC001-KAT 7.3): of machines, of instances that serve, and of
+//! services. A service's name answers with the service address, or, if it has none, with the
+//! addresses of the instances that serve.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use kat_types::keys;
 use kat_types::services::BackendState;
 use kat_types::{records::NodeStatusRecord, stored::WorkloadKey};
 
-/// Writes the records that are missing and deletes those that should not be.
+/// Writes DNS records that are missing and deletes those that should not exist.
 pub(crate) fn plan_dns(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,

@@ -1,9 +1,10 @@
-//! Service addresses: which one each service has, and which instances are behind it.
+//! Service addresses: the address of each service, and the instances behind it.
 //!
 //! A service with ports has one address of `serviceCIDR` from its first plan until its workload is
-//! gone, whatever is applied meanwhile: clients resolve once. Where the address begins to be looked
-//! for follows from the workload's name, so that one that is deleted and made again mostly has the
-//! same, and another one seldom has that of a workload that has just gone.
+//! deleted, whatever is applied meanwhile: clients resolve once. The search for a free address
+//! starts at a place that follows from the workload's name. So a workload that is deleted and
+//! created again mostly has the same address, and another one seldom has the address of a workload
+//! that was just deleted.
 
 use kat_types::services::ServiceAddress;
 use kat_types::services::ServiceBalance;
@@ -32,29 +33,27 @@ use kat_types::{
 /// Number of `packaging/data-path` from which on `kat-net` balances service addresses.
 pub const BALANCING_DATA_PATH: u32 = 3;
 
-/// What is stored of a service's address.
+/// What is stored of a service.
 #[derive(Debug, Clone, Default)]
 pub struct ServiceEntry {
-    /// The address.
     pub address: Option<Stored<ServiceAddress>>,
-    /// Who is behind it.
+    /// Its ports and the instances behind them.
     pub balance: Option<Stored<ServiceBalance>>,
-    /// What `hostPort: auto` is.
+    /// The numbers assigned for `hostPort: auto`.
     pub numbers: Option<Stored<HostPortNumbers>>,
 }
 
-/// The addresses as a plan has them.
+/// The service addresses as this plan leaves them.
 #[derive(Debug, Default)]
 pub(crate) struct ServiceAddresses {
     given: BTreeMap<WorkloadKey, Ipv4Addr>,
-    /// Services that have none because none is left, and how many addresses there are.
+    /// Services that have no address because none is left, and how many addresses there are.
     without: BTreeMap<WorkloadKey, u32>,
-    /// Machines balance.
+    /// Names answer with service addresses, see [`balances_everywhere`].
     everywhere: bool,
 }
 
 impl ServiceAddresses {
-    /// The service's address.
     pub(crate) fn of(&self, key: &WorkloadKey) -> Option<Ipv4Addr> {
         self.given.get(key).copied()
     }
@@ -68,13 +67,13 @@ impl ServiceAddresses {
         ))
     }
 
-    /// The address that the service's name answers with; nothing where it answers with those of
-    /// the instances.
+    /// The address that the service's name answers with; `None` if it answers with those of the
+    /// instances.
     pub(crate) fn named(&self, key: &WorkloadKey, entry: &WorkloadEntry) -> Option<Ipv4Addr> {
         let parsed = entry.parsed.as_ref().ok();
         let balancer = parsed.and_then(|parsed| parsed.load_balancer.as_ref());
         let balanced = match (parsed, balancer) {
-            // What can't be read stays as it was.
+            // A manifest that can't be read changes nothing.
             (None, _) => true,
             (Some(_), Some(balancer)) => !balancer.spec.headless && !balancer.spec.ports.is_empty(),
             (Some(_), None) => false,
@@ -85,7 +84,7 @@ impl ServiceAddresses {
     }
 }
 
-/// Gives each service that needs an address one, and takes back those of workloads that are gone.
+/// Assigns an address to each service that needs one, and releases those of deleted workloads.
 pub(crate) fn give_addresses(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -137,7 +136,7 @@ pub(crate) fn give_addresses(
     addresses
 }
 
-/// Writes who is behind each address and the ports of machines, where that changed.
+/// Writes the instances behind each address, and the host ports of machines, where they changed.
 pub(crate) fn plan_balance(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -179,7 +178,7 @@ fn balance(
                 ports.insert((port.container_port, port.protocol), Backends::new());
             }
         }
-        // What can't be read stays as it was.
+        // With a manifest that can't be read, the stored ports stay.
         Err(_) => {
             for port in stored.iter().flat_map(|stored| &stored.ports) {
                 ports.insert((port.port, port.protocol), Backends::new());
@@ -209,7 +208,7 @@ fn balance(
     }
 }
 
-/// An instance of it has a port of its machine.
+/// An instance of the workload has a host port.
 fn leads_from_machines(draft: &Draft<'_>, key: &WorkloadKey) -> bool {
     let mut instances = draft.instances_of(key).iter();
     instances.any(|(_, entry)| has_host_ports(&entry.assignment.value.ports))
@@ -223,8 +222,8 @@ fn needs_address(entry: &WorkloadEntry) -> bool {
             .is_some_and(|balancer| !balancer.spec.ports.is_empty() && !balancer.spec.headless)
 }
 
-/// Names answer with service addresses once most machines balance them, and from then on: where a machine says that it
-/// is of an earlier version, its own containers lack them, and nobody else's.
+/// Whether names answer with service addresses: once most machines balance them, and always from
+/// then on. On a machine of an earlier version then only its own containers can't reach them.
 fn balances_everywhere(snapshot: &Snapshot, statuses: &BTreeMap<String, NodeStatusRecord>) -> bool {
     let named = snapshot.services.iter().any(|(key, service)| {
         let WorkloadKey { namespace, name } = key;
@@ -244,13 +243,13 @@ fn balances_everywhere(snapshot: &Snapshot, statuses: &BTreeMap<String, NodeStat
     named || balancing * 2 > count || count == 0
 }
 
-/// The addresses of a network that services may have: all but the first and the last.
+/// Number of addresses of a network that services may have: all but the first and the last.
 fn hosts(network: Ipv4Net) -> u32 {
     let size = 1u32.checked_shl(32 - u32::from(network.prefix_len()));
     size.unwrap_or(u32::MAX).saturating_sub(2)
 }
 
-/// The first free address from where the workload's name points to, going round once.
+/// The first free address from the one that the workload's name points to, wrapping around once.
 fn free_address(
     network: Ipv4Net,
     taken: &BTreeSet<Ipv4Addr>,

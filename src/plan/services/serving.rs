@@ -1,4 +1,4 @@
-//! Who serves: the one answer that names and service addresses stand on.
+//! Which instances serve: DNS records and service addresses are both derived from this.
 
 use kat_types::services::BackendState;
 use std::collections::BTreeMap;
@@ -14,15 +14,17 @@ use kat_types::{
     stored::WorkloadKey,
 };
 
-/// It runs, and nothing says that it is ill.
+/// It runs, and is not reported unhealthy.
 pub(crate) fn is_healthy(record: &InstanceRecord) -> bool {
     record.phase == InstancePhase::Running
         && matches!(record.health, Health::Healthy | Health::NotApplicable)
 }
 
-/// What an instance is to callers now; nothing where nobody can have called it yet, or any more.
+/// The role of an instance for callers now; `None` if no caller can have reached it yet, or can
+/// reach it any more.
 ///
-/// One that this plan stops is leaving: its name goes with the stop, not after it.
+/// An instance that this plan stops is `Leaving`: its DNS record is deleted with the stop, not
+/// after it.
 pub(crate) fn part(
     draft: &Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -56,8 +58,9 @@ pub(crate) fn part(
     }
 }
 
-/// It has just started, nothing checks its health, and no other instance of its version has shown that it works,
-/// as most versions that fail do at their start: while others serve, nobody is sent to it.
+/// Callers are not sent to this instance while others serve: it has just started, nothing checks
+/// its health, and no other instance of its version has shown that the version works. Most versions
+/// that fail do so at their start.
 fn is_on_trial(
     draft: &Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -78,7 +81,8 @@ fn is_on_trial(
     };
     let assignment = &entry.assignment.value;
     let workload = WorkloadKey::new(&assignment.namespace, &assignment.workload);
-    // Who has begun to serve goes on, also when the one goes that had shown for it that the version works.
+    // An instance that has begun to serve continues, also when the instance ends that had shown
+    // that the version works.
     let WorkloadKey { namespace, name } = &workload;
     let named = format!("{instance}={}", assignment.address);
     let named = keys::dns_record(namespace, name, "A", &named);
@@ -88,7 +92,8 @@ fn is_on_trial(
     if since == Some(began) && draft.snapshot.dns.contains_key(&named) {
         return false;
     }
-    // Those that had run for long when it began: so nobody loses a name when time passes.
+    // Instances that had run long enough when this one began: so no instance loses a name because
+    // time passes.
     let serving = draft.instances_of(&workload).iter().filter(|(id, other)| {
         let wanted = other.assignment.value.wanted == Wanted::Running && !draft.stops(id);
         let record = record(id, other).filter(is_healthy);

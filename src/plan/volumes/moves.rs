@@ -1,10 +1,12 @@
-//! Data of volumes on its way to another machine.
+//! Moves of volumes' data to another machine.
 //!
-//! A record that says `moving` keeps everything that mounts the volume from starting. When the last of it has ended,
-//! the machine that has the data is asked to send it and the other to take it, which lays a copy beside its place,
-//! compares it, and says so. With the record's place, in one transaction, that copy becomes the data: its machine is
-//! told to put it there, and confirms. What was copied stays where it was for a day. So at any point one machine has
-//! the data, the record names it, and until the copy is confirmed in its place the old one is unchanged.
+//! A record with `moving` keeps every instance that mounts the volume from starting. When the last
+//! of these has ended, the machine with the data is asked to send it and the other machine to
+//! receive it. The receiver makes a copy beside the volume's place, compares it, and reports that.
+//! One transaction then makes the copy the data: it changes the machine in the record and asks the
+//! receiver to put the copy in its place, which the receiver confirms. The source stays where it
+//! was for a day. So at any point one machine has the data, the record names that machine, and the
+//! source is unchanged until the copy is confirmed in its place.
 
 mod after;
 mod ends;
@@ -36,8 +38,8 @@ use kat_types::{
 pub(crate) use after::move_events;
 pub use ends::{is_used_meanwhile, stays_moved, stopped_move, taker_says};
 
-/// Volumes that have to be on one machine: whoever mounts one of them mounts others, and is on one machine. The
-/// volume itself is one of them.
+/// Volumes that have to be on the same machine as this one, which is included: those of an instance
+/// that mounts it, and all volumes of the workload there if one is shared by all replicas.
 pub fn moves_together(snapshot: &Snapshot, key: &VolumeKey) -> Vec<VolumeKey> {
     let Some(node) = node_of(snapshot, key) else {
         return vec![key.clone()];
@@ -47,7 +49,7 @@ pub fn moves_together(snapshot: &Snapshot, key: &VolumeKey) -> Vec<VolumeKey> {
         here && other.workload == key.workload
     };
     let all: Vec<&VolumeKey> = snapshot.volumes.keys().filter(of_workload).collect();
-    // One that all replicas share holds them all.
+    // A volume that all replicas share ties all of them to its machine.
     let shared = all.iter().any(|other| other.slot().is_none());
     let together = all.into_iter();
     let together = together.filter(|other| shared || other.slot() == key.slot());
@@ -58,7 +60,7 @@ fn node_of<'s>(snapshot: &'s Snapshot, key: &VolumeKey) -> Option<&'s str> {
     snapshot.volumes.get(key)?.value.node.as_deref()
 }
 
-/// Why an instance of a volume's workload could not run on a machine, had that its data.
+/// Why an instance of a volume's workload could not run on `node` if `node` had its data.
 pub fn why_it_does_not_fit(
     snapshot: &Snapshot,
     key: &VolumeKey,
@@ -76,7 +78,7 @@ pub fn why_it_does_not_fit(
     let draft = Draft::new(snapshot, now, crate::SEED);
     let mut machines = Machines::new(&draft, &statuses);
     let candidates = machines.candidates(&key.workload, &draft);
-    // What has the data that moves makes room; its other instances stay where they are.
+    // Instances with the moving data make room; the workload's other instances stay.
     let together = moves_together(snapshot, key);
     let own = draft.instances_of(&key.workload).iter();
     let replaces: Vec<&str> = own
@@ -103,7 +105,8 @@ pub fn why_it_does_not_fit(
 }
 
 impl WorkloadPlanner<'_, '_, '_> {
-    /// Stops what has data that is on its way to another machine, and notes how far that is.
+    /// Stops instances whose data moves to another machine, and sets `self.moving` to how far the
+    /// move is.
     pub(crate) fn stop_what_moves(&mut self, all: &[LiveInstance<'_>]) {
         let records = self.draft.volumes_of(self.key).into_iter();
         let moving: Vec<_> = records
@@ -142,7 +145,7 @@ impl WorkloadPlanner<'_, '_, '_> {
         ));
     }
 
-    /// What moves an instance that its data holds where it is.
+    /// The command that moves an instance which its data pins to its machine; empty if none does.
     pub(crate) fn how_it_moves(&self, live: &LiveInstance<'_>) -> String {
         let records = self.draft.volumes_of(self.key);
         let mut pinned = records.iter().filter(|(key, record)| {
@@ -159,7 +162,7 @@ impl WorkloadPlanner<'_, '_, '_> {
     }
 }
 
-/// The words of the last failure, or what goes on.
+/// The message of the last failure, which is retried, or `otherwise`.
 fn said(report: Option<&VolumeMoveReport>, otherwise: String) -> String {
     let message = report.map(|report| report.message.as_str());
     let message = message.filter(|message| !message.is_empty());
@@ -177,11 +180,11 @@ fn report_of<'s>(
     reports.find(|report| report.volume == name && report.id == moving.id)
 }
 
-/// Takes each move a step further, and has copies removed that were kept long enough.
+/// Advances each move by one step, and has copies removed that were kept long enough.
 pub(crate) fn plan_moves(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
     let mut groups: BTreeMap<String, Vec<(VolumeKey, VolumeMove)>> = BTreeMap::new();
     for key in draft.snapshot.volumes.keys() {
-        // As this plan leaves it.
+        // The record as this plan leaves it.
         let moving = draft.volume(key).and_then(|record| record.moving.clone());
         if let Some(moving) = moving.filter(|_| !draft.keeps(&key.workload)) {
             let id = format!("{} {}", key.workload, moving.id);
@@ -209,7 +212,7 @@ fn plan_move(
         .iter()
         .any(|(key, one)| is_used_meanwhile(snapshot, key, one));
     if used && !moving.placing {
-        // The copy lacks what is written since.
+        // The copy lacks what that instance has written since.
         let told = format!(
             "does not move to {}: a leader that knows no moves has started an instance with it",
             moving.to
@@ -232,7 +235,8 @@ fn plan_move(
         finish(draft, volumes, about, change);
         return;
     }
-    // What an older leader placed where the copy is the data waits for that.
+    // If the copy is the data already, an instance that an older leader placed waits for it, so the
+    // move continues.
     let waits = |key| !used && users_of(snapshot, key).next().is_some();
     if keys.any(|key| waits(key) || is_placed(draft, key)) {
         return;
@@ -284,7 +288,7 @@ fn plan_move(
             },
         };
         if rebinds {
-            // From here on the copy is the data, and what was copied is the copy.
+            // From here on the copy is the data, and the source is the kept copy.
             let now = draft.now;
             let mut kept = record.kept.iter();
             let replaced = kept.find(|copy| copy.node == own.to).cloned();
@@ -321,7 +325,7 @@ fn plan_move(
     draft.commit(group, reason, Vec::new());
 }
 
-/// What a machine reports is of now.
+/// The machine's report is current.
 fn answers(status: &NodeStatusRecord) -> bool {
     let phase = status.phase;
     matches!(
@@ -330,13 +334,13 @@ fn answers(status: &NodeStatusRecord) -> bool {
     )
 }
 
-/// This plan has given an instance the volume.
+/// This plan has given the volume to an instance.
 fn is_placed(draft: &Draft<'_>, key: &VolumeKey) -> bool {
     let stored = draft.snapshot.volumes.get(key).map(|stored| &stored.value);
     draft.has_placed(key) && draft.volume(key) != stored
 }
 
-/// Ends a move: records and wishes change together.
+/// Ends a move: changes its records and deletes its desired moves in one transaction.
 fn finish(
     draft: &mut Draft<'_>,
     volumes: &[(VolumeKey, VolumeMove)],
@@ -381,7 +385,7 @@ fn object_of(draft: &Draft<'_>, key: &VolumeKey) -> ObjectReference {
     }
 }
 
-/// Something of an assignment lies in a volume that a machine sends or takes.
+/// Whether a volume of the assignment lies in `volume`, which a machine sends or receives.
 pub fn is_assigned(assignment: &Assignment, volume: &str) -> bool {
     let mut folders = assignment.volumes.iter().flat_map(|one| &one.folder);
     folders.any(|folder| folder == volume)

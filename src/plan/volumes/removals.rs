@@ -1,4 +1,5 @@
-//! Data of volumes that is to go: its machine is asked to remove it, and it is forgotten when that is done.
+//! Removal of volumes' data: its machine is asked to remove it, and its record is deleted when the
+//! machine confirms.
 
 use std::collections::BTreeMap;
 
@@ -20,22 +21,23 @@ use kat_types::{
     volumes::VolumeKey,
 };
 
-/// Has data removed that is to go, by the machine that holds it, and forgets it when that confirms.
+/// Has data removed that is marked for deletion, by the machine that holds it, and deletes its
+/// record when the machine confirms.
 pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
     let snapshot = draft.snapshot;
     let mut gone = Vec::new();
     for (key, stored) in &snapshot.volumes {
         let record = &stored.value;
-        // One that moves is first where it is to be, or stays where it was.
+        // A move ends first, with the data on either machine.
         if !record.deleting || record.moving.is_some() || draft.keeps(&key.workload) {
             continue;
         }
         let mut group = Group::default();
         if users_of(snapshot, key).next().is_some() {
-            // It was asked for too late.
+            // The removal was requested too late: an instance has the volume.
             continue;
         }
-        // Copies of before a move go first: the record is what is known of them.
+        // Copies kept by a move are removed first: only the record knows of them.
         let kept = record.kept.iter().map(|copy| copy.node.as_str());
         let kept = kept.filter(|node| snapshot.nodes.contains_key(*node));
         let mut left = false;
@@ -43,8 +45,9 @@ pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
             left |= !is_removed_from(draft, statuses, (key, record), node);
         }
         let Some(node) = remover(snapshot, statuses, key, record) else {
-            // What lies at a path of the machine is the person's, and what is on a machine that is no part of
-            // the cluster is out of reach. Shared data waits for one of those that share it.
+            // Data at a path of the machine belongs to its owner, and data on a machine that has
+            // left the cluster is out of reach: only the record is deleted. Shared data waits for a
+            // machine that shares it.
             if record.node.is_some() && !left {
                 let conditions = forget(draft, &mut group, key, stored, &mut gone);
                 draft.commit(group, format!("volume {key} is forgotten"), conditions);
@@ -73,7 +76,8 @@ pub(crate) fn plan_removals(draft: &mut Draft<'_>, statuses: &BTreeMap<String, N
     plan_needless(draft);
 }
 
-/// A machine has confirmed that it removed the data. It is asked to, if it was not yet.
+/// Whether a machine has confirmed that it removed the data. Asks the machine to, if it was not
+/// asked yet.
 pub(crate) fn is_removed_from(
     draft: &mut Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -131,8 +135,8 @@ fn remover<'s>(
     asked.or_else(|| sharing.next()).map(String::as_str)
 }
 
-/// Takes a volume's record away, and the index that nobody else has any more. Gives back what must not have
-/// changed: an apply may be about to make a workload with that index.
+/// Deletes a volume's record, and the user index if nothing else has it. Returns what must not have
+/// changed: an apply may be about to create a workload with that index.
 fn forget<'s>(
     draft: &Draft<'s>,
     group: &mut Group,
@@ -167,7 +171,7 @@ fn forget<'s>(
     conditions
 }
 
-/// Wishes whose volume is known no more.
+/// Deletes desired removals of volumes that are unknown or are not to be removed.
 fn plan_needless(draft: &mut Draft<'_>) {
     let snapshot = draft.snapshot;
     for (node, all) in &snapshot.removals {

@@ -1,9 +1,9 @@
-//! Users, roles and members of etcd, which the leader looks after.
+//! Administration of etcd's users, roles and members, by the leader.
 //!
 //! Users have no passwords: the common name of a client's certificate is its user. `leader:NAME`
-//! has etcd's root role, because snapshots, defragmentation and members need it; `node:NAME` reads
-//! what ARCHITECTURE.md, Identity, says. etcd itself insists on a user `root`, which has no
-//! password, and no certificate is ever issued for it.
+//! has etcd's root role, because snapshots, defragmentation and members need it. `node:NAME` reads
+//! the prefixes in ARCHITECTURE.md, Identity. etcd requires a user `root`; it has no password, and
+//! no certificate is ever issued for it.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use kat_types::{keys, resource::name};
 /// etcd's superuser, and its role.
 const ROOT: &str = "root";
 
-/// How the name of a user begins that may lead.
+/// Prefix of the names of users that may lead.
 const LEADER: &str = "leader:";
 
 /// The etcd user of a machine that may lead.
@@ -31,7 +31,7 @@ pub fn node_user(node: &str) -> String {
     format!("node:{node}")
 }
 
-/// The prefixes that a machine reads.
+/// The prefixes that a machine's user may read.
 pub fn node_prefixes(node: &str) -> [String; 4] {
     [
         keys::node_desired(node),
@@ -44,13 +44,13 @@ pub fn node_prefixes(node: &str) -> [String; 4] {
 /// A member of the etcd cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdMember {
-    /// Its id.
+    /// etcd's member id.
     pub id: u64,
     /// Its name; empty until it has started.
     pub name: String,
-    /// Where the other members reach it.
+    /// URLs for the other members.
     pub peer_urls: Vec<String>,
-    /// Where clients reach it; empty until it has started.
+    /// URLs for clients; empty until it has started.
     pub client_urls: Vec<String>,
     /// Whether it has no vote yet.
     pub is_learner: bool,
@@ -59,32 +59,33 @@ pub struct EtcdMember {
 /// State of the member that answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdStatus {
-    /// Its version, `3.5.16`.
+    /// Version of etcd, such as `3.5.16`.
     pub version: String,
     /// Size of its database file, in bytes.
     pub db_size: i64,
-    /// Bytes of the file that are in use; 0 before 3.4.
+    /// Bytes of the file that are in use; 0 before etcd 3.4.
     pub db_size_in_use: i64,
-    /// Its own id.
+    /// Member id of the member that answered.
     pub member: u64,
     /// Id of the raft leader; 0 if there is none.
     pub leader: u64,
-    /// Raft's term.
+    /// Raft term.
     pub raft_term: u64,
-    /// Alarms and other troubles that it reports.
+    /// Alarms and other errors that it reports.
     pub errors: Vec<String>,
-    /// Revision of the store, as it has it.
+    /// Revision of the store that the member has.
     pub revision: i64,
-    /// At this size of its file it takes no more, bytes; 0 before 3.6, which do not say.
+    /// File size in bytes at which it takes no more writes; 0 before etcd 3.6, which does not
+    /// report it.
     pub quota: i64,
 }
 
-/// Makes the users and roles for `leader` and `nodes` (names of machines) and switches
-/// authentication on. Level-triggered: what is there already is left alone, what a node's role has
-/// too much is taken away, so it may run again at any time, with the leader's certificate.
+/// Creates the users and roles for `leader` and `nodes` (names of machines) and enables
+/// authentication. Level-triggered: existing users and roles stay, and excess permissions of a
+/// node's role are revoked. So it may run again at any time, with the leader's certificate.
 ///
 /// # Errors
-/// [`StoreError::Invalid`] for a name that is not a machine's; what etcd answers.
+/// [`StoreError::Invalid`] for a name that is not a machine's; errors of etcd.
 pub async fn bootstrap_auth(
     store: &EtcdStore,
     leader: &str,
@@ -103,7 +104,7 @@ pub async fn bootstrap_auth(
         .await
 }
 
-/// Makes the etcd user of a machine that may lead.
+/// Creates the etcd user of a machine that may lead.
 ///
 /// # Errors
 /// As [`bootstrap_auth`].
@@ -112,7 +113,7 @@ pub async fn add_leader_user(store: &EtcdStore, node: &str) -> Result<(), StoreE
     ensure_user(store, &leader_user(node), ROOT).await
 }
 
-/// Makes the etcd user and the role of a machine.
+/// Creates the etcd user and the role of a machine.
 ///
 /// # Errors
 /// As [`bootstrap_auth`].
@@ -124,7 +125,7 @@ pub async fn add_node_user(store: &EtcdStore, node: &str) -> Result<(), StoreErr
     ensure_user(store, &user, &user).await
 }
 
-/// Takes a machine's users and role away; fine if they are gone.
+/// Removes a machine's users and role; no error if they do not exist.
 ///
 /// # Errors
 /// As [`bootstrap_auth`].
@@ -150,7 +151,7 @@ pub async fn remove_node_user(store: &EtcdStore, node: &str) -> Result<(), Store
 /// The members of the cluster.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn member_list(store: &EtcdStore) -> Result<Vec<EtcdMember>, StoreError> {
     let answer = store
         .call(true, |client| async move {
@@ -170,7 +171,7 @@ pub async fn member_list(store: &EtcdStore) -> Result<Vec<EtcdMember>, StoreErro
 /// State of the member that answers.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn status(store: &EtcdStore) -> Result<EtcdStatus, StoreError> {
     let answer = store
         .call(true, |client| async move {
@@ -190,11 +191,11 @@ pub async fn status(store: &EtcdStore) -> Result<EtcdStatus, StoreError> {
     })
 }
 
-/// Adds a member without a vote, which is to be reached at this URL by the others. Fine if it is
-/// there: etcd takes one learner at a time, and the leader adds none before.
+/// Adds a member without a vote, with this URL for the other members. No error if it exists: etcd
+/// allows one learner at a time, and the leader adds none before.
 ///
 /// # Errors
-/// What etcd answers; [`StoreError::Unavailable`] too while a member is not connected to the rest.
+/// Errors of etcd; also [`StoreError::Unavailable`] while a member is not connected to the others.
 pub async fn add_learner(store: &EtcdStore, peer_url: &str) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {
@@ -210,16 +211,16 @@ pub async fn add_learner(store: &EtcdStore, peer_url: &str) -> Result<(), StoreE
         .await
 }
 
-/// Gives a member its vote. The store must be connected to the member that leads raft: where
-/// authentication is on, another one passes the call on without its user, and it fails (etcd issue
-/// 20757; mended in 3.6).
+/// Gives a member its vote. The store must be connected to the member that leads raft: with
+/// authentication, another member forwards the call without its user, and it fails (etcd issue
+/// 20757; fixed in 3.6).
 ///
-/// etcd 3.5.1 to 3.5.19 keep the vote in one of their two stores alone, not in the one that 3.6 reads
-/// (issue 19557). 3.5 itself goes by the right one; 3.5.20 and newer, and 3.6.0, bring them together
-/// when they start.
+/// etcd 3.5.1 to 3.5.19 store the vote in only one of their two stores, and not in the one that 3.6
+/// reads (issue 19557). etcd 3.5 itself uses the correct one; 3.5.20 and newer, and 3.6.0,
+/// reconcile them at their start.
 ///
 /// # Errors
-/// What etcd answers: [`StoreError::Invalid`] while it has not caught up.
+/// Errors of etcd: [`StoreError::Invalid`] while the member has not caught up.
 pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {
@@ -228,14 +229,14 @@ pub async fn promote_member(store: &EtcdStore, id: u64) -> Result<(), StoreError
         .await
 }
 
-/// Takes a member out. Fine if it is gone.
+/// Removes a member. No error if it does not exist.
 ///
-/// A member that was taken out long ago may show again after the step to 3.6, where 3.5.26 was not
-/// run before (issue 20967): it answers under no address of its own, and is taken out once more
-/// ([`kat_plan::lost_members`]).
+/// A member that was removed long ago may reappear after an upgrade to 3.6, if 3.5.26 was not run
+/// before (issue 20967). It answers at no address of its own, and is removed again
+/// (`kat_plan::lost_members`).
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn remove_member(store: &EtcdStore, id: u64) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {
@@ -247,10 +248,11 @@ pub async fn remove_member(store: &EtcdStore, id: u64) -> Result<(), StoreError>
         .await
 }
 
-/// Lets another member lead raft. The store must be connected to the member that leads it now.
+/// Moves the leadership of raft to another member. The store must be connected to the present
+/// leader.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn move_raft_leader(store: &EtcdStore, to: u64) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {
@@ -259,10 +261,10 @@ pub async fn move_raft_leader(store: &EtcdStore, to: u64) -> Result<(), StoreErr
         .await
 }
 
-/// Takes away the user of a machine that may lead no more. Fine if it is gone.
+/// Removes the user of a machine that may no longer lead. No error if it does not exist.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn remove_leader_user(store: &EtcdStore, node: &str) -> Result<(), StoreError> {
     check(node)?;
     let user = leader_user(node);
@@ -274,11 +276,11 @@ pub async fn remove_leader_user(store: &EtcdStore, node: &str) -> Result<(), Sto
         .await
 }
 
-/// Makes the users of these machines that may lead, where they are missing, and takes away those of
-/// all others.
+/// Creates the missing users of these machines that may lead, and removes those of all other
+/// machines.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn set_leader_users(
     store: &EtcdStore,
     nodes: &BTreeSet<String>,
@@ -292,10 +294,10 @@ pub async fn set_leader_users(
     Ok(())
 }
 
-/// Machines with a user that may lead.
+/// Machines that have a user that may lead.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn leader_users(store: &EtcdStore) -> Result<BTreeSet<String>, StoreError> {
     let users = store
         .call(true, |client| async move {
@@ -370,7 +372,7 @@ async fn ensure_user(store: &EtcdStore, user: &str, role: &str) -> Result<(), St
         .await
 }
 
-/// Makes a role read these prefixes and nothing else.
+/// Gives a role read access to these prefixes and nothing else.
 async fn ensure_permissions(
     store: &EtcdStore,
     role: &str,

@@ -1,8 +1,8 @@
-//! One connection for each endpoint, and which of them is used.
+//! One connection for each endpoint, and the selection of the one in use.
 //!
-//! The client library can spread calls over endpoints by itself, but it goes on sending some of
-//! them to a dead one. So each endpoint has a client of its own here, one of them is in use, and
-//! whoever gets no answer from it moves everybody on to the next.
+//! The client library can spread calls over endpoints, but it continues to send some of them to a
+//! dead one. So each endpoint has a client of its own here, and one of them is in use. A call that
+//! gets no answer from it switches all callers to the next.
 
 use std::{
     sync::{
@@ -19,22 +19,22 @@ use tokio::time::Instant;
 use super::EtcdOptions;
 use crate::StoreError;
 
-/// A call that was given up after this long says something about its endpoint.
+/// A call that was dropped after this long counts as a failure of its endpoint.
 const SUSPICIOUS: Duration = Duration::from_millis(500);
 
-/// Pause before the machine's own endpoint is tried again.
+/// Pause before this machine's own endpoint is retried.
 const HOME_AFTER: Duration = Duration::from_secs(5);
 
 /// The clients, in the order of their endpoints.
 pub(super) struct Connections {
     clients: Vec<Client>,
     current: AtomicUsize,
-    /// When the first one failed last, where it is to be preferred.
+    /// When the first endpoint last failed; only if it is preferred.
     left: Option<Mutex<Instant>>,
 }
 
 impl Connections {
-    /// Prepares a client for each endpoint; none of them need answer.
+    /// Prepares a client for each endpoint; none of the endpoints needs to answer.
     pub(super) async fn open(options: &EtcdOptions) -> Result<Self, StoreError> {
         let connect = connect_options(options);
         let mut clients = Vec::new();
@@ -56,7 +56,7 @@ impl Connections {
         })
     }
 
-    /// How many endpoints there are.
+    /// Number of endpoints.
     pub(super) fn count(&self) -> usize {
         self.clients.len()
     }
@@ -75,7 +75,7 @@ impl Connections {
         Some((client, attempt))
     }
 
-    /// Goes back to the machine's own endpoint, some time after it failed.
+    /// Switches back to this machine's own endpoint, some time after it failed.
     fn come_home(&self) {
         let Some(left) = &self.left else { return };
         if self.current.load(Ordering::Relaxed) == 0 {
@@ -88,7 +88,7 @@ impl Connections {
         }
     }
 
-    /// Moves on to the next endpoint, unless somebody did already.
+    /// Switches to the next endpoint, unless another call has done so.
     fn leave(&self, index: usize) {
         if let Some(left) = self.left.as_ref().filter(|_| index == 0) {
             *left.lock() = Instant::now();
@@ -100,8 +100,8 @@ impl Connections {
     }
 }
 
-/// One call on one endpoint. Dropped without an answer after a while, it leaves the endpoint: the
-/// caller's patience may be shorter than the call's.
+/// One call on one endpoint. If it is dropped without an answer after a while, it switches to the
+/// next endpoint, since the caller's time limit may be shorter than the call's.
 pub(super) struct Attempt {
     connections: Arc<Connections>,
     index: usize,
@@ -110,12 +110,12 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// The endpoint answered, with whatever.
+    /// Called when the endpoint answered, with any result.
     pub(super) fn answered(mut self) {
         self.answered = true;
     }
 
-    /// The endpoint can't serve; the next attempt is made with another one.
+    /// Called when the endpoint can't serve; the next attempt uses another one.
     pub(super) fn failed(mut self) {
         self.answered = true;
         self.connections.leave(self.index);
@@ -132,8 +132,8 @@ impl Drop for Attempt {
 
 fn connect_options(options: &EtcdOptions) -> ConnectOptions {
     let second = Duration::from_secs(1);
-    // Without the HTTP/2 keepalive a watch on a frozen server hangs for ever. No time limit for
-    // the whole connection: it would cut watches.
+    // Without the HTTP/2 keepalive a watch on a frozen server hangs forever. There is no time limit
+    // for the whole connection, since that would end watches.
     let connect = ConnectOptions::new()
         .with_connect_timeout(2 * second)
         .with_keep_alive(2 * second, 2 * second)

@@ -1,4 +1,4 @@
-//! What etcd's errors mean.
+//! Classification of etcd's errors.
 
 use std::{error::Error as _, io};
 
@@ -6,21 +6,21 @@ use etcd_client::{Error as ClientError, ResponseHeader};
 
 use crate::StoreError;
 
-/// What may be done about an error.
+/// How a call may proceed after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Users or roles changed while the call was under way; it was refused.
+    /// Users or roles changed during the call, and etcd refused it.
     AuthChanged,
-    /// The connection was never made, or the member refused for want of a raft leader: nothing was
-    /// proposed.
+    /// The connection was never made, or the member refused the call for lack of a raft leader:
+    /// nothing was proposed.
     NeverSent,
-    /// etcd could not serve, and what became of the call is unknown.
+    /// etcd could not serve the call, and its outcome is unknown.
     Unavailable,
-    /// The answer will be the same again.
+    /// A retry will have the same result.
     Final,
 }
 
-/// gRPC's status codes, as far as they are told apart here.
+/// The gRPC status codes that are distinguished here.
 mod code {
     pub(super) const INVALID_ARGUMENT: i32 = 3;
     pub(super) const NOT_FOUND: i32 = 5;
@@ -32,12 +32,12 @@ mod code {
     pub(super) const UNAUTHENTICATED: i32 = 16;
 }
 
-/// Judges an error.
+/// Classifies an error.
 pub(super) fn verdict(failure: &ClientError) -> Verdict {
     match failure {
         ClientError::GRpcStatus(status) => {
-            // The call's user was looked up before, and the roles may be others now: etcd refuses it
-            // before it does anything, so that it may be made again, writes too (etcd's
+            // The roles may have changed since the call's user was looked up. etcd refuses the call
+            // before it does anything, so it may be retried, also if it writes (etcd's
             // ErrAuthOldRevision).
             if status.message().contains("revision of auth store is old") {
                 return Verdict::AuthChanged;
@@ -76,8 +76,9 @@ pub(super) fn verdict(failure: &ClientError) -> Verdict {
     }
 }
 
-/// Whether the cause is a connection that could not be made. A refused one shows by its kind; one
-/// that timed out only by the connector's words, because a lost connection has the same kind.
+/// Whether the cause is a connection that could not be made. A refused connection has its own kind;
+/// one that timed out is only known by the connector's message, because a lost connection has the
+/// same kind.
 fn never_connected(mut cause: Option<&(dyn std::error::Error + 'static)>) -> bool {
     while let Some(error) = cause {
         if error.to_string().starts_with("tcp connect error") {
@@ -96,7 +97,7 @@ fn never_connected(mut cause: Option<&(dyn std::error::Error + 'static)>) -> boo
     false
 }
 
-/// The error for callers; `revision` is the one that was asked for, for [`StoreError::Compacted`].
+/// The error for callers; `revision` is the requested one, for [`StoreError::Compacted`].
 pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
     let ClientError::GRpcStatus(status) = failure else {
         return match verdict(failure) {
@@ -111,8 +112,8 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
     if message.contains("has been compacted") {
         return StoreError::Compacted(revision);
     }
-    // A certificate without a usable common name is refused with the first two, and who may not have
-    // a snapshot with the last: without a code that says so.
+    // Without a specific code, a certificate without a usable common name is refused with the first
+    // two messages, and a user without the right to snapshots with the last.
     let refusals = [
         "user name is empty",
         "user name not found",
@@ -130,12 +131,12 @@ pub(super) fn store_error(failure: &ClientError, revision: i64) -> StoreError {
     }
 }
 
-/// etcd's file has reached its quota: the alarm NOSPACE is raised, and nothing was written.
+/// Whether etcd's file has reached its quota: the alarm NOSPACE is raised, and nothing was written.
 fn is_full(message: &str) -> bool {
     message.contains("database space exceeded")
 }
 
-/// "transport error" alone helps nobody: the causes say what happened.
+/// A message with its causes, since "transport error" alone does not say what happened.
 fn with_causes(message: &str, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
     let mut text = message.to_owned();
     while let Some(error) = cause {
@@ -149,12 +150,12 @@ fn with_causes(message: &str, mut cause: Option<&(dyn std::error::Error + 'stati
     text
 }
 
-/// Whether the lease that was named does not exist.
+/// Whether the lease does not exist.
 pub(super) fn is_lease_gone(failure: &ClientError) -> bool {
     message(failure).contains("requested lease not found")
 }
 
-/// Whether an answer was larger than this client accepts.
+/// Whether the answer was larger than this client accepts.
 pub(super) fn is_too_large(failure: &ClientError) -> bool {
     message(failure).contains("message length too large")
 }

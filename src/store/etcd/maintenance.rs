@@ -1,20 +1,20 @@
-//! etcd's upkeep: alarms, the history, the members' files. All of it needs etcd's root role.
+//! Maintenance of etcd: alarms, compaction, defragmentation. All calls need etcd's root role.
 
 use etcd_client::{AlarmAction, AlarmOptions, AlarmType, CompactionOptions};
 
 use super::{EtcdStore, error};
 use crate::StoreError;
 
-/// An alarm that a member raised. All members keep to it until it is taken back.
+/// An alarm that a member raised. It applies to all members until it is disarmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EtcdAlarm {
-    /// etcd's id of the member.
+    /// etcd's member id.
     pub member: u64,
-    /// What it says.
+    /// Kind of the alarm.
     pub kind: EtcdAlarmKind,
 }
 
-/// What an alarm says.
+/// Kind of an alarm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EtcdAlarmKind {
     /// The member's file has reached the quota: etcd takes reads and deletions only.
@@ -23,11 +23,11 @@ pub enum EtcdAlarmKind {
     Corrupt,
 }
 
-/// The alarms that are raised. Each call is an entry of raft's log, so it is for when a member's
-/// status speaks of one ([`speaks_of_alarms`]).
+/// The raised alarms. Each call is an entry of raft's log, so callers use it only if a member's
+/// status reports an alarm ([`speaks_of_alarms`]).
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn alarms(store: &EtcdStore) -> Result<Vec<EtcdAlarm>, StoreError> {
     let answer = store
         .call(true, |client| async move {
@@ -51,16 +51,16 @@ pub async fn alarms(store: &EtcdStore) -> Result<Vec<EtcdAlarm>, StoreError> {
     Ok(known.collect())
 }
 
-/// Whether an error in a member's status is an alarm; `memberID:N alarm:NOSPACE`, in words that
-/// differ between versions.
+/// Whether an error in a member's status is an alarm, `memberID:N alarm:NOSPACE`; the text differs
+/// between versions.
 pub fn speaks_of_alarms(errors: &[String]) -> bool {
     errors.iter().any(|error| error.contains("alarm"))
 }
 
-/// Takes a member's alarm NOSPACE back. Fine if there is none.
+/// Disarms a member's alarm NOSPACE. No error if there is none.
 ///
 /// # Errors
-/// What etcd answers.
+/// Errors of etcd.
 pub async fn disarm(store: &EtcdStore, member: u64) -> Result<(), StoreError> {
     store
         .call(true, |client| async move {
@@ -75,12 +75,12 @@ pub async fn disarm(store: &EtcdStore, member: u64) -> Result<(), StoreError> {
         .await
 }
 
-/// Cuts the history before `revision` and waits until what it freed can be used. Fine if it is cut
-/// already.
+/// Compacts the history before `revision`, and waits until the freed space can be used. No error if
+/// it is compacted already.
 ///
 /// # Errors
-/// What etcd answers; [`StoreError::Unavailable`] too when it takes longer than the store's calls
-/// may. It goes on then.
+/// Errors of etcd; also [`StoreError::Unavailable`] if it takes longer than the store's call
+/// timeout. The compaction continues then.
 pub async fn compact(store: &EtcdStore, revision: i64) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {
@@ -94,11 +94,11 @@ pub async fn compact(store: &EtcdStore, revision: i64) -> Result<(), StoreError>
         .await
 }
 
-/// Makes the file of the member that answers smaller. It serves nobody meanwhile.
+/// Defragments the file of the member that answers. The member serves nobody meanwhile.
 ///
 /// # Errors
-/// What etcd answers; [`StoreError::Unavailable`] too when it takes longer than the store's calls
-/// may. It goes on then.
+/// Errors of etcd; also [`StoreError::Unavailable`] if it takes longer than the store's call
+/// timeout. The defragmentation continues then.
 pub async fn defragment(store: &EtcdStore) -> Result<(), StoreError> {
     store
         .call(false, |client| async move {

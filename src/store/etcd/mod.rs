@@ -1,10 +1,10 @@
 //! The [`StateStore`] on etcd (3.4 or newer), with TLS and authentication by the common name of
 //! the client's certificate.
 //!
-//! Every call ends within [`EtcdOptions::call_timeout`]. A call is tried again inside only where
-//! that can't change its meaning: reads, refusals because users or roles were just changed
-//! ("revision of auth store is old"), and what never reached a member that could take it. A write
-//! whose outcome is unknown is reported as [`StoreError::Unavailable`].
+//! Every call ends within [`EtcdOptions::call_timeout`]. A call is only retried internally if that
+//! can't change its meaning: reads, refusals because users or roles were just changed ("revision of
+//! auth store is old"), and calls that never reached a member that could take them. A write whose
+//! outcome is unknown is reported as [`StoreError::Unavailable`].
 
 pub mod admin;
 mod connections;
@@ -34,26 +34,26 @@ use kat_types::{
     transaction::{Compare, KeyValue, Operation},
 };
 
-/// How long a call that may be repeated waits for one of several endpoints.
+/// Longest wait of a repeatable call for one of several endpoints.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How etcd is reached.
+/// Settings of the connection to etcd.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
     /// Client URLs, `https://address:port` (or `http://` without TLS, in tests). The first one is
     /// used until it does not answer; a quorum member names its own etcd first.
     pub endpoints: Vec<String>,
-    /// Keys and certificates; none for plain connections.
+    /// Keys and certificates; `None` for connections without TLS.
     pub tls: Option<EtcdTls>,
-    /// Longest time that one call takes, with its repetitions.
+    /// Time limit of one call, including its retries.
     pub call_timeout: Duration,
-    /// The first endpoint is this machine's own: it is tried again some time after it failed, since
+    /// The first endpoint is this machine's own: it is retried some time after it failed, since
     /// that costs little.
     pub prefer_first: bool,
 }
 
 impl EtcdOptions {
-    /// Calls that take at most 5 s.
+    /// Settings with a time limit of 5 s for a call.
     pub fn new(endpoints: Vec<String>, tls: Option<EtcdTls>) -> Self {
         Self {
             endpoints,
@@ -85,12 +85,12 @@ impl std::fmt::Debug for EtcdTls {
     }
 }
 
-/// What [`EtcdStore::health`] saw.
+/// Result of [`EtcdStore::health`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdHealth {
     /// Revision of the store.
     pub revision: i64,
-    /// How long the answer took.
+    /// Time until the answer.
     pub latency: Duration,
 }
 
@@ -102,7 +102,7 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Prepares the connections. etcd need not answer yet: [`Self::health`] tells whether it does.
+    /// Prepares the connections. etcd need not answer yet; [`Self::health`] checks whether it does.
     ///
     /// # Errors
     /// [`StoreError::Invalid`] for endpoints, keys or certificates that can't be used.
@@ -114,8 +114,8 @@ impl EtcdStore {
         })
     }
 
-    /// Uses new connections from now on, for this store and its clones: other endpoints, or a
-    /// renewed certificate. Calls and watches under way end on the old ones.
+    /// Uses new connections from now on, for this store and its clones, with other endpoints or a
+    /// renewed certificate. Open calls and watches end on the old connections.
     ///
     /// # Errors
     /// As [`Self::connect`]; the old connections stay in use then.
@@ -138,8 +138,8 @@ impl EtcdStore {
         })
     }
 
-    /// Makes one call, within its time and its repetitions. `repeatable` calls are also repeated
-    /// when etcd could not serve, or not in time, where there is another endpoint.
+    /// Makes one call within its time limit, with retries. A `repeatable` call is also retried on
+    /// another endpoint, if there is one, when etcd could not serve it, or not in time.
     async fn call<T, Work>(
         &self,
         repeatable: bool,
@@ -288,7 +288,7 @@ impl StateStore for EtcdStore {
 impl Leases for EtcdStore {
     async fn grant(&self, ttl: Duration) -> Result<Lease, StoreError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX);
-        // A lease that was granted twice because an answer was lost runs out by itself.
+        // If an answer was lost, the lease may be granted twice; the first one expires by itself.
         let answer = self
             .call(true, |client| async move {
                 client.lease_client().grant(seconds, None).await
@@ -305,13 +305,13 @@ impl Leases for EtcdStore {
     }
 
     async fn renew(&self, lease: i64) -> Result<bool, StoreError> {
-        // One stream for each renewal: an expired lease then shows as an error of its own, and a
-        // broken stream needs no care.
+        // One stream for each renewal: an expired lease then has an error of its own, and a broken
+        // stream needs no handling.
         let renewed = self
             .call(true, |client| async move {
                 match client.lease_client().keep_alive(lease).await {
                     Ok(_) => Ok(true),
-                    // The client's word for an answer with a time to live of 0.
+                    // The client's error for an answer with a time to live of 0.
                     Err(ClientError::LeaseKeepAliveError(_)) => Ok(false),
                     Err(failure) if error::is_lease_gone(&failure) => Ok(false),
                     Err(failure) => Err(failure),
@@ -333,7 +333,8 @@ impl Leases for EtcdStore {
     }
 
     async fn create_leased(&self, key: &str, value: &str, lease: i64) -> Result<i64, StoreError> {
-        // Repeatable: the condition makes the second attempt find what the first one wrote.
+        // Repeatable: with this condition the second attempt finds the key that the first one
+        // wrote.
         let absent = etcd_client::Compare::create_revision(key, CompareOp::Equal, 0);
         let put = TxnOp::put(key, value, Some(PutOptions::new().with_lease(lease)));
         let created = self

@@ -6,13 +6,14 @@ use super::{EtcdStore, error};
 use crate::{Listing, StoreError};
 use kat_types::transaction::KeyValue;
 
-/// Largest answer that is accepted. A page aims at [`PAGE_BYTES`]; one value is at most 1.5 MiB.
+/// Maximum bytes of an accepted answer. A page aims at [`PAGE_BYTES`]; one value is at most 1.5
+/// MiB.
 const MOST_BYTES: usize = 16 << 20;
-/// What a page aims at.
+/// Bytes that a page aims at.
 const PAGE_BYTES: usize = 2 << 20;
 /// Keys of the first page.
 const FIRST_PAGE: i64 = 256;
-/// Most keys of a page.
+/// Maximum number of keys of a page.
 const MOST_KEYS: i64 = 8192;
 
 impl EtcdStore {
@@ -39,7 +40,7 @@ impl EtcdStore {
         loop {
             let start = match listing.items.last() {
                 Some(last) => [last.key.as_bytes(), &[0]].concat(),
-                // etcd has no empty keys: the lowest one stands for them.
+                // etcd has no empty keys: the lowest key replaces an empty prefix.
                 None if prefix.is_empty() => vec![0],
                 None => prefix.as_bytes().to_vec(),
             };
@@ -65,7 +66,7 @@ impl EtcdStore {
         }
     }
 
-    /// One page; none if it is too large to be accepted.
+    /// Reads one page; `None` if the page is too large to be accepted.
     async fn read_page(
         &self,
         prefix: &str,
@@ -101,13 +102,14 @@ impl EtcdStore {
     }
 }
 
-/// Keys of the next page, from what the last one held.
+/// Number of keys of the next page, from the keys and bytes of the last one.
 fn next_limit(keys: usize, bytes: usize) -> i64 {
     let next = keys.saturating_mul(PAGE_BYTES) / bytes.max(1);
     i64::try_from(next).unwrap_or(MOST_KEYS).clamp(1, MOST_KEYS)
 }
 
-/// The first key after all that have the prefix, as etcd counts ranges; `\0` means no end.
+/// The end of etcd's range for a prefix: the first key after all keys with the prefix; `\0` means
+/// no end.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     while let Some(last) = end.pop() {

@@ -1,4 +1,4 @@
-//! A copy of all that a member holds, as `etcdutl snapshot restore` takes it.
+//! A snapshot of a member's data, in the form that `etcdutl snapshot restore` reads.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::StoreError;
 
 /// Longest wait for the next piece.
 const PIECE_LIMIT: Duration = Duration::from_secs(20);
-/// Bytes of the hash with which the stream ends.
+/// Bytes of the hash at the end of the stream.
 const HASH: usize = 32;
-/// The database's file is whole sectors.
+/// The database file consists of whole sectors of this size.
 const SECTOR: u64 = 512;
 
-/// Streams the snapshot of the member that answers into `pieces`, with the hash at its end, which is
-/// checked here. Gives back how many bytes that were. What was received before an error is to be
-/// thrown away.
+/// Streams the snapshot of the member that answers into `pieces`, including the hash at its end,
+/// which is checked here. Returns the number of bytes. On an error the caller has to discard
+/// everything received.
 ///
 /// # Errors
-/// [`StoreError::Unavailable`] when the stream breaks off or its hash does not fit, or nobody takes
-/// the pieces; else what etcd answers. It wants etcd's root role.
+/// [`StoreError::Unavailable`] if the stream breaks off, its hash does not match, or the receiver
+/// is gone; else the error of etcd. Needs etcd's root role.
 pub async fn snapshot(
     store: &EtcdStore,
     pieces: &mpsc::Sender<Vec<u8>>,

@@ -1,11 +1,15 @@
 //! Watches.
 //!
-//! etcd's traps, all met here: a watch from a compacted revision is created, then cancelled with
-//! an empty reason, then silent; a refused one is created and cancelled in one message; the
-//! revision in an answer's header may be ahead of its events, so it counts only in a progress
-//! note. Fragments are not asked for: the client does not say which message ends a revision, and
-//! the changes of a revision must not be split. A message beyond [`MOST_BYTES`] ends the watch
-//! instead, and the caller lists.
+//! Properties of etcd's watches that this handles:
+//!
+//! - A watch from a compacted revision is created, then cancelled with an empty reason, then
+//!   silent.
+//! - A refused watch is created and cancelled in one message.
+//! - The revision in an answer's header may be ahead of its events, so it only counts in a progress
+//!   notification.
+//! - Fragments are not requested: the client does not report which message ends a revision, and the
+//!   changes of a revision must not be split. A message larger than [`MOST_BYTES`] ends the watch
+//!   instead, and the caller lists again.
 
 use std::collections::VecDeque;
 
@@ -15,7 +19,7 @@ use futures_util::stream;
 use super::{EtcdStore, error, read};
 use crate::{StoreError, WatchBatch, WatchEvent, WatchStream};
 
-/// Largest message of a watch.
+/// Maximum bytes of a watch's message.
 const MOST_BYTES: usize = 64 << 20;
 
 struct Watcher {
@@ -25,7 +29,7 @@ struct Watcher {
     ended: bool,
 }
 
-/// Opens a watch; it is known to etcd when this returns.
+/// Opens a watch; etcd has created it when this returns.
 pub(super) async fn open(
     store: &EtcdStore,
     prefix: &str,
@@ -89,7 +93,7 @@ impl Watcher {
         }
     }
 
-    /// A stream that broke can be opened again, whatever broke it.
+    /// Converts an error of the stream. A broken stream can always be opened again.
     fn failed(&self, failure: &etcd_client::Error) -> StoreError {
         match error::store_error(failure, self.from_revision) {
             StoreError::Invalid(message) => StoreError::Unavailable(message),
@@ -97,7 +101,7 @@ impl Watcher {
         }
     }
 
-    /// Takes one message apart.
+    /// Processes one message.
     fn take(&mut self, message: Option<WatchResponse>) -> Result<(), StoreError> {
         let message =
             message.ok_or_else(|| StoreError::Unavailable("etcd ended the watch".into()))?;
@@ -130,7 +134,7 @@ impl Watcher {
     }
 }
 
-/// Events grouped by the revision that made them.
+/// Groups events by their revision.
 fn batches(events: &[Event]) -> Result<Vec<WatchBatch>, StoreError> {
     let mut batches: Vec<WatchBatch> = Vec::new();
     for event in events {

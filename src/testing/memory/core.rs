@@ -1,4 +1,4 @@
-//! The state of a [`super::MemoryStore`]: a store with etcd's rules, and nothing that waits.
+//! The state of a [`super::MemoryStore`]: a store with etcd's rules, without waits.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use kat_store::{Committed, Listing, StoreError, WatchBatch, WatchEvent};
 use kat_types::transaction::{Compare, KeyValue, Operation};
 
-/// A lease and when it runs out.
+/// A lease and its deadline.
 #[derive(Debug)]
 pub(super) struct LeaseRecord {
     pub(super) ttl: Duration,
@@ -24,7 +24,7 @@ pub(super) struct Core {
     entries: BTreeMap<String, KeyValue>,
     /// Every revision since the compaction, oldest first.
     history: VecDeque<WatchBatch>,
-    /// Watches from below this are refused.
+    /// Watches from a revision below this one are refused.
     compacted: i64,
     pub(super) leases: BTreeMap<i64, LeaseRecord>,
     /// The lease of each key that has one.
@@ -64,7 +64,7 @@ impl Core {
             .take_while(move |(key, _)| key.starts_with(prefix))
     }
 
-    /// Applies a transaction that [`kat_store::limits::check`] let through.
+    /// Applies a transaction that has passed [`kat_store::limits::check`].
     pub(super) fn transact(
         &mut self,
         conditions: &[Compare],
@@ -91,7 +91,7 @@ impl Core {
         }
     }
 
-    /// Creates a key with a lease unless it exists; its create revision.
+    /// Creates a key with a lease unless it exists; returns its create revision.
     pub(super) fn create_leased(
         &mut self,
         key: &str,
@@ -109,7 +109,7 @@ impl Core {
         Ok(self.revision)
     }
 
-    /// Writes at the next revision; the revision stays if nothing changes.
+    /// Writes at the next revision; if nothing changes, the revision stays.
     fn write(&mut self, operations: &[Operation], lease: Option<i64>) {
         let revision = self.revision + 1;
         let mut events = Vec::new();
@@ -158,7 +158,7 @@ impl Core {
         }
     }
 
-    /// The next revision from `from` on that touches the prefix.
+    /// The next revision from `from` on that changes a key with the prefix.
     pub(super) fn next_batch(
         &self,
         prefix: &str,
@@ -183,7 +183,7 @@ impl Core {
         Ok(found)
     }
 
-    /// Forgets the history below `revision`.
+    /// Compacts the history below `revision`.
     pub(super) fn compact(&mut self, revision: i64) -> Result<(), StoreError> {
         if revision > self.revision {
             return Err(StoreError::Invalid(format!(
@@ -209,7 +209,7 @@ impl Core {
         self.next_lease
     }
 
-    /// Renews a lease; false if it is gone.
+    /// Renews a lease; returns false if it does not exist.
     pub(super) fn renew(&mut self, lease: i64) -> bool {
         let record = self.leases.get_mut(&lease);
         record.is_some_and(|record| {
@@ -226,7 +226,7 @@ impl Core {
         }
     }
 
-    /// Ends a lease and deletes its keys at one revision.
+    /// Revokes a lease and deletes its keys at one revision.
     pub(super) fn revoke(&mut self, lease: i64) {
         self.leases.remove(&lease);
         let deletes: Vec<_> = self

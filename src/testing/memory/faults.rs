@@ -1,4 +1,4 @@
-//! What can go wrong with a [`MemoryStore`], and for whom.
+//! Faults of a [`MemoryStore`], for each client.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use kat_store::StoreError;
 pub(super) struct Faults {
     pub(super) partitioned: bool,
     pub(super) delay: Duration,
-    /// Answers to the next successful writes that get lost.
+    /// Number of successful writes whose answers get lost.
     lose_answers: u32,
-    /// Calls that fail before they reach the store.
+    /// Number of calls that fail before they reach the store.
     refuse: u32,
-    /// Prefixes that this client may read, if it is not the leader's.
+    /// Prefixes that this client may read; `None` for the leader's client, which may do everything.
     readable: Option<Vec<String>>,
-    /// Watches that were opened in an earlier epoch end.
+    /// Watches of an earlier epoch end.
     pub(super) watch_epoch: u64,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) core: Core,
     pub(super) available: bool,
     clients: Vec<Faults>,
-    /// Stands in for a client that does not exist, which can't happen.
+    /// Used for a client that does not exist, which can't happen.
     nobody: Faults,
 }
 
@@ -49,7 +49,7 @@ impl State {
         self.clients.get_mut(client).unwrap_or(&mut self.nobody)
     }
 
-    /// Whether a call gets through, and may do what it wants.
+    /// Whether a call reaches the store and has the right to its access.
     pub(super) fn admit(&mut self, client: usize, access: &Access<'_>) -> Result<(), StoreError> {
         if !self.available {
             return Err(StoreError::Unavailable("connection refused".into()));
@@ -69,7 +69,7 @@ impl State {
         }
     }
 
-    /// Loses the answer to a write if that is asked for.
+    /// Loses the answer to a write if that was requested.
     pub(super) fn lose_answer(&mut self, client: usize) -> Result<(), StoreError> {
         let faults = self.client(client);
         if faults.lose_answers > 0 {
@@ -86,9 +86,9 @@ impl MemoryStore {
         self.shared.changed.notify_waiters();
     }
 
-    /// Takes the whole store down, or up again. While it is down every call and watch fails at
-    /// once and no lease runs out; when it is up again every lease has its full time, as after a
-    /// raft election.
+    /// Stops the whole store, or starts it again. While it is down every call and watch fails at
+    /// once and no lease expires; afterwards every lease has its full time, as after a raft
+    /// election.
     pub fn set_available(&self, available: bool) {
         self.fault(|state| {
             if available && !state.available {
@@ -98,13 +98,13 @@ impl MemoryStore {
         });
     }
 
-    /// The store is up.
+    /// Whether the store is up.
     pub fn is_available(&self) -> bool {
         self.shared.lock().available
     }
 
-    /// Cuts this client off, or heals it. Calls fail after [`super::CALL_TIMEOUT`] without taking
-    /// effect; watches go silent, and fail if it lasts for [`super::WATCH_TIMEOUT`].
+    /// Partitions this client, or ends the partition. Calls fail after [`super::CALL_TIMEOUT`]
+    /// without an effect; watches go silent, and fail after [`super::WATCH_TIMEOUT`].
     pub fn set_partitioned(&self, partitioned: bool) {
         self.fault(|state| state.client(self.client).partitioned = partitioned);
     }
@@ -114,29 +114,29 @@ impl MemoryStore {
         self.fault(|state| state.client(self.client).delay = delay);
     }
 
-    /// The next `count` writes of this client (lease calls too) take effect, but it is told that
-    /// the store was not reachable.
+    /// The next `count` writes of this client (lease calls too) take effect, but the client gets
+    /// the error that the store was not reachable.
     pub fn lose_answers(&self, count: u32) {
         self.fault(|state| state.client(self.client).lose_answers = count);
     }
 
-    /// The next `count` calls of this client fail without taking effect.
+    /// The next `count` calls of this client fail without an effect.
     pub fn refuse_calls(&self, count: u32) {
         self.fault(|state| state.client(self.client).refuse = count);
     }
 
-    /// Ends every watch that this client has open, with [`StoreError::Unavailable`].
+    /// Ends every open watch of this client with [`StoreError::Unavailable`].
     pub fn drop_watches(&self) {
         self.fault(|state| state.client(self.client).watch_epoch += 1);
     }
 
-    /// Lets this client read these prefixes and write nothing, as a node's etcd role does.
+    /// Restricts this client to reading these prefixes, as a node's etcd role does.
     pub fn restrict(&self, prefixes: &[&str]) {
         let prefixes = prefixes.iter().map(|prefix| (*prefix).to_owned()).collect();
         self.fault(|state| state.client(self.client).readable = Some(prefixes));
     }
 
-    /// Ends every lease at once, as if all had run out.
+    /// Revokes every lease at once, as if all had expired.
     pub fn expire_leases(&self) {
         self.fault(|state| {
             let leases: Vec<_> = state.core.leases.keys().copied().collect();

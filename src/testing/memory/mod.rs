@@ -1,10 +1,10 @@
 //! A [`StateStore`] in memory, with etcd's rules, for tests and simulations.
 //!
-//! All handles made from one [`MemoryStore`] share one state. Each handle from
-//! [`MemoryStore::client`] is a client of its own, which can be cut off, slowed down or lied to
-//! (see `faults`). Leases, time limits and delays use tokio's clock, so they run in virtual time
-//! where it is paused. It is not meant to hold a real cluster: nothing is written to disk, and the
-//! history grows until [`MemoryStore::compact`] is called.
+//! All handles of one [`MemoryStore`] share one state. Each handle from [`MemoryStore::client`] is
+//! a client of its own, which can be partitioned, delayed or given lost answers (see `faults`).
+//! Leases, time limits and delays use tokio's clock, so they run in virtual time if it is paused.
+//! It is not for a real cluster: nothing is written to disk, and the history grows until
+//! [`MemoryStore::compact`] is called.
 
 mod core;
 mod faults;
@@ -30,25 +30,25 @@ use kat_store::{
 };
 use kat_types::transaction::{Compare, KeyValue, Operation};
 
-/// How long a call of a client that is cut off waits for its answer, as [`kat_store::EtcdStore`] does.
+/// Time after which a call of a partitioned client fails, as in [`kat_store::EtcdStore`].
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a watch of a client that is cut off stays silent before it fails: HTTP/2 keepalive as
-/// [`kat_store::EtcdStore`] sets it.
+/// Time after which a watch of a partitioned client fails, as with the HTTP/2 keepalive of
+/// [`kat_store::EtcdStore`].
 pub const WATCH_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What all handles share.
+/// State shared by all handles.
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Told after every change of the state. It wakes in the order of the waits, so that the same run
-    /// goes the same way again.
+    /// Notified after every change of the state. It wakes waiters in the order of their waits, so
+    /// that the same run is reproducible.
     changed: Notify,
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic of another test task leaves the state whole: every change is one call.
+        // A panic of another test task leaves the state consistent: every change is one call.
         self.state.lock()
     }
 }
@@ -86,38 +86,38 @@ impl MemoryStore {
         }
     }
 
-    /// The store's revision, whatever faults this client has.
+    /// The store's revision, regardless of this client's faults.
     pub fn revision(&self) -> i64 {
         self.shared.lock().core.revision
     }
 
-    /// Everything with the prefix, whatever faults this client has: for a test's own checks.
+    /// All keys with the prefix, regardless of this client's faults: for a test's own checks.
     pub fn peek(&self, prefix: &str) -> Listing {
         self.shared.lock().core.list(prefix)
     }
 
-    /// Writes at once, whatever faults this client has: for a test's own changes.
+    /// Writes at once, regardless of this client's faults: for a test's own changes.
     pub fn write_now(&self, operations: &[Operation]) {
         self.shared.lock().core.transact(&[], operations);
         self.shared.changed.notify_waiters();
     }
 
-    /// Forgets the history below `revision`, as etcd's compaction does.
+    /// Compacts the history below `revision`, as etcd does.
     ///
     /// # Errors
-    /// [`StoreError::Invalid`] for a revision in the future, [`StoreError::Compacted`] for one
-    /// that is gone already.
+    /// [`StoreError::Invalid`] for a revision in the future, [`StoreError::Compacted`] for one that
+    /// is already compacted.
     pub fn compact(&self, revision: i64) -> Result<(), StoreError> {
         self.shared.lock().core.compact(revision)
     }
 
-    /// One call: waits as the client's faults say, applies, and perhaps loses the answer.
+    /// One call: waits according to the client's faults, applies, and may lose the answer.
     async fn call<T>(
         &self,
         access: Access<'_>,
         apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
     ) -> Result<T, StoreError> {
-        // A real call always lets others run.
+        // Like a real call, this lets other tasks run.
         tokio::task::yield_now().await;
         let delay = self.shared.lock().client(self.client).delay;
         if !delay.is_zero() {
@@ -140,7 +140,7 @@ impl MemoryStore {
         Ok(outcome)
     }
 
-    /// [`Self::call`] for what changes the store: wakes the watches, also when the answer is lost.
+    /// [`Self::call`] for changes of the store: wakes the watches, also when the answer is lost.
     async fn change<T>(
         &self,
         apply: impl FnOnce(&mut Core) -> Result<T, StoreError> + Send,
@@ -151,7 +151,7 @@ impl MemoryStore {
     }
 }
 
-/// What a call wants.
+/// The access that a call needs.
 #[derive(Debug, Clone, Copy)]
 enum Access<'a> {
     /// Read a key or a prefix.
@@ -237,7 +237,7 @@ impl Leases for MemoryStore {
     }
 }
 
-/// Ends a lease when it runs out. A store that is down counts no time.
+/// Revokes a lease when it expires. Time does not count while the store is down.
 async fn expire(shared: Weak<Shared>, lease: i64) {
     loop {
         let Some(shared) = shared.upgrade() else {
@@ -259,7 +259,7 @@ async fn expire(shared: Weak<Shared>, lease: i64) {
             (deadline, up)
         };
         if up {
-            // The store may end before its leases.
+            // The store may be dropped before its leases.
             drop(changed);
             drop(shared);
             sleep_until(deadline).await;

@@ -14,16 +14,16 @@ struct Watcher {
     next: i64,
     epoch: u64,
     ended: bool,
-    /// When silence becomes an error.
+    /// When a silent watch fails.
     silent_until: Option<Instant>,
 }
 
 enum Step {
     Batch(WatchBatch),
     Fail(StoreError),
-    /// Nothing yet.
+    /// No change yet.
     Wait,
-    /// This client is cut off.
+    /// The client is partitioned.
     Silent,
 }
 
@@ -51,7 +51,7 @@ impl Watcher {
     async fn next(&mut self) -> Result<WatchBatch, StoreError> {
         let shared = Arc::clone(&self.store.shared);
         loop {
-            // Before the look: what changes after it wakes this wait.
+            // Registered before the check: a change after it wakes this wait.
             let changed = shared.changed.notified();
             match self.step() {
                 Step::Batch(batch) => return Ok(batch),
@@ -96,7 +96,8 @@ impl Watcher {
                 Step::Batch(batch)
             }
             Ok(None) => {
-                // Caught up: a compaction of what did not concern this watch does not end it.
+                // Caught up: a compaction of revisions that did not concern this watch does not end
+                // it.
                 self.next = self.next.max(state.core.revision + 1);
                 Step::Wait
             }

@@ -1,5 +1,5 @@
-//! Words of a newer version: readers of what is stored and sent take one that they do not know for
-//! the one that does the least harm (ARCHITECTURE.md, invariant 10). What users write stays strict.
+//! Words of a newer version: in stored and received objects, an unknown word is read as the known
+//! one that does the least harm (ARCHITECTURE.md, invariant 10). Users' files are read strictly.
 
 use serde::{
     Deserialize, Deserializer,
@@ -13,7 +13,7 @@ use crate::resource::{ReclaimPolicy, TaintEffect};
 
 /// A set of words that may grow.
 pub trait Words: DeserializeOwned {
-    /// What a word that is not known is taken for.
+    /// The value of an unknown word.
     const NEWER: Self;
 }
 
@@ -21,17 +21,17 @@ impl Words for InstancePhase {
     const NEWER: Self = Self::Unknown;
 }
 
-/// The data is kept.
+/// An unknown policy keeps the data.
 impl Words for ReclaimPolicy {
     const NEWER: Self = Self::Retain;
 }
 
-/// It does not count as healthy, and is no reason to replace the instance.
+/// Unknown health does not count as healthy, and is no reason to replace the instance.
 impl Words for Health {
     const NEWER: Self = Self::PendingCheck;
 }
 
-/// Nothing is placed there, and it does not count as lost.
+/// On a machine of unknown phase nothing is placed, and it does not count as lost.
 impl Words for NodePhase {
     const NEWER: Self = Self::Joining;
 }
@@ -40,17 +40,17 @@ impl Words for WorkloadPhase {
     const NEWER: Self = Self::Progressing;
 }
 
-/// Somebody may need it.
+/// A volume of unknown phase may be in use.
 impl Words for VolumePhase {
     const NEWER: Self = Self::Bound;
 }
 
-/// Something becomes of it.
+/// An unknown action changes the instance.
 impl Words for InstanceAction {
     const NEWER: Self = Self::Restart;
 }
 
-/// A taint keeps something away, whatever else it does.
+/// An unknown effect keeps workloads off.
 impl Words for TaintEffect {
     const NEWER: Self = Self::NoSchedule;
 }
@@ -63,16 +63,16 @@ fn known<T: DeserializeOwned>(text: &str) -> Option<T> {
 /// For `deserialize_with`: one word.
 ///
 /// # Errors
-/// For what is no text.
+/// If the value is not a text.
 pub fn word<'de, D: Deserializer<'de>, T: Words>(deserializer: D) -> Result<T, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(known(&text).unwrap_or(T::NEWER))
 }
 
-/// For `deserialize_with`: roles; those that are not known are left out.
+/// For `deserialize_with`: roles; unknown ones are left out.
 ///
 /// # Errors
-/// For what is no list of texts.
+/// If the value is not a list of texts.
 pub fn roles<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeRole>, D::Error> {
     let texts = Vec::<String>::deserialize(deserializer)?;
     Ok(texts.iter().filter_map(|text| known(text)).collect())
@@ -81,7 +81,7 @@ pub fn roles<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<NodeRole>
 /// For `deserialize_with`: stored taints.
 ///
 /// # Errors
-/// For what are no taints.
+/// If the value is not a list of taints.
 pub fn taints<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Taint>, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]

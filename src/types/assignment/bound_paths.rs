@@ -1,38 +1,41 @@
-//! Paths of the machine that an instance mounts, each at a place of its own that root binds it to before the instance starts.
+//! Host paths that an instance mounts. Root binds each to a folder of its own before the instance
+//! starts.
 
 use std::path::{Path, PathBuf};
 
 use super::Assignment;
 use crate::resource::{HostMount, Volume, VolumeMount};
 
-/// Where the places lie, one folder for each user, and in that one for each instance. Not below `/run/kat`: what removes that folder
-/// with all that is in it must not come into what is bound.
+/// Folder of the bound paths, with one folder for each user, and in it one for each instance. It is
+/// not below `/run/kat`: the removal of that folder with its content must not reach into bound
+/// paths.
 pub const BOUND_FOLDER: &str = "/run/kat-hostpath";
-/// In the folder of a place: what is bound. The folder opens to its user once that is.
+/// Name of the mount point in the folder of a bound path. The folder is opened to its user once the
+/// path is bound.
 const BOUND: &str = "bound";
 
-/// A path of the machine, or something below it, that containers of an instance mount.
+/// A host path, or a path below it, that containers of an instance mount.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundPath<'a> {
-    /// The volume.
+    /// The volume with the host path.
     pub volume: &'a Volume,
-    /// The path of the machine.
+    /// The host path.
     pub host: &'a HostMount,
-    /// What is mounted below it; empty for the whole.
+    /// The mounted path below it; empty for the whole.
     pub sub_path: PathBuf,
     /// No container of the instance writes to it.
     pub read_only: bool,
 }
 
 impl BoundPath<'_> {
-    /// Name of its place, see [`bound_name`].
+    /// Name of its folder, see [`bound_name`].
     pub fn name(&self) -> String {
         bound_name(&self.volume.name, &self.sub_path)
     }
 }
 
 impl Assignment {
-    /// Each path of the machine that containers of it mount, once.
+    /// Each host path that containers of the instance mount, once.
     pub fn bound_paths(&self) -> Vec<BoundPath<'_>> {
         let mut found: Vec<BoundPath<'_>> = Vec::new();
         for mount in self.mounts() {
@@ -59,13 +62,13 @@ impl Assignment {
         found
     }
 
-    /// Names its bound paths among those of all instances of the machine.
+    /// Id of its bound paths among those of all instances of the machine.
     pub fn bound_id(&self) -> String {
         format!("{}-{}", self.user.uid, self.instance)
     }
 }
 
-/// What a mount takes of its volume, without what says nothing in a path.
+/// The path of a mount within its volume, normalised.
 pub fn sub_path_of(mount: &VolumeMount) -> PathBuf {
     let written = mount.sub_path.as_deref().unwrap_or_default();
     let parts = Path::new(written).components();
@@ -74,7 +77,7 @@ pub fn sub_path_of(mount: &VolumeMount) -> PathBuf {
         .collect()
 }
 
-/// Where something bound lies below [`BOUND_FOLDER`]: `UID/INSTANCE/NAME/bound`.
+/// Mount point of a bound path below [`BOUND_FOLDER`]: `UID/INSTANCE/NAME/bound`.
 pub fn bound_place(uid: u32, instance: &str, name: &str) -> PathBuf {
     Path::new(&uid.to_string())
         .join(instance)
@@ -82,7 +85,7 @@ pub fn bound_place(uid: u32, instance: &str, name: &str) -> PathBuf {
         .join(BOUND)
 }
 
-/// Names the place of a volume, or of what lies below it: a name of a volume has no dot.
+/// Name of the folder for a volume, or for a path below it: names of volumes have no dot.
 pub fn bound_name(volume: &str, sub_path: &Path) -> String {
     use sha2::{Digest, Sha256};
     let mut name = volume.to_owned();

@@ -1,18 +1,18 @@
-//! The containers of an instance beside its main one, and the names of their units.
+//! Init containers and sidecars of an instance, and the names of their units.
 //!
-//! Names of namespaces, workloads, instances and containers have no underscore, so that no unit of one instance has the
-//! name of another's.
+//! Names of namespaces, workloads, instances and containers have no underscore, so that units of
+//! different instances have different names.
 
 use std::borrow::Cow;
 
 use super::{Assignment, unit_name};
 use crate::resource::{Container, OtherKind, VolumeMount, stop_seconds};
 
-/// What follows the instance in the name of the unit that holds its network.
+/// Suffix of the name of the unit that holds an instance's network.
 const NETWORK: &str = "net";
 
 impl Assignment {
-    /// It has init containers or sidecars.
+    /// Whether it has init containers or sidecars.
     pub fn has_others(&self) -> bool {
         !self.init_containers.is_empty() || !self.sidecars.is_empty()
     }
@@ -24,7 +24,7 @@ impl Assignment {
         inits.chain(self.sidecars.iter().map(|one| (OtherKind::Sidecar, one)))
     }
 
-    /// What all its containers mount.
+    /// The volume mounts of all its containers.
     pub fn mounts(&self) -> impl Iterator<Item = &VolumeMount> {
         let others = self.others().map(|(_, one)| one);
         std::iter::once(&self.container)
@@ -32,7 +32,7 @@ impl Assignment {
             .flat_map(|one| &one.volume_mounts)
     }
 
-    /// The images that its containers run, as Podman is told to pull them, the main one's first.
+    /// The images of its containers, in the form in which Podman pulls them, the main one's first.
     pub fn images(&self) -> impl Iterator<Item = &str> {
         let others = self.others().map(|(_, one)| one.image.as_ref());
         let others = others.map(|image| image.unwrap_or(&self.image));
@@ -41,12 +41,12 @@ impl Assignment {
             .map(String::as_str)
     }
 
-    /// What its containers use together: see [`Container::together`].
+    /// Its containers combined into one: see [`Container::together`].
     pub fn together(&self) -> Cow<'_, Container> {
         Container::together(&self.container, &self.init_containers, &self.sidecars)
     }
 
-    /// The same instance as if this container of it were its only one.
+    /// The instance as if this container were its only one.
     pub fn only(&self, container: &Container) -> Self {
         let image = container.image.as_ref();
         Self {
@@ -61,7 +61,8 @@ impl Assignment {
         }
     }
 
-    /// One for each of its containers, as if that were the only one; the main one first.
+    /// The instance once for each of its containers, as if that were the only one; the main one
+    /// first.
     pub fn each(&self) -> Vec<Cow<'_, Self>> {
         if !self.has_others() {
             return vec![Cow::Borrowed(self)];
@@ -73,25 +74,26 @@ impl Assignment {
             .collect()
     }
 
-    /// The unit that holds the network which all its containers share, if there is one: a network that only the main
-    /// container uses is that container's own, and that of the machine needs nobody.
+    /// The unit that holds the network that all its containers share, if there is one. A network
+    /// that only the main container uses is that container's own, and the machine's network needs
+    /// no unit.
     pub fn network_unit(&self) -> Option<String> {
         let holds = self.has_others() && !self.container.host_network;
         holds.then(|| self.beside(NETWORK))
     }
 
-    /// The unit whose process asks for the network.
+    /// The unit whose process requests the network.
     pub fn asking_unit(&self) -> String {
         self.network_unit().unwrap_or_else(|| self.unit())
     }
 
-    /// The unit of a container beside the main one.
+    /// The unit of an init container or a sidecar.
     pub fn other_unit(&self, kind: OtherKind, container: &Container) -> String {
         let name = container.name.as_deref().unwrap_or_default();
         self.beside(&format!("{}-{name}", kind.word()))
     }
 
-    /// The unit of the container with this name; nothing for a name that it has not.
+    /// The unit of the container with this name; `None` if there is no such container.
     pub fn unit_of(&self, name: &str) -> Option<String> {
         if self.container.name.as_deref() == Some(name) {
             return Some(self.unit());
@@ -101,7 +103,7 @@ impl Assignment {
         Some(self.other_unit(kind, container))
     }
 
-    /// The names of its containers, the main one's first where it has one.
+    /// The names of its containers, the main one's first if it has one.
     pub fn container_names(&self) -> Vec<&str> {
         let others = self.others().map(|(_, one)| one);
         std::iter::once(&self.container)
@@ -110,7 +112,7 @@ impl Assignment {
             .collect()
     }
 
-    /// Seconds that it may take from its stop signal to its end.
+    /// Maximum seconds from its stop signal to its end.
     pub fn stop_seconds(&self) -> u32 {
         stop_seconds(&self.container, &self.init_containers, &self.sidecars)
     }
@@ -122,7 +124,7 @@ impl Assignment {
     }
 }
 
-/// The main unit of the instance that a unit belongs to.
+/// The main unit of the instance to which a unit belongs.
 pub fn main_unit(unit: &str) -> Cow<'_, str> {
     match unit.split_once('_') {
         Some((stem, _)) => Cow::Owned(format!("{stem}.service")),

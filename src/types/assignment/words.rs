@@ -1,4 +1,5 @@
-//! Reads assignments that a newer version wrote: one that is not understood must not hide the others of its list.
+//! Reading of assignments of a newer version: an assignment that is not understood must not hide
+//! the others of its list.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
 use serde_json::{Map, Value, json};
@@ -12,8 +13,11 @@ use crate::secrets::{AssignedSecrets, secrets_of};
 /// Highest schema of an assignment that this version understands.
 pub const ASSIGNMENT_SCHEMA: u32 = 6;
 
-/// The lowest schema of an assignment that says all that a workload asks of its agent, so that
-/// agents of before run what they can: 6 with init containers, sidecars or credentials for registries (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health check, 2 with `onPartition: stop`, else 1.
+/// The lowest schema of an assignment with everything that a workload needs of its agent, so that
+/// older agents run what they can: 6 with init containers, sidecars or credentials for registries
+/// (`logins.rs`), 5 with files of the workload's folder, secrets, something of the machine's or
+/// host ports (`host_ports.rs`), 4 with volumes or keys that are passed through, 3 with a health
+/// check, 2 with `onPartition: stop`, else 1.
 pub fn needed_schema(spec: &WorkloadSpec, health_check: Option<&HealthCheck>) -> u32 {
     if !spec.init_containers.is_empty() || !spec.sidecars.is_empty() {
         return 6;
@@ -47,7 +51,8 @@ impl<'de> Deserialize<'de> for Assignment {
                 let Some(fields) = value.as_object_mut() else {
                     return Err(D::Error::custom(error));
                 };
-                // What it is, whose, and where must be read; how it runs may be said in newer words.
+                // Identity, owner and place must be readable; how it runs may be in words of a
+                // newer version.
                 replace::<WorkloadType>(fields, "workloadType", &json!("Service"));
                 replace::<Container>(fields, "container", &json!({}));
                 replace::<Vec<Container>>(fields, "initContainers", &json!([]));

@@ -1,4 +1,5 @@
-//! For which images a name and a password are, as Podman looks them up in its file (containers-auth.json(5)).
+//! The images for which a login is used, in the same way as Podman reads its file
+//! (containers-auth.json(5)).
 
 use std::{collections::BTreeMap, fmt};
 
@@ -12,11 +13,12 @@ use super::{
     reference::{DOCKER, is_local},
 };
 
-/// Docker's own registry, whichever of its names was written.
+/// Canonical name of Docker's own registry.
 const DOCKER_PLACE: &str = "docker.io";
 
-/// What a name and a password are for: a registry, or the part of one below a path. Displayed it is `host` or
-/// `host/path`: the host in lower case with its port, and `docker.io` for each name of Docker's own.
+/// What a login is for: a registry, or the part of one below a path. Displayed as `host` or
+/// `host/path`, with the host in lower case with its port, and `docker.io` for each name of
+/// Docker's own registry.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoginPlace {
     host: String,
@@ -25,7 +27,7 @@ pub struct LoginPlace {
 }
 
 impl LoginPlace {
-    /// Reads `host[:port][/path]`, which was checked before.
+    /// Parses `host[:port][/path]`, which was checked before.
     pub fn parse(text: &str) -> Self {
         let (host, path) = text.split_once('/').unwrap_or((text, ""));
         Self {
@@ -39,17 +41,17 @@ impl LoginPlace {
         &self.host
     }
 
-    /// Its host is the machine that asks, or one that only it reaches.
+    /// Whether its host is the machine itself, or one that only the machine reaches.
     pub fn is_local(&self) -> bool {
         is_local(&self.host)
     }
 
-    /// The host whose API is asked.
+    /// The host of the registry's API.
     pub fn api_host(&self) -> &str {
         Reference::api_of(&self.host)
     }
 
-    /// It is for this repository of this registry.
+    /// Whether the login is for this repository of this registry.
     fn covers(&self, host: &str, repository: &str) -> bool {
         let below = |rest: &str| rest.is_empty() || rest.starts_with('/');
         let path = self.path.as_str();
@@ -57,7 +59,7 @@ impl LoginPlace {
         covers && self.host == canonical(host)
     }
 
-    /// As Podman finds it for an image whose registry is written so.
+    /// The key in Podman's file for an image whose registry is written as `host`.
     fn beside(&self, host: &str) -> String {
         let host = match self.host.as_str() {
             DOCKER_PLACE => DOCKER_PLACE,
@@ -84,7 +86,7 @@ fn canonical(host: &str) -> String {
     }
 }
 
-/// The place with the longest path that is for this repository.
+/// The place with the longest path that covers this repository.
 fn best<'p>(
     places: impl Iterator<Item = &'p LoginPlace>,
     host: &str,
@@ -94,9 +96,9 @@ fn best<'p>(
     found.max_by_key(|place| place.path.len())
 }
 
-/// Those of the places that the pull of an image needs, by what Podman's file is to call them: for its registry, and for
-/// each mirror of that, what was said about that very host. A name without a registry is looked up as Docker's, for
-/// that is where Podman takes it from unless the machine says otherwise.
+/// The places that the pull of an image needs, by their keys in Podman's file: for its registry,
+/// and for each of its mirrors with a login for that host. A name without a registry is looked up
+/// as Docker's, where Podman pulls it from unless the machine is configured otherwise.
 pub fn needed<'p>(
     image: &str,
     settings: &RegistrySettings,
@@ -113,24 +115,24 @@ pub fn needed<'p>(
     found
 }
 
-/// The registry that an image is pulled from, as `katcall registry login` names it.
+/// The registry from which an image is pulled, in the form for `katcall registry login`.
 pub fn login_host(image: &str) -> String {
     let reference = Reference::parse(image);
     reference.map_or_else(|| DOCKER_PLACE.to_owned(), |one| canonical(&one.host))
 }
 
-/// Names and passwords by what they are for.
+/// Logins by the registry or path that they are for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logins(pub BTreeMap<LoginPlace, Credentials>);
 
 impl Logins {
-    /// Those for a repository of a registry, or of a mirror.
+    /// The login for a repository of a registry or a mirror.
     pub fn of(&self, host: &str, repository: &str) -> Option<&Credentials> {
         self.0.get(best(self.0.keys(), host, repository)?)
     }
 }
 
-/// `/kat/registries/{ns}/{registry}`: a name and a password for a registry, or for what is below a path of it.
+/// `/kat/registries/{ns}/{registry}`: a name and a password for a registry, or for a path of it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoginRecord {
@@ -144,7 +146,7 @@ pub struct LoginRecord {
     pub created: Timestamp,
     /// When it was last changed.
     pub updated: Timestamp,
-    /// The name, which may be shown to who may change it.
+    /// The name; those who may change it may see it.
     pub username: String,
     /// Number of the data key that sealed it.
     pub key_id: u64,

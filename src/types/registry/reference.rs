@@ -1,16 +1,16 @@
-//! Names of images, as Docker and Podman read them.
+//! Names of images, parsed as Docker and Podman do.
 
 use std::fmt;
 
 use super::RegistrySettings;
 
-/// Where Docker's own registry really is.
+/// Hosts of Docker's own registry.
 pub(super) const DOCKER: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 
 /// `host/path[:tag][@digest]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
-    /// As written, with its port.
+    /// The host as written, with its port.
     pub host: String,
     /// The path below the host, as written.
     path: String,
@@ -19,7 +19,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Reads a name that was checked before; nothing where it names no registry.
+    /// Parses a name that was checked before; `None` if it names no registry.
     pub fn parse(text: &str) -> Option<Self> {
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) => (rest, Some(digest.to_owned())),
@@ -42,18 +42,18 @@ impl Reference {
         })
     }
 
-    /// It says by itself which image it is.
+    /// Whether it has a digest.
     pub fn is_pinned(&self) -> bool {
         self.digest.is_some()
     }
 
-    /// Its digest, else its tag, else `latest`.
+    /// The digest, else the tag, else `latest`.
     pub fn version(&self) -> &str {
         let tag = self.tag.as_deref().unwrap_or("latest");
         self.digest.as_deref().unwrap_or(tag)
     }
 
-    /// The repository as the registry's own API names it.
+    /// The repository in the registry's API.
     pub fn repository(&self) -> String {
         match is_dockers(&self.host) && !self.path.contains('/') {
             true => format!("library/{}", self.path),
@@ -61,7 +61,7 @@ impl Reference {
         }
     }
 
-    /// The host whose API is asked, of a registry that is written so.
+    /// The host of the API of a registry.
     pub fn api_of(host: &str) -> &str {
         match is_dockers(host) {
             true => "registry-1.docker.io",
@@ -69,7 +69,7 @@ impl Reference {
         }
     }
 
-    /// Host and repository of each place where it may be: mirrors, then its registry as it is written.
+    /// Host and repository of each possible source: mirrors, then the registry itself.
     pub fn locations(&self, settings: &RegistrySettings) -> Vec<(String, String)> {
         let setting = settings.registries.get(&self.host);
         let mirrors = setting.map(|one| one.mirrors.as_slice());
@@ -84,18 +84,19 @@ impl Reference {
         locations
     }
 
-    /// Its host is the machine that asks, or one that only it reaches.
+    /// Whether its host is the machine itself, or one that only the machine reaches.
     pub fn is_local(&self) -> bool {
         is_local(&self.host)
     }
 
-    /// The same image by its digest: `host/path@sha256:...`. Podman takes no tag beside it.
+    /// The same image by its digest: `host/path@sha256:...`, without the tag, which Podman does not
+    /// allow there.
     pub fn pinned_to(&self, digest: &str) -> String {
         format!("{}/{}@{digest}", self.host, self.path)
     }
 }
 
-/// This machine, or what only it reaches.
+/// Whether the host is this machine, or one that only this machine reaches.
 pub(super) fn is_local(host: &str) -> bool {
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     let address = host.parse::<std::net::Ipv4Addr>();

@@ -1,5 +1,5 @@
-//! Which fields of a workload's files change. They are found by their real values and shown by masked
-//! ones, so that a changed secret is seen and not told.
+//! Changed fields of a workload's files. They are compared by real values and shown with masked
+//! ones, so that a changed secret is noticed and not revealed.
 
 use serde_json::Value;
 
@@ -12,15 +12,15 @@ use kat_types::{api::FieldChange, json::NotEncoded};
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Key(String),
-    /// The item of a list that has this name.
+    /// The item of a list with this name.
     Named(String),
 }
 
 type Path = Vec<Step>;
-/// What a file says; its values of variables are masked where that is asked for.
+/// Encodes a file's content; `true` masks its values of variables.
 type Document = fn(&ParsedWorkload, bool) -> Result<Value, NotEncoded>;
 
-/// Changed fields in the order of the files; none where either can't be read.
+/// Changed fields in the order of the files; none if either version can't be read.
 ///
 /// # Errors
 /// [`NotEncoded`].
@@ -69,7 +69,7 @@ fn load_balancer(parsed: &ParsedWorkload, _: bool) -> Result<Value, NotEncoded> 
     }
 }
 
-/// Gathers the paths at which two documents differ, as deep as both have the same shape.
+/// Collects the paths at which two documents differ, as deep as both have the same shape.
 fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
     if old == new {
         return;
@@ -96,8 +96,8 @@ fn compare(old: &Value, new: &Value, here: &mut Path, found: &mut Vec<Path>) {
     }
 }
 
-/// The names of all items of two lists, where each item has one of its own and those that both have stand
-/// in the same order.
+/// The names of all items of two lists, if each item has a unique name and the common ones are in
+/// the same order.
 fn names_of(left: &[Value], right: &[Value]) -> Option<Vec<Step>> {
     let names = |list: &[Value]| -> Option<Vec<String>> {
         let mut names: Vec<String> = Vec::new();
@@ -129,7 +129,7 @@ fn child<'a>(value: &'a Value, step: &Step) -> Option<&'a Value> {
     }
 }
 
-/// The value there; nothing for what is not written.
+/// The value at a path; `None` if it is absent or null.
 fn at<'a>(document: &'a Value, path: &[Step]) -> Option<&'a Value> {
     let found = path
         .iter()

@@ -1,4 +1,4 @@
-//! How the files change that volumes mount from the workload's folder.
+//! Changes of the files of the workload's folder that volumes mount.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,12 +11,13 @@ use kat_bundle::{CarriedFile, unpack_carried};
 use kat_plan::WorkloadEntry;
 use kat_types::api::CarriedFileChange;
 
-/// Lines around a change.
+/// Lines of context around a change.
 const CONTEXT: usize = 3;
-/// After this the differences of all files are only rough ones: texts may be made to be hard to compare.
+/// After this time the differences of all files are only approximate: texts may be made to be hard
+/// to compare.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Changed files in the order of their paths; none where either can't be read.
+/// Changed files in the order of their paths; none if either version can't be read.
 pub(crate) fn changes(
     old: Option<&WorkloadEntry>,
     new: Option<&WorkloadEntry>,
@@ -83,7 +84,7 @@ fn difference(
     text
 }
 
-/// The text of a file, the empty one where there is none; nothing where it is not text.
+/// The text of a file, empty if there is no file; `None` if it is not text.
 fn content(file: Option<&CarriedFile>) -> Option<&str> {
     let Some(file) = file else { return Some("") };
     let text = std::str::from_utf8(&file.bytes).ok()?;

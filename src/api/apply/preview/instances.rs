@@ -1,4 +1,4 @@
-//! What becomes of each instance of a workload.
+//! The effect of a change on each instance of a workload.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use kat_types::{
     stored::WorkloadKey,
 };
 
-/// An instance that is to run.
+/// An instance that is wanted.
 #[derive(Clone, Copy)]
 pub(crate) struct Present<'a> {
     pub(crate) id: &'a str,
@@ -18,17 +18,17 @@ pub(crate) struct Present<'a> {
     pub(crate) assignment: &'a Assignment,
 }
 
-/// Instances before and after, slot by slot.
+/// Instances before and after, by slot.
 pub(crate) struct Fates<'a> {
     before: &'a Snapshot,
-    /// One that is there before, and what is there in its place after.
+    /// A present instance, and the instance in its place afterwards.
     pub(crate) pairs: Vec<(Option<Present<'a>>, Option<Present<'a>>)>,
-    /// Places that nothing is in after.
+    /// Slots without an instance afterwards.
     empty: Vec<u32>,
     replicas: u32,
-    /// What the wanted version is made of.
+    /// Template hash of the wanted version.
     template: &'a str,
-    /// Why not all of it comes about.
+    /// Why the rehearsal did not complete all changes.
     pub(crate) blocked: String,
     reports: &'a Observed,
 }
@@ -80,7 +80,7 @@ impl<'a> Fates<'a> {
         }
     }
 
-    /// An instance gives way to another.
+    /// Whether any instance is replaced by another.
     pub(crate) fn replaces(&self) -> bool {
         self.pairs.iter().any(|pair| match pair {
             (Some(old), Some(after)) => old.id != after.id,
@@ -88,7 +88,8 @@ impl<'a> Fates<'a> {
         })
     }
 
-    /// In words. The ids of a workload that is `new` follow from an identity that it will not have.
+    /// The changes in words. If the workload is `new`, its rehearsed ids derive from a uid that the
+    /// real workload will not have.
     pub(crate) fn changes(&self, new: bool) -> Vec<InstanceChange> {
         let pairs = self.pairs.iter().filter_map(|pair| self.change(pair, new));
         let waiting = self.empty.iter().map(|slot| InstanceChange {
@@ -217,7 +218,7 @@ fn by_slot<'a>(key: &'a WorkloadKey, snapshot: &'a Snapshot) -> BTreeMap<u32, Ve
     slots
 }
 
-/// What holds the workload up at the end, in the leader's words.
+/// What blocks the workload at the end, in the leader's words.
 fn blocked(entry: &WorkloadEntry) -> String {
     let conditions = entry.status.iter();
     conditions

@@ -1,7 +1,7 @@
-//! How the texts of units change, rendered as the machines do it.
+//! Changes of units' texts, rendered as the machines do it.
 //!
-//! The new unit is rendered with the name, the address and the place of the present one, so that the
-//! difference is what the change makes of it; values of variables are taken out before.
+//! The new unit is rendered with the name, address and slot of the present one, so that only the
+//! effect of the change differs; values of variables are removed before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,15 @@ use kat_types::{
     resource::{ClusterConfiguration, Container, EnvVar},
 };
 
-/// Lines around a change.
+/// Lines of context around a change.
 const CONTEXT: usize = 3;
-/// What stands for a value that is another than before.
+/// Replaces a value that differs from the present one.
 const CHANGED: &str = "*** (changed)";
 
 type Texts = BTreeMap<String, String>;
 
-/// One for each unit of each version that is replaced; of a workload that has no instance yet, the whole
-/// units of one.
+/// One change for each unit of each replaced version; for a workload without an instance, the
+/// complete units of one instance.
 pub(crate) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<UnitChange> {
     let settings = RenderSettings {
         hold_seconds: cluster.spec.node_loss_timeout_seconds,
@@ -68,7 +68,7 @@ pub(crate) fn changes(fates: &Fates<'_>, cluster: &ClusterConfiguration) -> Vec<
     changes
 }
 
-/// Both without values, and the new one in the place of the old.
+/// Both assignments without values, and the new one with the identity of the old.
 fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
     let mut before = old.clone();
     let mut after = Assignment {
@@ -97,7 +97,7 @@ fn disguised(old: &Assignment, new: &Assignment) -> (Assignment, Assignment) {
     (before, after)
 }
 
-/// Takes values out of all containers.
+/// Removes values from all containers.
 fn hide_all(assignment: &mut Assignment) {
     let others = assignment.init_containers.iter_mut();
     std::iter::once(&mut assignment.container)
@@ -114,7 +114,7 @@ fn mark_all(shown: &mut Container, real: &Container, before: Option<&Container>)
     }
 }
 
-/// Takes values out, also of variables that have a secret's.
+/// Removes values, also of variables with a secret's value.
 fn hide(container: &mut Container) {
     mask(container);
     for variable in &mut container.env {
@@ -149,7 +149,8 @@ fn difference(
     after: Result<Texts, RenderError>,
     instances: u32,
 ) -> Vec<UnitChange> {
-    // What a newer version wrote may not be renderable any more: then the whole new text is told.
+    // An assignment of a newer version may not be renderable any more: then the complete new text
+    // is shown.
     let before = before.unwrap_or_default();
     let after = match after {
         Ok(after) => after,

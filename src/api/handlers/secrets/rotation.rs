@@ -1,4 +1,4 @@
-//! Another key that seals secrets.
+//! Rotation of the data key that seals secrets.
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,21 +31,22 @@ use kat_types::{
 };
 use kat_types::{registry::LoginRecord, secrets::SecretKey};
 
-/// Secrets, and bytes of them as stored, that are sealed anew in one transaction.
+/// Maximum number of secrets, and of their stored bytes, that are sealed again in one transaction.
 const PIECE: usize = 32;
 const PIECE_BYTES: usize = 512 << 10;
-/// How long one call seals anew before it says how many are left.
+/// Time limit of the work of one call; the response says how many secrets are left.
 const ROTATION_LIMIT: Duration = Duration::from_secs(5);
 
-/// The query of a rotation.
+/// Query parameters of a rotation.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub(crate) struct RotationQuery {
-    /// Go on with what was begun, and begin nothing.
+    /// Continue a rotation that was started, and start none.
     go_on: bool,
 }
 
-/// Makes another key, unless a rotation is unfinished, and seals anew for as long as a call may take.
+/// Creates a new key, unless a rotation is unfinished, and seals secrets again for up to
+/// [`ROTATION_LIMIT`].
 pub(crate) async fn rotate(
     State(api): State<Arc<Api>>,
     Extension(caller): Extension<Caller>,
@@ -65,7 +66,7 @@ pub(crate) async fn rotate(
     }
 }
 
-/// Secrets that are sealed with an earlier key than the last.
+/// Secrets that are not sealed with the last key.
 fn outdated(snapshot: &Snapshot) -> Vec<(&SecretKey, &Stored<Arc<SecretRecord>>)> {
     let last = snapshot.sealing_keys.keys().next_back().copied();
     let secrets = snapshot.secrets.iter();
@@ -74,7 +75,7 @@ fn outdated(snapshot: &Snapshot) -> Vec<(&SecretKey, &Stored<Arc<SecretRecord>>)
         .collect()
 }
 
-/// The same of credentials for registries.
+/// Credentials for registries that are not sealed with the last key.
 fn outdated_logins(snapshot: &Snapshot) -> Vec<(&String, &LoginPlace, &Stored<LoginRecord>)> {
     let last = snapshot.sealing_keys.keys().next_back().copied();
     let logins = snapshot.logins.iter();
@@ -92,7 +93,7 @@ fn begin_rotation(
     caller: &Caller,
     now: Timestamp,
 ) -> Result<Decision<()>, ApiError> {
-    // One that was broken off goes on, with the key that it made.
+    // An interrupted rotation continues with the key that it created.
     if snapshot.sealing_keys.len() > 1 {
         return Ok(Decision::Done(()));
     }
@@ -126,8 +127,9 @@ fn begin_rotation(
     })
 }
 
-/// Seals a piece anew; when nothing is left, earlier keys go. A write that used an earlier key came before the
-/// last one was made, so that whoever sees this sees that.
+/// Seals one batch again; when nothing is left, deletes earlier keys. Any write with an earlier key
+/// came before the last key was created, so a snapshot that shows the last key shows that write
+/// too.
 fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>, ApiError> {
     let Some((last, sealing_key)) = snapshot.sealing_keys.last_key_value() else {
         return Ok(Decision::Done(SealingRotation::default()));
@@ -159,7 +161,7 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
             break;
         }
     }
-    // Piece by piece: these when no secret is left.
+    // Credentials come after all secrets, since each transaction takes one batch.
     let logins = logins.iter().filter(|_| outdated.is_empty());
     for (namespace, place, stored) in logins.take(PIECE) {
         let login = (namespace.as_str(), *place);
@@ -175,7 +177,7 @@ fn go_on_with_rotation(snapshot: &Snapshot) -> Result<Decision<SealingRotation>,
         operations.push(put(name, &record)?);
         left -= 1;
     }
-    // With which key those are sealed nobody knows here.
+    // This version does not know with which key unreadable records are sealed.
     let unread = snapshot.unread_secrets;
     if operations.is_empty() && unread == 0 {
         let earlier = snapshot.sealing_keys.range(..*last).take(PIECE);

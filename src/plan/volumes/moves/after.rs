@@ -1,4 +1,4 @@
-//! What is left of moves: wishes that nobody means any more, and copies that were kept.
+//! Cleanup after moves: desired moves that no record asks for any more, and kept copies.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,7 +10,8 @@ use crate::{
 };
 use kat_types::{keys, reason::EventReason, records::NodeStatusRecord, volumes::VolumeKey};
 
-/// Wishes of moves that are none any more. A machine that took a copy removes it then, which is not the data.
+/// Deletes desired moves that no record asks for any more. A machine that received a copy then
+/// removes it, since that copy is not the data.
 pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
     let snapshot = draft.snapshot;
     for (node, all) in &snapshot.moves {
@@ -20,7 +21,7 @@ pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
                 let takes = moving.to == *node;
                 moving.id == wish.id && (takes || (moving.from == *node && !moving.placing))
             });
-            // What ended in this plan took its wishes along.
+            // A move that ended in this plan has deleted its desired moves.
             let stored = snapshot.volumes.get(key).map(|stored| &stored.value);
             let unchanged = stored.is_none_or(|stored| draft.volume(key) == Some(stored));
             if meant || !unchanged || draft.keeps(&key.workload) {
@@ -33,7 +34,7 @@ pub(crate) fn plan_needless(draft: &mut Draft<'_>) {
     }
 }
 
-/// Copies that were kept long enough go, where the data that took their place is there.
+/// Has copies removed that were kept long enough, if the data that replaced them is in its place.
 pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeStatusRecord>) {
     let snapshot = draft.snapshot;
     for (key, stored) in &snapshot.volumes {
@@ -65,7 +66,7 @@ pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
                 continue;
             }
             let gone = match here {
-                // Where it left the cluster, it is out of reach.
+                // The machine has left the cluster, so its copy is out of reach.
                 false => true,
                 true if asked || known_good => {
                     is_removed_from(draft, statuses, (key, &record), &copy.node)
@@ -85,7 +86,7 @@ pub(crate) fn plan_kept(draft: &mut Draft<'_>, statuses: &BTreeMap<String, NodeS
     }
 }
 
-/// Tells of tries that failed.
+/// Writes an event for each new failure of a move.
 pub(crate) fn move_events(
     draft: &mut Draft<'_>,
     group: &mut Group,
@@ -99,7 +100,7 @@ pub(crate) fn move_events(
         let Some(key) = VolumeKey::parse(&report.volume) else {
             continue;
         };
-        // A machine speaks of what it takes itself.
+        // A report counts only for volumes that the machine has a desired move for.
         let wishes = draft.snapshot.moves.get(node);
         let takes = wishes.is_some_and(|all| all.contains_key(&key));
         if same || report.message.is_empty() || !takes {

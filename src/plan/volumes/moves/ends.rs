@@ -1,4 +1,4 @@
-//! How moves end without having come to their end.
+//! Moves that end before the data has moved.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,7 +15,8 @@ use kat_types::{
 /// How long a copy stays where the data was.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// A record whose move ends without it: the data is where it was. `taker` is what the machine says that was to have it.
+/// The record of a volume whose move is given up: the data is where it was. `taker` is the status
+/// of the receiving machine.
 pub fn stopped_move(
     key: &VolumeKey,
     record: &VolumeRecord,
@@ -27,7 +28,7 @@ pub fn stopped_move(
     };
     let mut record = stays_moved(record);
     if moving.placing {
-        // Nothing has run with the copy.
+        // No instance has run with the copy.
         record.node = Some(moving.from.clone());
         record.kept.retain(|copy| copy.node != moving.from);
         let placed = taker_says(taker, key, &moving) == Some(Phase::Placed);
@@ -42,7 +43,7 @@ pub fn stopped_move(
     record
 }
 
-/// A record whose move is over: the data is where the record says.
+/// The record of a volume whose move is over: the data is where the record says.
 pub fn stays_moved(record: &VolumeRecord) -> VolumeRecord {
     VolumeRecord {
         moving: None,
@@ -50,7 +51,7 @@ pub fn stays_moved(record: &VolumeRecord) -> VolumeRecord {
     }
 }
 
-/// How far the machine says that it is that is to have the data.
+/// Phase last reported by the receiving machine.
 pub fn taker_says(
     taker: Option<&NodeStatusRecord>,
     key: &VolumeKey,
@@ -62,8 +63,8 @@ pub fn taker_says(
     report.map(|report| report.phase)
 }
 
-/// Something has the volume although it is being copied, which is asked for when nothing has it any more: a leader of a
-/// version without moves placed it.
+/// An instance has the volume although its data is being copied, which is requested only when no
+/// instance has it any more: a leader of a version without moves placed the instance.
 pub fn is_used_meanwhile(snapshot: &Snapshot, key: &VolumeKey, moving: &VolumeMove) -> bool {
     let wish = snapshot.moves.get(&moving.to).and_then(|all| all.get(key));
     wish.is_some_and(|wish| wish.id == moving.id) && users_of(snapshot, key).next().is_some()
@@ -79,13 +80,13 @@ pub(crate) fn keep(record: &mut VolumeRecord, node: &str, now: Timestamp) {
     });
 }
 
-/// What lies there is certainly a copy of before.
+/// Whether the data on `node` is certainly a kept copy.
 pub(crate) fn has_kept(record: &VolumeRecord, node: &str) -> bool {
     let mut kept = record.kept.iter();
     kept.any(|copy| copy.node == node && !copy.unsure)
 }
 
-/// Why nothing can end a move: the copy is the data, and both machines are out of reach.
+/// Why nothing can end a move: the copy is the data, and both machines have left the cluster.
 pub(crate) fn nothing_left(snapshot: &Snapshot, moving: &VolumeMove) -> Option<String> {
     let VolumeMove { from, to, .. } = moving;
     let gone = |node: &String| !snapshot.nodes.contains_key(node);
@@ -96,7 +97,7 @@ pub(crate) fn nothing_left(snapshot: &Snapshot, moving: &VolumeMove) -> Option<S
     })
 }
 
-/// Why a move comes to nothing.
+/// Why a move is given up; `None` if it continues.
 pub(crate) fn given_up(
     draft: &Draft<'_>,
     statuses: &BTreeMap<String, NodeStatusRecord>,
@@ -106,7 +107,7 @@ pub(crate) fn given_up(
     let nodes = &draft.snapshot.nodes;
     let VolumeMove { from, to, .. } = moving;
     if !nodes.contains_key(to) {
-        // Where the old one is out of reach too, there is nothing to go back to.
+        // If the source machine has left too, there is nothing to return to.
         let back = !moving.placing || nodes.contains_key(from);
         return back.then(|| format!("{to} is no machine of the cluster any more"));
     }
@@ -116,7 +117,7 @@ pub(crate) fn given_up(
             .is_some_and(|one| one.registration.value.draining)
     };
     if moving.placing {
-        // Nothing has run there yet, and nothing could.
+        // No instance has run on the receiving machine yet, and none could.
         let back = drained(to) && nodes.contains_key(from) && !drained(from);
         return back.then(|| format!("{to} is being drained"));
     }

@@ -1,6 +1,7 @@
-//! How much a machine may say in a report: what it says is stored and shown.
+//! Limits of a machine's report, since its content is stored and shown.
 //!
-//! Each function takes its type apart field by field, so that a new field does not compile without a bound.
+//! Each function destructures its type field by field, so that a new field does not compile without
+//! a limit.
 
 use super::{
     ImagesRemoved, InstanceReport, MemberKeys, NodeReport, NodeResources, OverlayPeer,
@@ -9,41 +10,42 @@ use super::{
 use crate::api::{Condition, ContainerStatus};
 use crate::resource::{Bytes, MilliCpu, ResourceList};
 
-/// Most bytes of one word in a report.
+/// Maximum bytes of one word in a report.
 pub const MAX_WORD: usize = 128;
-/// Most bytes of a name that has parts, such as that of an image or a volume.
+/// Maximum bytes of a name with parts, such as that of an image or a volume.
 pub const MAX_NAME: usize = 512;
-/// Most bytes of one sentence in a report.
+/// Maximum bytes of one sentence in a report.
 pub const MAX_SENTENCE: usize = 4096;
-/// Most entries of a list.
+/// Maximum entries of a list.
 pub const MAX_ENTRIES: usize = 2000;
-/// Most conditions, or containers, of one instance.
+/// Maximum conditions, and containers, of one instance.
 const MAX_OF_INSTANCE: usize = 32;
-/// Most bytes of a list of volumes.
+/// Maximum bytes of a list of volumes.
 const MAX_VOLUMES: usize = 256 * 1024;
-/// Users that a machine can have: as many as there are indexes.
+/// Maximum users of a machine: the number of indexes.
 const MAX_USERS: usize = 4096;
-/// More processors and memory than any machine has.
+/// Upper bounds of CPU, in thousandths, and of memory, in bytes, above those of any machine.
 const MAX_CPU: u64 = 8192 * 1000;
 const MAX_MEMORY: u64 = 128 << 40;
-/// Most bytes of what a report says of its instances: without this 250 of them could be refused for their length.
+/// Maximum bytes of the texts about instances: without it a report with 250 instances could be
+/// refused for its length.
 const MAX_WORDS: usize = 1 << 20;
 
-/// A list of a report is too long to be cut: what is missing of it would mean something.
+/// A list that is too long and can't be cut: missing entries would mean something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{list} has {entries} entries, at most {MAX_ENTRIES} are allowed")]
 pub struct TooManyEntries {
-    /// The field.
+    /// Name of the field.
     pub list: &'static str,
-    /// How many it has.
+    /// Number of its entries.
     pub entries: usize,
 }
 
 impl NodeReport {
-    /// Cuts texts and lists, and replaces control characters.
+    /// Cuts texts and lists to their limits, and replaces control characters.
     ///
     /// # Errors
-    /// [`TooManyEntries`], of lists where what is left out would mean something.
+    /// [`TooManyEntries`] for lists whose missing entries would mean something.
     pub fn keep_bounds(&mut self) -> Result<(), TooManyEntries> {
         let Self {
             node_name,
@@ -93,7 +95,7 @@ impl NodeReport {
         user_indexes.truncate(MAX_USERS);
         conditions.truncate(MAX_OF_INSTANCE);
         conditions.iter_mut().for_each(bound_condition);
-        // What is missing of these counts as not done yet.
+        // Entries that are missing here count as not done yet.
         for list in [made_volumes, removed_volumes] {
             list.iter_mut().for_each(|name| cut(name, MAX_NAME));
             keep(list, MAX_VOLUMES, String::len);
@@ -116,7 +118,7 @@ impl NodeReport {
     }
 }
 
-/// What is said of one instance at length.
+/// The long texts about one instance.
 pub struct Words<'w> {
     /// The sentence for people.
     pub message: &'w mut String,
@@ -137,8 +139,8 @@ impl Words<'_> {
     }
 }
 
-/// Cuts what is said of instances until all of it has so many bytes: sentences first, then names that are known
-/// elsewhere, then lists.
+/// Cuts the texts about instances until all of them have at most `budget` bytes: sentences first,
+/// then names that are known elsewhere, then lists.
 pub fn shorten_words(mut all: Vec<Words<'_>>, budget: usize) {
     let fits = |all: &[Words<'_>]| all.iter().map(Words::bytes).sum::<usize>() <= budget;
     for limit in [1024, 256, 64, 0] {
@@ -311,11 +313,11 @@ fn words<'t>(texts: impl IntoIterator<Item = &'t mut String>) {
     texts.into_iter().for_each(|text| cut(text, MAX_WORD));
 }
 
-/// Keeps the first entries whose lengths have so many bytes together.
+/// Keeps the first entries that have at most `limit` bytes together.
 fn keep<T>(list: &mut Vec<T>, limit: usize, length: impl Fn(&T) -> usize) {
     let mut bytes = 0;
     let fitting = list.iter().take_while(|entry| {
-        // Quotes and a comma.
+        // Two quotes and a comma.
         bytes += length(entry) + 3;
         bytes <= limit
     });
@@ -323,8 +325,8 @@ fn keep<T>(list: &mut Vec<T>, limit: usize, length: impl Fn(&T) -> usize) {
     list.truncate(count);
 }
 
-/// Keeps the first `limit` bytes or a little less, so that no character is cut in two, and replaces control
-/// characters: as JSON one has six bytes, and on a terminal it is a command.
+/// Keeps the first `limit` bytes or a little less, so that no character is cut in two, and replaces
+/// control characters: in JSON one takes six bytes, and on a terminal it is a command.
 pub fn cut(text: &mut String, limit: usize) {
     if text.len() > limit {
         text.truncate(text.floor_char_boundary(limit));
