@@ -5,7 +5,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 type Rooms = BTreeMap<String, BTreeSet<String>>;
@@ -88,4 +88,103 @@ fn a_dependency_that_the_table_lacks_is_found() {
     assert_ne!(said.get("plan"), Some(&dependencies(with)));
     let without = with.replace("kat-store.workspace = true\n", "");
     assert_eq!(said.get("plan"), Some(&dependencies(&without)));
+}
+
+/// All files of Rust below a folder.
+fn rust_files(folder: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let path = entry.path();
+        if entry.file_type().unwrap().is_dir() {
+            if entry.file_name() != "target" {
+                rust_files(&path, found);
+            }
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            found.insert(path.canonicalize().unwrap());
+        }
+    }
+}
+
+/// Adds a file and what its `mod name;` lines lead to. `home` is the folder of its modules.
+fn follow(file: &Path, home: &Path, seen: &mut BTreeSet<PathBuf>) {
+    let Ok(file) = file.canonicalize() else {
+        return;
+    };
+    let text = fs::read_to_string(&file).unwrap();
+    if !seen.insert(file.clone()) {
+        return;
+    }
+    let beside = file.parent().unwrap();
+    let mut written: Option<&str> = None;
+    for line in text.lines().map(str::trim) {
+        let path = line.strip_prefix("#[path = \"");
+        if let Some(path) = path.and_then(|path| path.strip_suffix("\"]")) {
+            written = Some(path);
+        } else if let Some(name) = line.strip_suffix(';') {
+            let name = name.rsplit_once("mod ").map(|(_, name)| name);
+            let is_name = |name: &&str| name.chars().all(|c| c.is_alphanumeric() || c == '_');
+            let Some(name) = name.filter(is_name) else {
+                continue;
+            };
+            match written.take() {
+                Some(path) => {
+                    let path = beside.join(path);
+                    follow(&path, path.parent().unwrap(), seen);
+                }
+                None => {
+                    let own = home.join(name);
+                    follow(&own.with_extension("rs"), &own, seen);
+                    follow(&own.join("mod.rs"), &own, seen);
+                }
+            }
+        }
+    }
+}
+
+/// Files that no target of a crate leads to: nothing compiles them.
+fn unreached(crates: &[PathBuf]) -> Vec<PathBuf> {
+    let (mut all, mut seen) = (BTreeSet::new(), BTreeSet::new());
+    for folder in crates {
+        rust_files(folder, &mut all);
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let paths = manifest
+            .lines()
+            .filter_map(|line| line.strip_prefix("path = \""));
+        for path in paths.filter_map(|path| path.strip_suffix('"')) {
+            let root = folder.join(path);
+            follow(&root, root.parent().unwrap(), &mut seen);
+        }
+    }
+    all.difference(&seen).cloned().collect()
+}
+
+#[test]
+fn each_file_is_compiled_by_some_target() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let rooms = fs::read_dir(top.join("src")).unwrap();
+    let mut crates: Vec<PathBuf> = rooms.map(|entry| entry.unwrap().path()).collect();
+    crates.extend(["tests", "contrib/bench", "contrib/fuzz"].map(|name| top.join(name)));
+    assert_eq!(unreached(&crates), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_file_without_a_mod_line_is_found() {
+    let room = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = room.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("Cargo.toml", "[lib]\npath = \"lib.rs\"\n");
+    write("lib.rs", "mod one;\n#[cfg(test)]\npub(crate) mod tests;\n");
+    write(
+        "one.rs",
+        "mod inner;\n#[path = \"../far.rs\"]\nmod other;\n",
+    );
+    write("one/inner.rs", "");
+    write("tests/mod.rs", "");
+    write("tests/lost.rs", "");
+    let found = unreached(&[room.path().to_owned()]);
+    let lost = room.path().join("tests/lost.rs").canonicalize().unwrap();
+    assert_eq!(found, [lost]);
 }

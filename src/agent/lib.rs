@@ -6,38 +6,26 @@
 // Tests make JSON in places; the build without them is what keeps `serde_json::to_vec` and its like away.
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
-mod bus;
 pub mod cluster;
 mod commands;
-pub mod desired;
+pub mod desired_state;
 mod disk;
 mod etcd;
 mod exec;
-pub mod fence;
 pub mod health;
-pub mod host_ports;
 pub mod images;
-mod listeners;
-mod logs;
-mod network_files;
-mod overlay;
-pub mod paths;
-pub mod program;
+mod local_api;
+pub mod network;
 mod reporter;
-mod run;
 pub mod secrets;
-mod service_status;
-mod standalone_api;
-mod store_watch;
-pub mod supervisor;
+pub mod service;
 #[cfg(test)]
 mod tests;
 pub mod volumes;
-mod watched_writes;
 pub mod worker;
 
-pub use crate::store_watch::follow_desired;
+pub use crate::desired_state::store_watch::follow_desired;
+pub use crate::desired_state::watched_writes::WatchedWrites;
+pub use crate::network::files::NetworkFiles;
 pub use crate::worker::statuses::Statuses;
-pub use network_files::NetworkFiles;
 pub use reporter::{MachineFacts, ReportSink, Reporter};
-pub use watched_writes::WatchedWrites;

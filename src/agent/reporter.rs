@@ -8,8 +8,9 @@ use jiff::Timestamp;
 use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Statuses, supervisor::Listed};
+use super::Statuses;
 use crate::cluster::{identity::Identity, reach::Present};
+use crate::service::supervisor::Listed;
 use kat_daemon::watchdog::Pulses;
 use kat_network as network;
 use kat_types::{
@@ -391,7 +392,7 @@ mod tests {
     async fn an_instance_that_nobody_can_look_at_holds_the_first_report_for_two_seconds() {
         let sink = Arc::new(Sent::default());
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::desired::Desired::default();
+        let mut desired = crate::desired_state::desired::Desired::default();
         let web = crate::tests::assignment(0, "web");
         desired.assignments.insert(web.instance.clone(), web);
         lists.send_modify(|listed| listed.desired = Arc::new(desired));
@@ -449,7 +450,7 @@ mod tests {
         let sink = Arc::new(Leaders::default());
         sink.sure.send_replace(Some(Duration::from_millis(300)));
         let (reporter, lists) = reporter(sink.clone(), Arc::default());
-        let mut desired = crate::desired::Desired::default();
+        let mut desired = crate::desired_state::desired::Desired::default();
         let stops = kat_types::assignment::Assignment {
             on_partition: OnPartition::Stop,
             ..crate::tests::assignment(0, "web")

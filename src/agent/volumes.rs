@@ -79,7 +79,7 @@ impl Volumes {
     /// Those of a machine whose files lie below `root`.
     pub fn new(root: &Path, base: &str, config: &AgentConfig) -> Self {
         let root = Root::new(root);
-        let file = root.below(super::paths::VOLUMES);
+        let file = root.below(crate::service::paths::VOLUMES);
         let made = match files::read_bounded(&file, LIMIT) {
             Ok(content) => serde_json::from_slice(&content).unwrap_or_else(|error| {
                 tracing::error!(path = %file.display(), "the list of volumes can't be read: {error:#}");

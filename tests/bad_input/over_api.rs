@@ -10,7 +10,7 @@ const PATH: &str = "/v1alpha1/n/default/workloads/web";
 
 /// Sends an archive that `found` is wrong with.
 #[track_caller]
-pub fn refused(archive: Vec<u8>, found: &[Diagnostic]) {
+pub(crate) fn refused(archive: Vec<u8>, found: &[Diagnostic]) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (status, body) = runtime.block_on(async {
         let server = Server::start().await;

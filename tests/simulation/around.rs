@@ -5,9 +5,8 @@ use std::{net::SocketAddrV4, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use axum::body::Body;
 use hyper::{Request, StatusCode, header};
-use kat_agent::{
-    MachineFacts, ReportSink, health::probe::Network, host_ports::HostListeners, volumes::Volumes,
-};
+use kat_agent::network::host_ports::HostListeners;
+use kat_agent::{MachineFacts, ReportSink, health::probe::Network, volumes::Volumes};
 use kat_api::{
     Inputs, InstanceLogs, InstanceSessions, LogQuery, LogStream, LogsError, Outputs, SessionError,
     SessionRequest,

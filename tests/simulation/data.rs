@@ -16,7 +16,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use hyper::{Request, header};
-use kat_agent::supervisor::Listed;
+use kat_agent::service::supervisor::Listed;
 use kat_agent::volumes::moves::{CopySource, OwnVolumes, Pieces};
 use kat_api::{CopyStream, VolumeCopies};
 use kat_types::{keys, records::VolumeRecord, volumes::MoveRecord};

@@ -4,12 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kat_agent::{
-    NetworkFiles, Reporter, Statuses,
-    fence::{Fence, Memory},
-    follow_desired,
-    secrets::Secrets,
-    supervisor::{Listed, Supervisor},
-    volumes::Volumes,
+    NetworkFiles, Reporter, Statuses, follow_desired, secrets::Secrets, volumes::Volumes,
     worker::Tools,
 };
 use kat_agent::{
@@ -20,6 +15,10 @@ use kat_agent::{
         removals::Removals,
     },
     worker::machine_options::MachineOptions,
+};
+use kat_agent::{
+    desired_state::fence::{Fence, Memory},
+    service::supervisor::{Listed, Supervisor},
 };
 use kat_api::{Api, ApiConfig, Limits, routes::router};
 use kat_daemon::watchdog::Pulses;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::watch;
 
 use super::identity::Identity;
-use crate::paths;
+use crate::service::paths;
 use kat_host::files::{self, Access, FileError};
 use kat_leader::leader_name;
 use kat_store::mirror::Entries;

@@ -12,7 +12,7 @@ use std::{
 use jiff::Timestamp;
 
 use super::identity::Identity;
-use crate::paths::PKI;
+use crate::service::paths::PKI;
 use kat_host::files::{self, Access, FileError};
 use kat_pki as pki;
 use kat_pki::recovery_key::RecoveryKey;

@@ -416,7 +416,10 @@ impl ReportSink for LeaderApi {
 
 /// Waits until the API on this machine's socket says that the machine is Ready.
 pub(crate) async fn wait_ready(identity: &Identity, limit: Duration) -> anyhow::Result<()> {
-    let client = Client::from_unix_socket(Path::new(crate::paths::API_SOCKET), Options::default())?;
+    let client = Client::from_unix_socket(
+        Path::new(crate::service::paths::API_SOCKET),
+        Options::default(),
+    )?;
     wait_ready_at(&client, identity, limit).await
 }
 

@@ -5,7 +5,7 @@ use std::{path::Path, process::ExitCode};
 use anyhow::bail;
 
 use super::setup::{Say, read_joined};
-use crate::{paths, volumes::earlier_grants};
+use crate::{service::paths, volumes::earlier_grants};
 use kat_host::check::{self, CheckInput, Finding, Level, Stage};
 use kat_network::nftables::{
     firewall::FirewallError,

@@ -27,7 +27,8 @@ use crate::{
     },
     commands::check::check_machine,
     etcd::stores,
-    overlay, paths,
+    network::overlay,
+    service::paths,
 };
 use kat_api::new_token;
 use kat_host::{

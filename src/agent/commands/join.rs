@@ -20,7 +20,8 @@ use crate::{
         reach::{Reached, wireguard_endpoints},
     },
     commands::check::check_machine,
-    network_files, paths,
+    network::files as network_files,
+    service::paths,
 };
 use kat_client::{Client, ClientError, Options};
 use kat_host::{

@@ -15,8 +15,8 @@ use crate::{
     cluster::{cluster_cache::Known, identity::Identity, machine},
     disk::ballast,
     images::{registries, unused::ImageCare},
-    paths,
     secrets::Secrets,
+    service::paths,
     volumes::Volumes,
     worker::{
         Tools, UserDesired, Worker, machine_options::MachineOptions, unit_files::remove_every_users,
@@ -149,7 +149,7 @@ fn tools(managers: &Arc<dyn ManagerSource>) -> anyhow::Result<Tools> {
             &spec.volume_base_path,
             &AgentConfig::default(),
         )),
-        listeners: Arc::new(crate::host_ports::Listening {
+        listeners: Arc::new(crate::network::host_ports::Listening {
             overlay: spec.cluster_cidr,
         }),
         options: MachineOptions::new(Path::new("/"), &AgentConfig::default()),

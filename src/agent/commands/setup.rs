@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 
-use crate::{cluster::identity::Identity, network_files::NetworkFiles, paths};
+use crate::{cluster::identity::Identity, network::files::NetworkFiles, service::paths};
 use kat_bundle as bundle;
 use kat_host::files::{self, Access};
 use kat_network::overlay::wireguard;

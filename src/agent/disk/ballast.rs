@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     disk::pressure::{Look, Room},
-    paths,
+    service::paths,
 };
 use kat_daemon::watchdog::Pulses;
 use kat_types::root::Root;

@@ -38,8 +38,7 @@ use crate::{
         pressure as disks,
         pressure::{Look, Room},
     },
-    paths,
-    supervisor::Listed,
+    service::{paths, supervisor::Listed},
 };
 use kat_daemon::watchdog::Pulses;
 use kat_host::{
@@ -573,7 +572,7 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::{desired::Desired, tests::assignment};
+    use crate::{desired_state::desired::Desired, tests::assignment};
     use kat_types::{
         api::{InstancePhase, InstanceReport},
         resource::Bytes,

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Statuses, paths};
+use crate::{Statuses, service::paths};
 use kat_daemon::watchdog::Pulses;
 use kat_host::users::HOMES;
 use kat_types::{

@@ -16,7 +16,8 @@ use crate::{
         reach::Present,
     },
     commands::{host_files, recovery},
-    overlay, paths,
+    network::overlay,
+    service::paths,
 };
 use kat_api::Joining;
 use kat_daemon::watchdog::Pulses;

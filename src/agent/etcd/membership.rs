@@ -17,7 +17,7 @@ use crate::{
         machine,
     },
     commands::{host_files, recovery, recovery::Lookout},
-    paths,
+    service::paths,
 };
 use kat_daemon::watchdog::Pulses;
 use kat_host::files::{self, Access};

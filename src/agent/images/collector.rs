@@ -16,7 +16,7 @@ use crate::{
     Statuses,
     disk::pressure::Disks,
     images::{pull as image, pull::StoredImage},
-    supervisor::Listed,
+    service::supervisor::Listed,
     worker::Tools,
 };
 use kat_daemon::watchdog::Pulses;

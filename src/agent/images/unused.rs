@@ -13,7 +13,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-use crate::{images::pull as image, paths};
+use crate::{images::pull as image, service::paths};
 use kat_host::files;
 use kat_types::images::KeptOfUser;
 use kat_types::{api::ImagesRemoved, assignment::WorkloadUser, resource::AgentConfig, root::Root};

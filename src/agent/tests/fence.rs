@@ -1,7 +1,7 @@
 //! Instances with `onPartition: stop` on a machine that reaches no leader.
 
 use super::*;
-use crate::fence::{Fence, Memory};
+use crate::desired_state::fence::{Fence, Memory};
 use kat_plan::fence_after;
 use kat_types::resource::OnPartition;
 

@@ -50,13 +50,12 @@ use self::{
     others::Others,
 };
 use super::{
-    NetworkFiles, Statuses,
-    desired::Desired,
-    health::probe::Network,
-    secrets::Secrets,
-    supervisor::{Listed, Supervisor},
-    volumes::Volumes,
+    NetworkFiles, Statuses, health::probe::Network, secrets::Secrets, volumes::Volumes,
     worker::Tools,
+};
+use crate::{
+    desired_state::desired::Desired,
+    service::supervisor::{Listed, Supervisor},
 };
 use crate::{
     disk::eviction::Evicted,

@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::network_files::instances;
+use crate::network::files::instances;
 use kat_host::files;
 use kat_types::{
     resource::{HostPort, Port, Protocol},

@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use crate::host_ports::HostListeners;
+use crate::network::host_ports::HostListeners;
 use kat_host::facts::network::{self as facts, Listener};
 use kat_types::resource::Protocol;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    paths::UserFolders,
+    service::paths::UserFolders,
     worker::unit_files::{UnitFolder, remove_every_users},
 };
 use kat_systemd::{ActiveState, UnitManager, UnitStatus, UserSessions};

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::{cluster_cache::Known, identity::Identity},
-    desired::Desired,
+    desired_state::desired::Desired,
 };
 use kat_network::state::{DnsRecords, Gate, Instances, NodeNetwork, Peers};
 

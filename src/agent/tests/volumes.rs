@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::{
-    fence::{Fence, Memory},
+    desired_state::fence::{Fence, Memory},
     volumes::{earlier_grants, removals::Removals},
 };
 use kat_daemon::watchdog::Pulses;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;
-use crate::desired;
+use crate::desired_state::desired;
 use kat_daemon::watchdog::Pulses;
 use kat_leader::{LeaderConfig, LeaderHandle, start};
 use kat_store::{StateStore, fenced, mirror::Entries};

@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
 };
 
-use crate::{paths, worker::unit_files::make_folder};
+use crate::{service::paths, worker::unit_files::make_folder};
 use kat_bundle::{CarriedFile, unpack_carried};
 use kat_host::files::Access;
 use kat_types::{

@@ -14,7 +14,11 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use super::host_paths;
-use crate::{desired::Desired, paths, paths::UserFolders, worker::unit_files::UnitFolder};
+use crate::{
+    desired_state::desired::Desired,
+    service::{paths, paths::UserFolders},
+    worker::unit_files::UnitFolder,
+};
 use kat_host::{
     check::Finding,
     files::{self, Access, FileError},

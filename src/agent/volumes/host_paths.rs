@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::earlier_grants::{EarlierGrants, OwnersSetting};
-use crate::{paths, volumes::is_of};
+use crate::{service::paths, volumes::is_of};
 use kat_host::{
     bound_paths::Bind,
     users::HOMES,

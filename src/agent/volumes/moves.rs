@@ -22,7 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::copies::{MoveError, copy_name, owners_of};
-use crate::{Statuses, supervisor::Listed, volumes::Volumes};
+use crate::{Statuses, service::supervisor::Listed, volumes::Volumes};
 use kat_daemon::watchdog::Pulses;
 use kat_host::copy::{self, CopyError, Progress, Summary};
 use kat_types::{

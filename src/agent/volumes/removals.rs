@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Statuses, supervisor::Listed, volumes::Volumes};
+use crate::{Statuses, service::supervisor::Listed, volumes::Volumes};
 use kat_daemon::watchdog::Pulses;
 use kat_types::volumes::{RemovalRecord, removal_id};
 

@@ -46,8 +46,6 @@ use self::{
 use super::{
     Statuses,
     health::{Means, Probes, probe::Network, progress::Progress},
-    host_ports::HostListeners,
-    paths::UserFolders,
     secrets::Secrets,
     volumes::Volumes,
 };
@@ -64,6 +62,7 @@ use crate::{
         unit_files::{FilesError, UnitFolder},
     },
 };
+use crate::{network::host_ports::HostListeners, service::paths::UserFolders};
 use kat_daemon::watchdog::{Pulse, Pulses};
 use kat_host::{files::FileError, users::UserError};
 use kat_render::{RenderError, RenderSettings, Renderer};

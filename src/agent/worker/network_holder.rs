@@ -4,7 +4,7 @@
 use std::{io, os::unix::fs::symlink, path::Path};
 
 use crate::{
-    paths,
+    service::paths,
     worker::unit_files::{FilesError, make_folder},
 };
 use kat_host::files::{self, Access};

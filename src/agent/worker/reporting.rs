@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::{UserDesired, Worker, WorkerError};
 use crate::{
-    host_ports,
     images::pull as image,
+    network::host_ports,
     worker::{judge::Verdict, limits, links},
 };
 use kat_systemd::{SystemdError, UnitStatus};

@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::paths::{SYSTEM_UNITS, UNITS, UserFolders};
+use crate::service::paths::{SYSTEM_UNITS, UNITS, UserFolders};
 use kat_host::files::{self, Access, FileError};
 use kat_render::{HostFile, MARK, UnitFile, UnitFileKind, VALUE_SUFFIX};
 use kat_systemd::UnitStatus;

@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::{UserDesired, Worker, WorkerError, ignore_missing, jobs::JobKey};
 use crate::{
-    host_ports,
     images::pull as image,
+    network::host_ports,
     volumes::{VolumeTrouble, carried_files as carried, host_binds},
     worker::{
         judge::{Action, CONDITION, Circumstances, Fault, PODMANS, PROTOCOL, exit_code, judge},

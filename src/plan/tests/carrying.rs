@@ -2,7 +2,7 @@
 //! starts with another count than the data had last has lost or doubled some.
 
 use super::*;
-use kat_agent::desired::Desired;
+use kat_agent::desired_state::desired::Desired;
 use kat_types::api::{VolumeMovePhase, VolumeMoveReport};
 
 /// Identity of a move, and the folder.
@@ -10,26 +10,26 @@ type Copy = (String, String);
 
 /// Of one machine.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Carrying {
+pub(crate) struct Carrying {
     /// How often something has run with what lies in a folder.
-    pub(super) rows: BTreeMap<String, u64>,
+    pub(crate) rows: BTreeMap<String, u64>,
     /// Copies beside their places.
-    pub(super) copies: BTreeMap<Copy, u64>,
+    pub(crate) copies: BTreeMap<Copy, u64>,
     placed: BTreeSet<Copy>,
     /// Folders that a move has put there, and nothing has run with.
-    pub(super) unused: BTreeSet<String>,
+    pub(crate) unused: BTreeSet<String>,
     /// What its agent says.
-    pub(super) said: Vec<VolumeMoveReport>,
+    pub(crate) said: Vec<VolumeMoveReport>,
     /// What others would send it now.
-    pub(super) offered: BTreeMap<Copy, u64>,
+    pub(crate) offered: BTreeMap<Copy, u64>,
     /// Its disk takes no copy.
-    pub(super) full: bool,
+    pub(crate) full: bool,
     /// Folders with which something started, and their rows then.
     started: Vec<(String, u64)>,
 }
 
 impl Carrying {
-    pub(super) fn start(&mut self, folder: &str) {
+    pub(crate) fn start(&mut self, folder: &str) {
         self.unused.remove(folder);
         let rows = self.rows.entry(folder.to_owned()).or_default();
         self.started.push((folder.to_owned(), *rows));
@@ -37,7 +37,7 @@ impl Carrying {
     }
 
     /// The agent acts on a confirmed list.
-    pub(super) fn act(&mut self, name: &str, list: &Desired, data: &mut BTreeSet<String>) {
+    pub(crate) fn act(&mut self, name: &str, list: &Desired, data: &mut BTreeSet<String>) {
         self.said.clear();
         let taken = list.moves.iter().filter(|(_, wish)| wish.to == name);
         let taken: BTreeMap<Copy, _> = taken
@@ -85,7 +85,7 @@ impl Carrying {
 
 impl World {
     /// Each machine sees what the others would send it.
-    pub(super) fn offer(&mut self) {
+    pub(crate) fn offer(&mut self) {
         let offers: Vec<(String, Copy, u64)> = self
             .machines
             .iter()
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// Whoever started since the last look did so with all that there was.
-    pub(super) fn check_rows(&mut self) {
+    pub(crate) fn check_rows(&mut self) {
         for (name, machine) in &mut self.machines {
             for (folder, rows) in std::mem::take(&mut machine.carrying.started) {
                 if machine.shared {

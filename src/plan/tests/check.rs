@@ -4,7 +4,7 @@ use super::*;
 use kat_types::services::BackendState;
 
 impl World {
-    pub(super) fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         let snapshot = self.snapshot();
         self.check_lists(&snapshot);
         let mut away = left(&snapshot);
@@ -134,7 +134,7 @@ impl World {
 }
 
 /// Machines that what runs there is to leave: NotReady, or being drained.
-pub(super) fn left(snapshot: &Snapshot) -> BTreeSet<String> {
+pub(crate) fn left(snapshot: &Snapshot) -> BTreeSet<String> {
     let mut left = not_ready(snapshot);
     let nodes = snapshot.nodes.iter();
     let drained = nodes.filter(|(_, node)| node.registration.value.draining);

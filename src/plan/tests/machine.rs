@@ -6,7 +6,7 @@
 //! as it is assigned; and a user's account goes last, a while after its units.
 
 use super::*;
-use kat_agent::desired::{self, Desired};
+use kat_agent::desired_state::desired::{self, Desired};
 use kat_types::{
     api::{Condition, ImagesRemoved, MemberKeys},
     reason::Reason,
@@ -31,45 +31,45 @@ struct Unit {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Machine {
-    pub(super) uid: String,
-    pub(super) resources: ResourceList,
+pub(crate) struct Machine {
+    pub(crate) uid: String,
+    pub(crate) resources: ResourceList,
     /// The last report that the leader has, and how old it is.
-    pub(super) heard: Option<Arc<NodeReport>>,
-    pub(super) age: Duration,
+    pub(crate) heard: Option<Arc<NodeReport>>,
+    pub(crate) age: Duration,
     /// Its reports reach the leader.
-    pub(super) speaks: bool,
+    pub(crate) speaks: bool,
     /// Its agent works.
-    pub(super) obeys: bool,
+    pub(crate) obeys: bool,
     /// Highest schema of an assignment that its agent understands; 0 where it does not say.
-    pub(super) schema: u32,
+    pub(crate) schema: u32,
     /// Number of its `packaging/data-path`.
-    pub(super) data_path: u32,
+    pub(crate) data_path: u32,
 
     /// Its volume base path is storage that it shares.
-    pub(super) shared: bool,
+    pub(crate) shared: bool,
     /// Containers may share its network.
-    pub(super) host_network: bool,
+    pub(crate) host_network: bool,
     /// What its agent says of the machine, and of images that it removed.
-    pub(super) conditions: Vec<Condition>,
-    pub(super) images_removed: Option<ImagesRemoved>,
+    pub(crate) conditions: Vec<Condition>,
+    pub(crate) images_removed: Option<ImagesRemoved>,
     /// Instances that it has stopped because its disk ran full.
-    pub(super) evicted: BTreeSet<String>,
+    pub(crate) evicted: BTreeSet<String>,
     /// Folders of volumes that have data on it.
-    pub(super) data: BTreeSet<String>,
+    pub(crate) data: BTreeSet<String>,
     /// What becomes of that data.
-    pub(super) carrying: carrying::Carrying,
+    pub(crate) carrying: carrying::Carrying,
     /// Removals that it was asked for and has done.
     removed: Vec<String>,
 
     /// Where its agent says that others reach it.
-    pub(super) advertise: Vec<IpAddr>,
-    pub(super) endpoints: Vec<String>,
-    pub(super) member_keys: MemberKeys,
+    pub(crate) advertise: Vec<IpAddr>,
+    pub(crate) endpoints: Vec<String>,
+    pub(crate) member_keys: MemberKeys,
 
     /// What its agent says of its instances, and of which users something is left.
-    pub(super) instances: BTreeMap<String, InstanceReport>,
-    pub(super) users: BTreeSet<u32>,
+    pub(crate) instances: BTreeMap<String, InstanceReport>,
+    pub(crate) users: BTreeSet<u32>,
     /// The revision that the agent acted on.
     acted: u64,
     stage: Stage,
@@ -84,12 +84,12 @@ pub(super) struct Machine {
     /// the workload that they were made for.
     disk: Desired,
     units: BTreeMap<String, Unit>,
-    pub(super) accounts: BTreeMap<u32, String>,
+    pub(crate) accounts: BTreeMap<u32, String>,
 }
 
 impl Machine {
     /// A machine after `init`: its agent has confirmed an empty list.
-    pub(super) fn new(uid: &str) -> Self {
+    pub(crate) fn new(uid: &str) -> Self {
         Self {
             uid: uid.to_owned(),
             resources: ResourceList {
@@ -133,7 +133,7 @@ impl Machine {
 
     /// Another process of the agent. One that is `late` sends its first report before its workers
     /// have looked, and they look so many rounds later.
-    pub(super) fn restart(&mut self, late: u8) {
+    pub(crate) fn restart(&mut self, late: u8) {
         self.instances.clear();
         self.users.clear();
         self.carrying.said.clear();
@@ -145,7 +145,7 @@ impl Machine {
     }
 
     /// What runs on it, whoever knows of it.
-    pub(super) fn running(&self) -> Vec<String> {
+    pub(crate) fn running(&self) -> Vec<String> {
         let units = self.units.iter();
         units
             .filter(|(_, unit)| unit.phase == InstancePhase::Running)
@@ -154,7 +154,7 @@ impl Machine {
     }
 
     /// Its agent has reached no leader for so long that it has ended what asks for that.
-    pub(super) fn fence(&mut self) {
+    pub(crate) fn fence(&mut self) {
         let assigned = &self.disk.assignments;
         self.units.retain(|id, _| {
             let assignment = assigned.get(id);
@@ -163,7 +163,7 @@ impl Machine {
     }
 
     /// The folders to which what runs on it may write, with who that is.
-    pub(super) fn written(&self) -> Vec<(String, String)> {
+    pub(crate) fn written(&self) -> Vec<(String, String)> {
         let units = self.units.keys();
         let assigned = units.filter_map(|id| self.disk.assignments.get(id));
         let written = assigned.flat_map(|one| {
@@ -176,7 +176,7 @@ impl Machine {
     }
 
     /// What it would send to whom now.
-    pub(super) fn offers(&self, name: &str) -> Vec<(String, (String, String), u64)> {
+    pub(crate) fn offers(&self, name: &str) -> Vec<(String, (String, String), u64)> {
         let wishes = self.disk.moves.iter();
         let sent = wishes.filter(|(volume, wish)| {
             let mut assignments = self.disk.assignments.values();
@@ -192,7 +192,7 @@ impl Machine {
     }
 
     /// The report as it goes out now, unless it still waits for the first look.
-    pub(super) fn report(&self, name: &str) -> Option<NodeReport> {
+    pub(crate) fn report(&self, name: &str) -> Option<NodeReport> {
         (!self.held).then(|| NodeReport {
             node_name: name.to_owned(),
             node_uid: self.uid.clone(),
@@ -223,7 +223,7 @@ impl Machine {
     }
 
     /// The agent takes the list of its stage, and every worker makes a pass.
-    pub(super) fn step(&mut self, name: &str, entries: &Entries, failing: &BTreeSet<String>) {
+    pub(crate) fn step(&mut self, name: &str, entries: &Entries, failing: &BTreeSet<String>) {
         if self.stage == Stage::Begun {
             self.stage = Stage::Alone;
         } else if let Ok(list) = desired::read(entries, name) {

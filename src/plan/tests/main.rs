@@ -11,43 +11,16 @@
     reason = "tests"
 )]
 
-mod away;
-mod balance;
 mod carrying;
 mod check;
-mod containers;
-mod deletion;
-mod disk;
-mod drain;
-mod failing;
-mod frozen;
-mod health;
-mod host_ports;
-mod images;
-mod indexes;
-mod joining;
-mod logins;
-mod loss;
+mod data;
+mod instances;
 mod machine;
-mod moves;
-mod nodes;
+mod machines;
 mod objects;
-mod options;
-mod placement;
-mod properties;
-mod restarts;
-mod rolling;
-mod rollout;
-mod scale;
-mod scheduling;
-mod secrets;
-mod spreading;
-mod stalls;
-mod status;
-mod strategies;
-mod users;
-mod versions;
-mod volumes;
+mod placing;
+mod updates;
+mod whole;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

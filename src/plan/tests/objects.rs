@@ -3,12 +3,12 @@
 use super::*;
 
 impl World {
-    pub(super) fn write<T: Serialize>(&mut self, key: String, value: &T) {
+    pub(crate) fn write<T: Serialize>(&mut self, key: String, value: &T) {
         let value = serde_json::to_vec(value).unwrap();
         self.apply(&[Operation::Put(key, value)]);
     }
 
-    pub(super) fn namespace(&mut self, name: &str, deleting: bool) {
+    pub(crate) fn namespace(&mut self, name: &str, deleting: bool) {
         let record = NamespaceRecord {
             schema: 1,
             uid: format!("uid of {name}"),
@@ -20,7 +20,7 @@ impl World {
         self.write(keys::namespace(name), &record);
     }
 
-    pub(super) fn machine(&mut self, name: &str, prefix: &str, taints: &[Taint]) {
+    pub(crate) fn machine(&mut self, name: &str, prefix: &str, taints: &[Taint]) {
         let number = self.machines.len() * 2;
         let registration = NodeRegistration {
             labels: BTreeMap::from([("name".to_owned(), name.to_owned())]),
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// Drains a machine, or lets it take work again, as the API does.
-    pub(super) fn drain(&mut self, name: &str, draining: bool) {
+    pub(crate) fn drain(&mut self, name: &str, draining: bool) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
         (registration.draining, registration.drain_forced) = (draining, false);
@@ -51,7 +51,7 @@ impl World {
     }
 
     /// Has a machine emptied whatever is lost by that.
-    pub(super) fn drain_by_force(&mut self, name: &str) {
+    pub(crate) fn drain_by_force(&mut self, name: &str) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
         (registration.draining, registration.drain_forced) = (true, true);
@@ -59,7 +59,7 @@ impl World {
     }
 
     /// Marks a machine as on its way out, as the API does.
-    pub(super) fn mark_machine(&mut self, name: &str) {
+    pub(crate) fn mark_machine(&mut self, name: &str) {
         let snapshot = self.snapshot();
         let mut registration = snapshot.nodes[name].registration.value.clone();
         registration.deleting = true;
@@ -67,14 +67,14 @@ impl World {
     }
 
     /// Takes a machine out of the cluster.
-    pub(super) fn remove_machine(&mut self, name: &str) {
+    pub(crate) fn remove_machine(&mut self, name: &str) {
         self.mark_machine(name);
         self.plan_out();
         self.machines.remove(name);
     }
 
     /// Applies a workload as the API does; `change` is made to its file first.
-    pub(super) fn apply_workload(
+    pub(crate) fn apply_workload(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut serde_json::Value),
@@ -82,7 +82,7 @@ impl World {
         self.apply_workload_in(NAMESPACE, name, change);
     }
 
-    pub(super) fn apply_workload_in(
+    pub(crate) fn apply_workload_in(
         &mut self,
         namespace: &str,
         name: &str,
@@ -165,19 +165,19 @@ impl World {
         self.write(keys::workload_meta(namespace, name), &meta);
     }
 
-    pub(super) fn replicas(&mut self, name: &str, count: u32) {
+    pub(crate) fn replicas(&mut self, name: &str, count: u32) {
         self.apply_workload(name, |file| file["spec"]["replicas"] = json!(count));
     }
 
     /// Changes a stored object, as another version might have written it.
-    pub(super) fn change(&mut self, key: &str, change: impl FnOnce(&mut serde_json::Value)) {
+    pub(crate) fn change(&mut self, key: &str, change: impl FnOnce(&mut serde_json::Value)) {
         let mut value = serde_json::from_slice(&self.entries[key].value).unwrap();
         change(&mut value);
         self.write(key.to_owned(), &value);
     }
 
     /// Pauses a rollout, or lets it go on.
-    pub(super) fn pause(&mut self, name: &str, paused: bool) {
+    pub(crate) fn pause(&mut self, name: &str, paused: bool) {
         let snapshot = self.snapshot();
         let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
         let meta = WorkloadMeta {
@@ -187,7 +187,7 @@ impl World {
         self.write(keys::workload_meta(NAMESPACE, name), &meta);
     }
 
-    pub(super) fn delete_workload(&mut self, name: &str) {
+    pub(crate) fn delete_workload(&mut self, name: &str) {
         let snapshot = self.snapshot();
         let entry = &snapshot.workloads[&WorkloadKey::new(NAMESPACE, name)];
         let meta = WorkloadMeta {
@@ -197,7 +197,7 @@ impl World {
         self.write(keys::workload_meta(NAMESPACE, name), &meta);
     }
 
-    pub(super) fn apply(&mut self, operations: &[Operation]) {
+    pub(crate) fn apply(&mut self, operations: &[Operation]) {
         self.revision += 1;
         for operation in operations {
             match operation {

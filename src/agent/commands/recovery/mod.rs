@@ -23,7 +23,7 @@ pub(crate) use self::{
 use super::setup::read_identity;
 use crate::{
     cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
-    paths,
+    service::paths,
 };
 
 /// The recovery key as it is printed.

@@ -21,7 +21,8 @@ use super::super::{host_files, setup};
 use crate::{
     cluster::{cluster_cache::Known, identity::Identity, keys::Keys},
     etcd::stores,
-    overlay, paths,
+    network::overlay,
+    service::paths,
 };
 use kat_host::{
     files::{self, Access},

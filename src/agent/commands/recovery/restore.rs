@@ -36,7 +36,7 @@ use crate::{
             render_settings, restart_journal, start, write_network,
         },
     },
-    paths,
+    service::paths,
 };
 use kat_host::{
     check::Stage,

@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
 use serde::Deserialize;
 
 use super::decide::Taken;
-use crate::paths;
+use crate::service::paths;
 use kat_types::{
     assignment::Assignment,
     resource::{EnsureType, HostMount},

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::{BUFFER, CopySource, Pieces, owners_of};
 use crate::{
     cluster::peer_agents::{Agents, away},
-    supervisor::Listed,
+    service::supervisor::Listed,
     volumes::Volumes,
 };
 use kat_api::{ApiError, CopyStream, VolumeCopies};

@@ -254,7 +254,10 @@ fn a_rollout_and_a_drain_at_once_come_to_their_end() {
 fn in_place_nothing_that_serves_is_moved_while_others_do_not_work() {
     let strategy = json!({"rolling": {"maxSurge": 0}});
     let paused = |world: &mut World, version| {
-        world.apply_workload("web", super::strategies::web(version, 3, strategy.clone()));
+        world.apply_workload(
+            "web",
+            crate::updates::strategies::web(version, 3, strategy.clone()),
+        );
     };
     // Of the wanted version, and of the one before while the next is paused.
     for version in [1, 2] {

@@ -3,7 +3,8 @@
 
 use proptest::{prelude::*, test_runner::RngSeed};
 
-use super::{strategies::web, *};
+use super::*;
+use crate::updates::strategies::web;
 
 #[derive(Debug, Clone)]
 enum Act {
@@ -146,7 +147,7 @@ impl World {
     }
 
     /// Slots in which an instance runs, by what the machines say.
-    pub(super) fn served(&self, wanted: &[(String, String, Arc<Assignment>)]) -> usize {
+    pub(crate) fn served(&self, wanted: &[(String, String, Arc<Assignment>)]) -> usize {
         self.served_slots(wanted).len()
     }
 

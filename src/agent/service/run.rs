@@ -10,19 +10,23 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    NetworkFiles, Reporter, Statuses,
-    exec::LocalSessions,
-    fence,
-    host_ports::Listening,
-    listeners::{
-        agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
-        own_instances,
-    },
-    logs::{ClusterLogs, JournalLogs},
     paths,
-    secrets::Secrets,
-    service_status::{ServiceStatus, tell_status},
     supervisor::{Listed, Supervisor},
+};
+use crate::{
+    NetworkFiles, Reporter, Statuses,
+    desired_state::fence,
+    exec::LocalSessions,
+    local_api::{
+        listeners::{
+            agent_listener, agent_tls, all_own_instances, known_peers, leader_source, listeners,
+            own_instances,
+        },
+        logs::{ClusterLogs, JournalLogs},
+    },
+    network::host_ports::Listening,
+    secrets::Secrets,
+    service::status_line::{ServiceStatus, tell_status},
     volumes::Volumes,
     worker::Tools,
 };
@@ -39,6 +43,7 @@ use crate::{
         host_files, recovery, setup,
         setup::{read_agent_config, read_identity, render_settings},
     },
+    desired_state::store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
     disk::{ballast::Ballast, eviction::Evictor, pressure as disks, pressure::Disks},
     etcd::{
         member::{Member, MemberParts, etcd_group},
@@ -46,8 +51,7 @@ use crate::{
     },
     exec::sessions::ClusterSessions,
     images::{collector::Collector, unused::ImageCare},
-    standalone_api as local,
-    store_watch::{FollowedStores, follow_desired, follow_known, follow_network},
+    local_api::standalone as local,
     volumes::{
         earlier_grants,
         moves::{Moves, OtherMachines, OwnVolumes},
@@ -402,7 +406,7 @@ async fn tools(
         root: "/".into(),
         monotonic: Arc::new(crate::cluster::machine::monotonic_microseconds),
         limits_enforced: crate::cluster::machine::limits_enforced(),
-        network: Arc::new(super::health::probe::Overlay),
+        network: Arc::new(crate::health::probe::Overlay),
         volumes: Arc::new(Volumes::new(Path::new("/"), base, config)),
         secrets: Secrets::new(Path::new("/"), &identity.node, &render_settings(identity)),
         listeners: Arc::new(Listening {
@@ -459,7 +463,7 @@ mod tests {
 
     #[test]
     fn systemd_starts_an_agent_again_that_ended() {
-        let unit = include_str!("../../packaging/systemd/kat-agent.service");
+        let unit = include_str!("../../../packaging/systemd/kat-agent.service");
         assert!(unit.lines().any(|line| line == "Restart=always"));
         assert!(unit.lines().any(|line| line == "StartLimitIntervalSec=0"));
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr, ops::Bound, path::PathBuf};
 use ipnet::Ipv4Net;
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::desired::Desired;
+use crate::desired_state::desired::Desired;
 use crate::worker::machine_options::MachineOptions;
 use kat_host::files::{self, Access, FileError};
 use kat_network::state::{

@@ -11,12 +11,11 @@ use std::{
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::{
+use super::paths::UserFolders;
+use crate::{
     Statuses,
-    desired::Desired,
-    network_files::{NetworkFiles, instances},
-    paths::UserFolders,
-    watched_writes::WatchedWrites,
+    desired_state::{desired::Desired, watched_writes::WatchedWrites},
+    network::files::{NetworkFiles, instances},
     worker::{Tools, UserDesired, Worker},
 };
 use crate::{

@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::supervisor::Listed;
+use crate::service::supervisor::Listed;
 use kat_host::files::{self, Access};
 use kat_plan::fence_after;
 use kat_types::resource::OnPartition;

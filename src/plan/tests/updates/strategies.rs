@@ -3,7 +3,7 @@
 
 use super::*;
 
-pub(super) fn web(
+pub(crate) fn web(
     version: u32,
     replicas: u32,
     strategy: serde_json::Value,
@@ -40,7 +40,7 @@ impl World {
         panic!("it does not end: {:?}", self.status("web"));
     }
 
-    pub(super) fn versions(&mut self) -> BTreeMap<String, usize> {
+    pub(crate) fn versions(&mut self) -> BTreeMap<String, usize> {
         let mut versions = BTreeMap::new();
         for (.., one) in self.wanted("web") {
             let version = one.image.rsplit(':').next().unwrap().to_owned();

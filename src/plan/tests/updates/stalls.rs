@@ -1,7 +1,8 @@
 //! Rollouts that go nowhere: the deadline and a change of the leader, what serves meanwhile, and going
 //! back without being asked.
 
-use super::{strategies::web, *};
+use super::*;
+use crate::updates::strategies::web;
 
 const BAD: &str = "registry.example/web:2";
 

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::supervisor::Listed;
 use crate::cluster::identity::Identity;
+use crate::service::supervisor::Listed;
 use kat_leader::{LeaderHandle, PlanningHealth, Reports, StoreHealth};
 use kat_plan::{InstanceEntry, NodeEntry, Snapshot, node_labels, reported_status};
 use kat_store::StateStore;

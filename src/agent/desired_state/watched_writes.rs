@@ -12,7 +12,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Statuses;
+use crate::Statuses;
 use kat_daemon::watchdog::Pulses;
 use kat_types::backoff::Backoff;
 

@@ -10,7 +10,7 @@ use super::*;
 use kat_types::api::SERVICE_ADDRESS;
 
 /// Applies a service; `change` is made to its load balancer first.
-fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
+pub(crate) fn serve(world: &mut World, name: &str, change: impl FnOnce(&mut serde_json::Value)) {
     let mut balancer = json!({
         "apiVersion": "kat.dws.rip/v1alpha1",
         "kind": "VirtualLoadBalancer",

@@ -249,7 +249,7 @@ mod tests {
         machine: &Arc<FakeMachine>,
         lines: Vec<(&'static str, Option<String>, &'static str)>,
     ) -> Vec<String> {
-        let text = include_str!("../../tests/render/every-field/assignment.json");
+        let text = include_str!("../../../tests/render/every-field/assignment.json");
         let assignment: Assignment = serde_json::from_str(text).unwrap();
         let logs = JournalLogs {
             journal: Arc::new(Lines(lines)),
@@ -273,7 +273,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_run_before_the_present_one_is_chosen() {
-        let text = include_str!("../../tests/render/every-field/assignment.json");
+        let text = include_str!("../../../tests/render/every-field/assignment.json");
         let assignment: Assignment = serde_json::from_str(text).unwrap();
         let machine = Arc::new(FakeMachine::new());
         let uid = assignment.user.uid;

@@ -5,12 +5,12 @@ use kat_network::overlay::wireguard::PrivateKey;
 use kat_pki::recovery_key::RecoveryKey;
 use kat_types::resource::secret::SecretValues;
 
-pub(super) fn private(machine: usize) -> PrivateKey {
+pub(crate) fn private(machine: usize) -> PrivateKey {
     PrivateKey::from_bytes([u8::try_from(machine).unwrap() + 1; 32])
 }
 
 /// Machines with WireGuard keys, and a store with a key that seals.
-pub(super) fn machines(count: usize) -> World {
+pub(crate) fn machines(count: usize) -> World {
     let mut world = World::with_machines(count);
     world.builder = SnapshotBuilder::with_sealing(Sealing::With(RecoveryKey::generate().unwrap()));
     for (at, name) in (1..).zip(world.machines.keys().cloned().collect::<Vec<_>>()) {

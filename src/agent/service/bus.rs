@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn the_status_is_a_phase_of_the_contract() {
-        let contract = include_str!("../../dbus/rip.dws.kat1.xml");
+        let contract = include_str!("../../../dbus/rip.dws.kat1.xml");
         let identity = Identity::example("n1");
         for (confirmed, phase) in [(true, "Ready"), (false, "NotReady")] {
             let listed = Listed {

@@ -28,7 +28,7 @@ pub const DESIRED: &str = "/var/lib/kat/desired.json";
 pub const GRANTED: &str = "/var/lib/kat/granted.json";
 /// Folders of the machine that KAT makes for workloads: in it one for each namespace ([`crate::volumes::host_paths`]).
 pub const HOST: &str = "/var/lib/kat/host";
-/// The folders of volumes that this machine has made ([`super::volumes::Volumes`]), 0600.
+/// The folders of volumes that this machine has made ([`crate::volumes::Volumes`]), 0600.
 pub const VOLUMES: &str = "/var/lib/kat/volumes.json";
 /// Since when images are not used ([`crate::images::unused::ImageCare`]), 0600.
 pub const IMAGES: &str = "/var/lib/kat/images.json";

@@ -3,7 +3,8 @@
 use kat_types::services::BackendState;
 use proptest::prelude::*;
 
-use super::{spreading::candidate, *};
+use super::*;
+use crate::placing::spreading::candidate;
 use kat_types::resource::{AutoPort, HostPort, Port, Protocol};
 
 /// Applies a service with this port of its machines.

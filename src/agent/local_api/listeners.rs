@@ -9,8 +9,8 @@ use tokio::{
     sync::watch,
 };
 
-use super::{paths, supervisor::Listed};
 use crate::cluster::{cluster_cache::KnownNow, identity::Identity, keys::Keys};
+use crate::service::{paths, supervisor::Listed};
 use kat_api as api;
 use kat_api::{
     FindInstance, KnowsPeer, Leader, LeaderSource, ListInstances, Listeners, SocketAccess,

@@ -1,6 +1,7 @@
 //! A machine whose report is forged hurts itself alone.
 
 use super::*;
+use crate::placing::balance::serve;
 
 /// The report of `n3` with this change, as the leader has it from now on: its own agent is off.
 fn forge(world: &mut World, change: impl FnOnce(&mut NodeReport)) {
@@ -51,11 +52,11 @@ fn a_user_of_a_machine_is_not_forgotten_when_its_instance_is_gone() {
 fn a_forged_data_path_takes_no_service_address_away() {
     let mut world = World::with_machines(3);
     world.apply_workload("web", |_| {});
-    balance::serve_for(&mut world, "web");
+    serve(&mut world, "web", |_| {});
     world.settle();
     let before = world.keys("/kat/dns/default/web/");
     forge(&mut world, |report| report.data_path = 0);
-    balance::serve_for(&mut world, "new");
+    serve(&mut world, "new", |_| {});
     world.settle();
     assert_eq!(world.keys("/kat/dns/default/web/"), before);
     let address = world.status("new").service_address.unwrap();

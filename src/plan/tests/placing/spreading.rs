@@ -232,7 +232,7 @@ fn who_must_share_a_machine_waits_for_the_other() {
 }
 
 /// A machine for [`choose`] alone.
-pub(super) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
+pub(crate) fn candidate<'a>(name: &'a str, labels: &'a BTreeMap<String, String>) -> Candidate<'a> {
     Candidate {
         name,
         phase: NodePhase::Ready,

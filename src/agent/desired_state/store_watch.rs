@@ -9,8 +9,11 @@ use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    NetworkFiles, desired, network_files, paths, supervisor::Listed, watched_writes::WatchedWrites,
+use super::{desired, watched_writes::WatchedWrites};
+use crate::{
+    NetworkFiles,
+    network::files as network_files,
+    service::{paths, supervisor::Listed},
 };
 use crate::{
     cluster::{cluster_cache::Known, identity::Identity, keys::Keys},

@@ -1,0 +1,9 @@
+//! Volumes and their moves, images, credentials and secrets.
+
+mod images;
+mod logins;
+mod moves;
+mod secrets;
+mod volumes;
+
+use super::*;

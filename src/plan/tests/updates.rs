@@ -1,0 +1,10 @@
+//! Versions that take each other's place: rollouts, their strategies, stalls and rollbacks.
+
+mod rolling;
+mod rollout;
+mod scale;
+mod stalls;
+pub(crate) mod strategies;
+mod versions;
+
+use super::*;
