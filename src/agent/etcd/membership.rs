@@ -165,8 +165,8 @@ pub(crate) async fn give_up_outdated(
     if !identity.etcd {
         return Ok(false);
     }
-    // The keys are sealed first: answers of other machines are sealed with a key that is derived
-    // from the recovery key.
+    // The keys are sealed first, which makes the recovery key: other members' statements about the
+    // store's epoch are sealed with it.
     if keys.seal_authorities()? {
         tracing::info!(
             "the authorities' keys are sealed now; `kat-agent recovery-key` shows the key that opens them and backups: keep it away from the machines"
