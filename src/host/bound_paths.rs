@@ -101,6 +101,7 @@ pub enum BindError {
     /// The plan is for another instance, or can't be decoded.
     #[error("{}: {why}", path.display())]
     Unusable {
+        /// Path of the plan.
         path: PathBuf,
         why: String,
     },

@@ -23,6 +23,7 @@ pub enum CommandError {
     /// The program does not exist.
     #[error("the program {program} is not there")]
     NotFound {
+        /// The program's path or name.
         program: String,
     },
     /// The program could not be started or read.

@@ -28,6 +28,7 @@ pub enum FileError {
     /// The content is not UTF-8.
     #[error("{}: not UTF-8", path.display())]
     NotText {
+        /// Path of the file.
         path: PathBuf,
     },
     /// Another kind of file is at the path.

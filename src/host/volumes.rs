@@ -64,6 +64,7 @@ pub enum VolumeError {
     #[error("{}: belongs to uid {uid}, which is not of this workload", path.display())]
     Foreign {
         path: PathBuf,
+        /// Uid of the owner.
         uid: u32,
     },
 }

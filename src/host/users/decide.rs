@@ -37,6 +37,7 @@ pub enum Taken {
     #[error("the group name {name} is taken by gid {gid}")]
     Group {
         name: String,
+        /// Gid of the group with that name.
         gid: u32,
     },
     /// The gid is in use.

@@ -59,6 +59,7 @@ pub enum UserError {
     /// The thread for blocking work ended early.
     #[error("{user}: the work was broken off")]
     Interrupted {
+        /// The workload's user.
         user: String,
     },
 }

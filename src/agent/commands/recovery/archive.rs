@@ -66,12 +66,14 @@ pub(super) enum ArchiveError {
     Exists(PathBuf),
     #[error("{}: {error}", path.display())]
     Io {
+        /// The file that could not be read or written.
         path: PathBuf,
         error: io::Error,
     },
     /// The file is not a complete backup, or was changed.
     #[error("{}: {error}", path.display())]
     Stream {
+        /// The backup's file.
         path: PathBuf,
         error: StreamError,
     },
@@ -86,6 +88,7 @@ pub(super) enum ArchiveError {
     #[error("{}: it is damaged: {error}", path.display())]
     Damaged {
         path: PathBuf,
+        /// What could not be decoded.
         error: String,
     },
     /// The recovery key is not the backup's.
