@@ -100,7 +100,7 @@ pub enum RenderError {
         /// The field, as in `workload.kat`.
         field: &'static str,
     },
-    /// A mount names a volume that the assignment does not have.
+    /// The source of a mount is not known.
     #[error("{instance}: container.volumeMounts: nothing is known of volume {volume}")]
     Mount {
         /// The instance.
