@@ -33,7 +33,8 @@ done"#;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum JobKey {
     Instance(String),
-    /// The stop of an instance on a cut-off machine, which may run beside the instance's start.
+    /// A stop that may run beside the instance's start: that of a fenced or evicted instance, or of
+    /// one with several containers.
     Fence(String),
     Pull(String),
     /// The start of a container beside the main one, by its unit.

@@ -1,16 +1,16 @@
-//! The packet, as it is on the wire.
+//! The format of an announcement's packet.
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | 4 | `KAT` and the version, now 1 |
-//! | 8 | who sends: the first bytes of a hash of its WireGuard key |
+//! | 8 | the sender: the first bytes of a hash of its WireGuard key |
 //! | 8 | milliseconds since the epoch by the sender's clock; a later packet has more |
 //! | 1 | count of endpoints, 1 to 8 |
 //! | each | 4 or 6, the address of 4 or 16 bytes, the port |
 //! | 1 | count of authenticators, 1 to 24 |
-//! | each | 8 bytes of who is meant, 32 of HMAC-SHA256 over all before the second count |
+//! | each | 8 bytes of the addressed machine, 32 of HMAC-SHA256 over all before the second count |
 //!
-//! Numbers are big-endian. At most 1200 bytes, so that no link cuts it in two.
+//! Numbers are big-endian. A packet has at most 1200 bytes, so that no link fragments it.
 
 use std::net::{IpAddr, SocketAddr};
 
