@@ -50,8 +50,8 @@ impl Worker {
                 Some(assignment) => desired.is_to_stop(assignment),
                 None => desired.confirmed,
             };
-            // An instance that a cut-off machine must not run is stopped even while it starts. So
-            // is an instance whose start waits for its other containers.
+            // A fenced or evicted instance is stopped even while it starts. So is an instance whose
+            // start waits for its other containers.
             let hurries =
                 assignment.is_some_and(|one| one.wanted == Wanted::Running || one.has_others());
             let key = match hurries {

@@ -159,7 +159,8 @@ impl Forwarder {
     }
 }
 
-/// Returns an answer about the name; errors of a resolver let the next one be asked.
+/// Asks one resolver. An answer that says nothing about the name is an error, so that the caller
+/// asks the next resolver.
 async fn ask_one(server: SocketAddr, question: &Query, flags: Flags) -> Result<Message, String> {
     let answer = exchange(server, question, flags, TRY)
         .await
